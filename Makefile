@@ -1,0 +1,45 @@
+# Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-demo demo test live check lint bench bench-trust sim clean
+
+python := .venv/bin/python
+ARGS ?=
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: ## .venv with everything for development, and Mosquitto where it is missing (YES=1: do not ask)
+	@./setup.sh dev
+
+setup-demo:
+	@./setup.sh demo
+
+demo: setup-demo ## set up what is missing, then watch a small fleet do the job (ARGS='--json FILE', '--keep')
+	@.venv/bin/skerry demo $(ARGS)
+
+test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
+	@$(python) -m pytest --ignore=tests/live -n auto --dist loadfile $(ARGS)
+
+live: setup ## the tests against the real Mosquitto, real processes and sockets
+	@$(python) -m pytest $(or $(ARGS),tests/live)
+
+lint: setup ## ruff, mypy --strict, the import contracts
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
+	@.venv/bin/lint-imports
+
+check: lint test live ## all that must be green before a change lands
+
+bench: setup ## measure every figure of benchmarks/RESULTS.md in one run and write it
+	@$(python) -m benchmarks $(ARGS)
+
+bench-trust: setup ## the figures of enrolment and of the update repository
+	@$(python) -m benchmarks trust $(ARGS)
+
+sim: setup ## run the fleet in virtual time (ARGS='--edges 1000 --minutes 10 --seed 1')
+	@$(python) -m simulations $(ARGS)
+
+clean: ## remove .venv and every cache of this folder
+	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

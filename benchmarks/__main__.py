@@ -1,0 +1,101 @@
+"""`make bench`, `make bench-trust`: every figure of a suite beside its limit, in one run, into benchmarks/RESULTS.md.
+
+Law: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import (
+    agent_memory,
+    first_answer,
+    intake,
+    local_answer,
+    round_trip,
+    trust_client,
+    trust_enrolment,
+)
+from benchmarks.bench import Benchmark, run
+from benchmarks.figures import Figure, markdown
+from benchmarks.machine import describe, load_before
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+TITLE = "# Measured\n\nOther machines give other figures: run it on yours.\n"
+
+
+class Suite(NamedTuple):
+    """`command` writes this suite's part of the page."""
+
+    title: str
+    command: str
+    benchmarks: dict[str, Benchmark]
+
+
+SUITES = {
+    "main": Suite(
+        "The main job",
+        "make bench",
+        {
+            "round_trip": round_trip.run,
+            "local_answer": local_answer.run,
+            "agent_memory": agent_memory.run,
+            "intake": intake.run,
+            "first_answer": first_answer.run,
+        },
+    ),
+    "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
+}
+
+
+def main() -> int:
+    """0 if every limit was held. Without --only the suite's part of the page is written."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suite", nargs="?", choices=sorted(SUITES), default="main")
+    parser.add_argument("--only", action="append", help="run only this one of the suite; writes nothing")
+    asked = parser.parse_args()
+    suite = SUITES[asked.suite]
+    names = asked.only or list(suite.benchmarks)
+    for name in names:
+        if name not in suite.benchmarks:
+            parser.error(f"{name!r} is not in {asked.suite}: {', '.join(suite.benchmarks)}")
+    began, load = time.monotonic(), load_before()
+    figures = [figure for name in names for figure in run(suite.benchmarks[name])]
+    if len(names) == len(suite.benchmarks):
+        put(asked.suite, part(suite, figures, time.monotonic() - began, load))
+        print(f"written: {RESULTS}")
+    return 0 if all(figure.held for figure in figures) else 1
+
+
+def put(name: str, text: str) -> None:
+    """Replace one suite's part of the page, or add it at the end."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    page = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else TITLE
+    before, found, rest = page.partition(begin)
+    after = rest.partition(end)[2] if found else ""
+    RESULTS.write_text(f"{before.rstrip()}\n\n{begin}{text}{end}{after}", encoding="utf-8")
+
+
+def part(suite: Suite, figures: list[Figure], seconds: float, load: float) -> str:
+    machine = "\n".join(f"| {what} | {value} |" for what, value in describe(load))
+    terms = "\n".join(f"- **{figure.name}**: {'; '.join(figure.terms)}" for figure in figures if figure.terms)
+    return (
+        f"## {suite.title}\n\n"
+        f"Written by `{suite.command}` ({seconds:.0f} s, commit {_commit()}). Everything, broker and senders included, "
+        "ran on one machine. Medians of several rounds; what is compared took turns in the same run.\n\n"
+        f"{markdown(figures)}\n\n{terms}\n\n| | |\n|---|---|\n{machine}\n"
+    )
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

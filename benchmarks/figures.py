@@ -1,0 +1,76 @@
+"""What a benchmark returns, and the table it becomes.
+
+Rule: every figure stands beside its limit, in one unit, with its parts.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+US = 1e6
+
+
+class Figure(NamedTuple):
+    """One row. `limit` holds if `value <= limit` (or `>=` where more is better). `terms` are shown, not judged."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float
+    more_is_better: bool = False
+    terms: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> bool:
+        if not math.isfinite(self.value):
+            return False
+        return self.value >= self.limit if self.more_is_better else self.value <= self.limit
+
+    @property
+    def aim(self) -> str:
+        return f"{'>=' if self.more_is_better else '<='} {self.limit:g} {self.unit}".rstrip()
+
+
+def shown(value: float) -> str:
+    if value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def amount(figure: Figure) -> str:
+    return f"{shown(figure.value)} {figure.unit}".rstrip()
+
+
+def line(figure: Figure) -> str:
+    verdict = "held" if figure.held else "NOT HELD"
+    return f"{figure.name}: {amount(figure)} (aim {figure.aim}: {verdict})"
+
+
+def markdown(figures: Sequence[Figure]) -> str:
+    rows = ["| figure | measured | aim | |", "|---|---|---|---|"]
+    rows += [f"| {f.name} | **{amount(f)}** | {f.aim} | {'held' if f.held else '**not held**'} |" for f in figures]
+    return "\n".join(rows)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest-rank percentile; NaN of nothing."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else math.nan
+
+
+def p50(values: Sequence[float]) -> float:
+    return median(values) if values else math.nan
+
+
+def time_each(call: Callable[[], object], times: int, warm: int = 100) -> list[float]:
+    """Seconds of each of `times` calls, after `warm` that do not count."""
+    for _ in range(warm):
+        call()
+    clock, taken = time.perf_counter, []
+    for _ in range(times):
+        began = clock()
+        call()
+        taken.append(clock() - began)
+    return taken

@@ -1,0 +1,13 @@
+"""Child process: the hub's model alone, one question at a time; prints microseconds, p50."""
+
+import sys
+
+from benchmarks.figures import US, p50, time_each
+from cloud_hub.engine.local import LocalEngine
+from models.bundle import open_bundle
+
+if __name__ == "__main__":
+    engine = LocalEngine(open_bundle(sys.argv[1]))
+    batch = [engine.sample()]
+    print(p50(time_each(lambda: engine.run(batch), 2000)) * US, flush=True)
+    engine.close()

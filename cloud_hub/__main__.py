@@ -1,0 +1,82 @@
+"""`python -m cloud_hub --config FILE`: the process that a service manager starts. No command-line packages here.
+
+Exit codes: docs/exit-codes.md. JSON log lines on stderr; nothing on stdout but what `--check` says.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from cloud_hub.broker import choose_port, find_program
+from cloud_hub.config import HubConfig, load
+from cloud_hub.ground import Ground, lay
+from cloud_hub.serve import Process, open_engines
+from wire.daemon import Lock, Log
+from wire.exits import Exit, Stop
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m cloud_hub", description="One hub and its broker.")
+    parser.add_argument("--config", type=Path, help="TOML file; SKERRY_HUB_... variables go over it")
+    parser.add_argument("--check", action="store_true", help="check everything that start would need, then end")
+    asked = parser.parse_args(arguments)
+    try:
+        config = load(asked.config)
+        return _check(config) if asked.check else _serve(config)
+    except Stop as stop:
+        return _say(stop)
+    except BaseExceptionGroup as group:
+        stops = group.subgroup(Stop)
+        if stops is None:
+            raise
+        return _say(_first(stops))
+
+
+def _check(config: HubConfig) -> int:
+    """Makes the state folder where there is none, as the first start would; serves nothing."""
+    with Lock(config.state_dir().prepare().root):
+        lay(config)
+        if config.broker.start:
+            find_program(config.broker.program)
+            choose_port(config.broker.host, config.broker.port)
+        engines = open_engines(config)
+    print(f"sound: hub {config.hub.name}, models {', '.join(engine.card.name for engine in engines)}")
+    for engine in engines:
+        engine.close()
+    return Exit.OK
+
+
+def _serve(config: HubConfig) -> int:
+    log = Log()
+    log.take_over()
+    with Lock(config.state_dir().prepare().root):
+        ground = lay(config)
+        asyncio.run(_run(config, ground, log))
+    return Exit.OK
+
+
+async def _run(config: HubConfig, ground: Ground, log: Log) -> None:
+    if config.broker.start:
+        find_program(config.broker.program)  # said before the models take their seconds to load
+    engines = open_engines(config)
+    try:
+        await Process(config, ground, engines, log).run()
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+def _first(group: BaseExceptionGroup[Stop]) -> Stop:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _say(stop: Stop) -> int:
+    print(f"skerry hub: {stop}", file=sys.stderr)
+    return stop.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

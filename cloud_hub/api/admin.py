@@ -1,0 +1,189 @@
+"""The doors for people who run the fleet: invites, devices, status. Every route needs the admin token, always.
+
+Rule: a route changes one thing and answers with what it is now; nothing here shows a key or a token, but for the one
+invite that was just asked for.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from cloud_hub.api.bodies import answer, read_json
+from cloud_hub.api.parts import Parts
+from cloud_hub.authorities import RotationError
+from cloud_hub.enrol import invite_text
+from cloud_hub.pki import shows, utc_now
+from cloud_hub.registry import Device, Invite, Registry, RegistryError, Welcome
+from cloud_hub.rotation import Rotation
+from cloud_hub.standing import DeviceState
+from wire.doors import Door
+from wire.oip import OipError, short
+
+MAX_INVITE_S = 30 * 86_400.0
+MIN_INVITE_S = 1.0
+DRAIN_S = 86_400.0
+
+
+class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`device` is a whole id, `tenant--name`. `hardware`, `replace`: see `registry.Welcome`."""
+
+    device: str
+    expires_s: Annotated[float, msgspec.Meta(ge=MIN_INVITE_S, le=MAX_INVITE_S)] = 3600.0
+    hardware: tuple[str, ...] = ()
+    replace: bool = False
+
+
+class StateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`drain_s`: for how long a retiring device still gets what it is owed."""
+
+    state: DeviceState
+    drain_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_INVITE_S)] = DRAIN_S
+
+
+class Step(StrEnum):
+    ROTATE = "rotate"
+    FINISH = "finish"
+
+
+class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`force`: finish even though devices will be cut off."""
+
+    step: Step
+    force: bool = False
+
+
+class Admin:
+    """`url` is what invites carry; the process sets it once the API is open."""
+
+    def __init__(self, parts: Parts, door: Door) -> None:
+        self._parts = parts
+        self._registry = parts.registry
+        self._now_ms = parts.now_ms
+        self._door = door
+        self.url = ""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/admin/status", self.status),
+            web.post("/v1/admin/invites", self.invite),
+            web.get("/v1/admin/devices", self.devices),
+            web.get("/v1/admin/devices/{device}", self.device),
+            web.post("/v1/admin/devices/{device}/state", self.set_state),
+            web.get("/v1/admin/ca", self.ca),
+            web.post("/v1/admin/ca", self.turn_ca),
+        ]
+
+    async def status(self, _request: web.Request) -> web.Response:
+        """The hub's own, and `alarms`: what a person has to look at."""
+        parts = self._parts
+        more = {
+            "open_invites": self._registry.open_invites(self._now_ms()),
+            "enrolments": dict(parts.issuer.counts),
+            "renewals": dict(parts.renewals.counts),
+            "alarms": {"clone_suspect": self._registry.suspects()},
+        }
+        return answer({**parts.hub.status(), **more})
+
+    async def invite(self, request: web.Request) -> web.Response:
+        asked = await read_json(request, InviteRequest)
+        if not self.url:
+            raise OipError(503, "the hub is still starting, ask again")
+        ca = self._parts.rotation.ca_sha256
+        if self._door.tls and not shows(Path(self._door.tls_cert), ca):
+            raise OipError(409, "devices would refuse this hub: the chain in api.tls_cert lacks the hub's own CA")
+        welcome = Welcome(asked.device, asked.hardware, asked.replace)
+        try:
+            invite = self._registry.invite(welcome, self._now_ms(), asked.expires_s)
+        except RegistryError as error:
+            raise OipError(400, str(error)) from None
+        trust = Trust(self.url, ca, self._parts.root_sha256(), self._now_ms())
+        return answer(invite_json(invite, trust), 201, {"Cache-Control": "no-store"})
+
+    async def devices(self, _request: web.Request) -> web.Response:
+        return answer({"devices": [device_json(device) for device in self._registry.devices()]})
+
+    async def device(self, request: web.Request) -> web.Response:
+        return answer(device_json(self._known(request)))
+
+    async def set_state(self, request: web.Request) -> web.Response:
+        known = self._known(request)
+        asked = await read_json(request, StateRequest)
+        try:
+            changed = change(self._registry, known.id, asked, self._now_ms())
+        except RegistryError as error:
+            raise OipError(409, str(error)) from None
+        if changed.gone:
+            self._parts.evict(changed.id)
+        return answer(device_json(changed))
+
+    async def ca(self, _request: web.Request) -> web.Response:
+        return answer(self._parts.rotation.status())
+
+    async def turn_ca(self, request: web.Request) -> web.Response:
+        asked = await read_json(request, CaRequest)
+        try:
+            return answer(await turn(self._parts.rotation, asked))
+        except RotationError as error:
+            raise OipError(409, str(error)) from None
+
+    def _known(self, request: web.Request) -> Device:
+        device = self._registry.device(request.match_info["device"])
+        if device is None:
+            raise OipError(404, f"no device '{short(request.match_info['device'])}'")
+        return device
+
+
+class Trust(NamedTuple):
+    """What an invite carries beside its token; times in ms of hub time."""
+
+    url: str
+    ca_sha256: str
+    root_sha256: str
+    made_ms: int
+
+
+def invite_json(invite: Invite, trust: Trust) -> dict[str, Any]:
+    text = invite_text(
+        trust.url,
+        trust.ca_sha256,
+        invite.token,
+        invite.device,
+        root_sha256=trust.root_sha256,
+        made_ms=trust.made_ms,
+    )
+    return {"invite": text, "device": invite.device, "expires_ms": invite.expires_ms}
+
+
+def change(registry: Registry, device: str, asked: StateRequest, now_ms: int) -> Device:
+    """Retiring without time to drain is being retired. RegistryError if the state may not change so."""
+    state = asked.state
+    if state is DeviceState.RETIRING and not asked.drain_s:
+        state = DeviceState.RETIRED
+    return registry.set_state(device, state, now_ms, drain_s=asked.drain_s)
+
+
+async def turn(rotation: Rotation, asked: CaRequest) -> dict[str, Any]:
+    """One step of the CA's rotation. RotationError if it cannot be taken."""
+    if asked.step is Step.ROTATE:
+        return rotation.rotate(utc_now())
+    return await rotation.finish(force=asked.force)
+
+
+def device_json(device: Device) -> dict[str, Any]:
+    return {
+        "device": device.id,
+        "tenant": device.tenant,
+        "state": device.state.value,
+        "why": device.why,
+        "enrolled_ms": device.enrolled_ms,
+        "changed_ms": device.changed_ms,
+        "retire_at_ms": device.retire_at_ms,
+        "certificate_serial": device.serial,
+        "certificate_ends_ms": device.certificate_ends_ms,
+        "authority": device.authority,
+        "hardware": device.hardware,
+        "ledger_sha256": device.ledger,
+    }

@@ -1,0 +1,36 @@
+"""`POST /v1/enrol`: the one route that an invite opens. No bearer token, few bytes, and a gate before any work."""
+
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from cloud_hub.api.bodies import answer, read_json
+from cloud_hub.enrol import EnrolRequest, Issuer, Rejection
+from cloud_hub.tries import Gate
+from wire.doors import refusal
+
+
+class Joining:
+    """`now_ms` is hub time; the gate runs on the monotonic clock."""
+
+    def __init__(self, issuer: Issuer, gate: Gate, now_ms: Callable[[], int]) -> None:
+        self._issuer = issuer
+        self._gate = gate
+        self._now_ms = now_ms
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/enrol", self.enrol)]
+
+    async def enrol(self, request: web.Request) -> web.Response:
+        """200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""
+        address = request.remote or "unix"
+        if not self._gate.admit(address, time.monotonic()):
+            return refusal(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
+        asked = await read_json(request, EnrolRequest)
+        reply = self._issuer.enrol(asked, self._now_ms())
+        if not isinstance(reply, Rejection):
+            return answer(reply, headers={"Cache-Control": "no-store"})
+        if reply.invite:
+            self._gate.failed(address, time.monotonic())
+        return refusal(403 if reply.invite else 400, reply.error)

@@ -1,0 +1,33 @@
+"""What the routes of the hub's web API stand on, handed over as one value."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud_hub.api.face import HubFace
+from cloud_hub.enrol import Issuer
+from cloud_hub.registry import Registry
+from cloud_hub.renewal import Renewals
+from cloud_hub.rotation import Rotation
+from cloud_hub.tries import Gate
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none.
+
+    `gate` slows enrolment, `renewal_gate` renewal. `evict` throws a device off the broker. `repository`: the folder
+    with what devices fetch.
+    """
+
+    hub: HubFace
+    registry: Registry
+    issuer: Issuer
+    renewals: Renewals
+    rotation: Rotation
+    gate: Gate
+    renewal_gate: Gate
+    now_ms: Callable[[], int]
+    evict: Callable[[str], None]
+    root_sha256: Callable[[], str] = str
+    repository: Path | None = None

@@ -1,0 +1,128 @@
+"""`skerry hub ...`: make a hub, run it, invite devices, replace its CA. Words for people, `--json` for programs."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from cloud_hub.ca_command import app as ca_app
+from cloud_hub.config import PREFIX, load
+from cloud_hub.office import Office
+from cloud_hub.options import (
+    DEFAULT_FILE,
+    QUIET,
+    AsJson,
+    ConfigFile,
+    State,
+    file_of,
+    load_config,
+    seconds,
+    whole_id,
+)
+from cloud_hub.registry import Welcome
+from wire.exits import Exit, Stop
+
+_TEMPLATE = """\
+# A Skerry hub. Paths are relative to this file; every key: docs/running.md.
+state = {state}    # keys, databases, the broker's files: nobody but the hub's user reads it
+models = {models}  # bundle folders
+
+[api]
+port = 8080
+
+[broker]
+port = 18883
+"""
+
+app = typer.Typer(**QUIET, help="A hub: make it, run it, invite devices.")
+app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
+
+
+@app.command()
+def init(
+    *,
+    config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
+    state: Annotated[Path, typer.Option("--state", help="State folder.")] = Path("hub"),
+    model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None,
+) -> None:
+    """Write a configuration, and make the state folder with its authority, keys and admin token."""
+    from cloud_hub.ground import lay  # noqa: PLC0415 - the hub's parts, for this command alone
+    from wire.daemon import Lock  # noqa: PLC0415
+    from wire.doors import token_of  # noqa: PLC0415
+
+    if not config.exists():
+        models = [str(path.expanduser().absolute()) for path in model or []]
+        text = _TEMPLATE.format(state=json.dumps(str(state.expanduser().absolute())), models=json.dumps(models))
+        _write(config, text)
+    settings = load(config)
+    with Lock(settings.state_dir().prepare().root):
+        ground = lay(settings)
+        token_of(settings.door())
+    typer.echo(
+        f"configuration  {config}\nstate          {ground.state.root}\nauthority      {ground.authorities.sha256}"
+    )
+    typer.echo(f"next           skerry hub run --config {config}")
+
+
+@app.command()
+def run(*, config: ConfigFile = None, state: State = None) -> None:
+    """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
+    load_config(config, state)
+    file = file_of(config)
+    words = [sys.executable, "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
+    environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
+    _become(words, environment)
+
+
+@app.command()
+def invite(
+    device: Annotated[str, typer.Argument(help="Name of the new device, or a whole id.", show_default=False)],
+    *,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose device it is.")] = "demo",
+    expires: Annotated[str, typer.Option("--expires", help="How long it may be used: 90s, 30m, 1h, 7d.")] = "1h",
+    serial: Annotated[
+        list[str] | None, typer.Option("--serial", help="Only a machine with this serial number; once for each.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="The device is suspended: it may enrol anew, with new keys.")
+    ] = False,
+    qr: Annotated[bool, typer.Option("--qr", help="Draw a QR code, for a device with a camera.")] = False,
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it."""
+    welcome = Welcome(whole_id(tenant, device), tuple(serial or ()), replace)
+    made = Office(load_config(config, state)).invite(welcome, seconds(expires, "--expires"))
+    if qr:
+        import segno  # noqa: PLC0415 - for this option alone
+
+        segno.make(made["invite"], error="l").terminal(compact=True)
+    typer.echo(json.dumps(made) if as_json else made["invite"])
+
+
+@app.command()
+def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """How the running hub is."""
+    found = Office(load_config(config, state)).status()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for key, value in found.items():
+        typer.echo(f"{key:<16} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Stop(Exit.DISK, f"{file}: {error.strerror}") from None
+
+
+def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execve(words[0], words, environment)  # noqa: S606 - our own interpreter and module

@@ -1,0 +1,303 @@
+"""What the hub does next. Every change of an open question happens here and in its two halves, `intake` and `desk`.
+
+Rule 1: no I/O and no clock: `now` (hub time, seconds since 1970) comes in, commands go out. Rule 2: nothing is said
+before it is stored: Receipts follow `on_kept`, verdicts and final refusals of stored questions follow `on_ended`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.batcher import Batcher
+from cloud_hub.commands import (
+    LOCAL,
+    Command,
+    End,
+    Ending,
+    Find,
+    Forget,
+    Hand,
+    Item,
+    Judged,
+    Key,
+    Prune,
+    Question,
+    Resend,
+    Row,
+    Stream,
+    Tell,
+)
+from cloud_hub.desk import Desk
+from cloud_hub.devices import Registry
+from cloud_hub.envelopes import Envelopes
+from cloud_hub.gate import Gate
+from cloud_hub.intake import QUESTION_TICKET, Intake
+from cloud_hub.memory import Memory
+from cloud_hub.parts import Parts, end, refusal
+from cloud_hub.schema import Rules
+from cloud_hub.settings import HubSettings
+from cloud_hub.standing import GONE
+from cloud_hub.work import ModelCard, Work
+from policies.admission import Refuse
+from policies.locality import HubSite
+from wire.codec import split
+from wire.errors import RemoteError
+from wire.messages import Hello, Prediction, Reason, Receipt, Verdict
+from wire.topics import Channel, parse_up
+
+RECEIPT_SEQS = 64
+STORE_RETRY_S = 5.0
+EXPIRE_EVERY_S = 60.0
+PRUNE_EVERY_S = 600.0
+
+
+class HubCore:
+    """One hub's questions, and the requests of its own web API."""
+
+    def __init__(
+        self, settings: HubSettings, cards: Sequence[ModelCard], registry: Registry, envelopes: Envelopes
+    ) -> None:
+        site = HubSite(settings.name, settings.region)
+        rules = Rules(site, tuple(cards), settings.policies, settings.documents)
+        batcher = Batcher(cards, settings.max_batch)
+        self.counts: Counter[str] = Counter()
+        self._parts = Parts(settings, registry, envelopes, rules, Memory(), batcher, self.counts)
+        self._settings = settings
+        self._memory = self._parts.memory
+        self._batcher = batcher
+        gate = Gate(settings, registry, envelopes)
+        self._intake = Intake(self._parts, gate)
+        self._desk = Desk(self._parts, gate)
+        self._due: dict[Stream, list[int]] = {}
+        self._unwritten: dict[Key, Ending] = {}
+        self._expire_at = self._prune_at = 0.0
+
+    # -- what the rest of the hub may know
+
+    @property
+    def open(self) -> int:
+        """Questions and web requests under way."""
+        return len(self._memory) + self._batcher.local
+
+    @property
+    def hellos(self) -> Mapping[str, Hello]:
+        """The last Hello of each device since this process began."""
+        return self._desk.hellos
+
+    def queued(self) -> dict[str, int]:
+        return self._batcher.queued()
+
+    def engines_down(self) -> tuple[str, ...]:
+        return self._batcher.down()
+
+    def drain(self) -> None:
+        """From now on everything new is refused; what is under way goes on."""
+        self._intake.draining = True
+
+    # -- from the link
+
+    def on_message(self, topic: str, payload: bytes, now: float) -> list[Command]:
+        """One message of the broker, whatever it is. Never raises on what it contains."""
+        try:
+            device, channel = parse_up(topic)
+        except RemoteError as error:
+            return self._parts.drop(error.fault.value)
+        if channel is Channel.QUESTION:
+            return self._intake.on_question(device, payload, now)
+        if channel is Channel.ASK:
+            return self._desk.on_note(device, payload, now)
+        self.counts["hints"] += 1  # state and report: shown on pages at most, never an input here
+        return []
+
+    # -- from the store
+
+    def restore(self, questions: Iterable[Question], now: float) -> list[Command]:
+        """Take up what was owed when the last process ended: open it again in memory, compute it."""
+        return [command for question in questions for command in self._restore(question, now)]
+
+    def _restore(self, kept: Question, now: float) -> list[Command]:
+        try:
+            opened = self._parts.unseal(split(kept.sealed))
+        except RemoteError:
+            opened = Reason.SCHEMA
+        if isinstance(opened, Reason):
+            # Its key was destroyed, or its bytes are damaged: forgotten, so that `Ask` says unknown and it comes again.
+            self.counts["forgotten"] += 1
+            return [Forget(kept.key)]
+        self.counts["restored"] += 1
+        work = self._parts.rules.decode(opened.question)
+        question = self._parts.begin(kept.key, kept.digest, opened, None if isinstance(work, Reason) else work, now)
+        question.stored = True
+        return end(question, work, now) if isinstance(work, Reason) else []
+
+    def on_kept(self, keys: Iterable[Key], now: float) -> list[Command]:
+        """Stored durably: from now on the hub owes an ending."""
+        del now
+        for key in keys:
+            question = self._memory.open(key)
+            if question is not None:
+                question.stored = True
+                if not question.ending:  # a verdict that follows at once makes its receipt needless
+                    self._receipt(key)
+        return []
+
+    def on_keep_failed(self, questions: Iterable[Question], now: float) -> list[Command]:
+        """The store could not take them (disk full, a second writer): nothing is owed, the device tries again."""
+        del now
+        commands: list[Command] = []
+        for question in questions:
+            self._memory.remove(question.key)
+            self._unwritten.pop(question.key, None)
+            self.counts["store_failures"] += 1
+            commands.append(refusal(question.key, question.digest, Reason.BUSY, STORE_RETRY_S))
+        return commands
+
+    def on_ended(self, endings: Iterable[Ending], now: float) -> list[Command]:
+        """Verdict or final refusal is stored, the sealed bytes are gone: now it may be said."""
+        del now
+        commands: list[Command] = []
+        for ending in endings:
+            self._unwritten.pop(ending.key, None)
+            question = self._memory.remove(ending.key)
+            if question is None:
+                continue
+            row = Row(ending.key, question.digest, question.fingerprint, ending.verdict, ending.refusal)
+            self._memory.remember(row)
+            if ending.verdict is not None:
+                self.counts["verdicts"] += 1
+                commands.append(Resend(ending.key.device, ending.verdict))
+            elif ending.refusal is not None:
+                self.counts[f"ended.{ending.refusal}"] += 1
+                commands.append(refusal(ending.key, question.digest, ending.refusal))
+        return commands
+
+    def on_end_failed(self, endings: Iterable[Ending], now: float) -> list[Command]:
+        """Not written: kept in memory and written again at the next wake."""
+        del now
+        for ending in endings:
+            self.counts["store_failures"] += 1
+            if self._memory.open(ending.key):
+                self._unwritten[ending.key] = ending
+        return []
+
+    def on_vanished(self, keys: Iterable[Key], now: float) -> list[Command]:
+        """Their rows had ended already or are gone (a second writer): whoever asks again is answered from the store."""
+        del now
+        for key in keys:
+            self._memory.remove(key)
+            self._unwritten.pop(key, None)
+            self.counts["vanished"] += 1
+        return []
+
+    def on_found(self, find: Find, rows: Mapping[Key, Row], highest: Mapping[Stream, int], now: float) -> list[Command]:
+        """What the store knows of these keys; `highest` = greatest seq stored per stream, absent if there is none."""
+        for stream in find.streams:
+            self._memory.reached(stream, highest.get(stream, -1))
+        if find.ticket != QUESTION_TICKET:
+            return self._desk.on_found(find.ticket, rows)
+        return self._intake.on_found(find.keys, rows, now)
+
+    def on_find_failed(self, find: Find, now: float) -> list[Command]:
+        del now
+        self.counts["store_failures"] += 1
+        if find.ticket != QUESTION_TICKET:
+            self._desk.on_find_failed(find.ticket)
+        else:
+            self._intake.on_find_failed(find.keys)
+        return []
+
+    # -- from the engines
+
+    def on_results(self, ticket: int, predictions: Sequence[Prediction], compute_s: float, now: float) -> list[Command]:
+        """One prediction per item of the batch, in order."""
+        batch = self._batcher.done(ticket)
+        commands: list[Command] = []
+        for item, prediction in zip(batch.items, predictions, strict=True):
+            times = (batch.sent_s - item.arrived_s, compute_s)
+            commands += self._result(item, prediction, times, now)
+        return commands
+
+    def _result(self, item: Item, prediction: Prediction, times: tuple[float, float], now: float) -> list[Command]:
+        if item.key.device == LOCAL:
+            return [Hand(item.key, prediction)] if self._batcher.take_local(item.key) else []
+        question = self._memory.open(item.key)
+        if question is None or question.item is not item or question.ending:
+            return []
+        device = self._parts.registry.device(item.key.device)
+        if device is None or device.state in GONE:
+            return end(question, Reason.DEVICE_UNKNOWN, now)
+        question.ending = True
+        verdict = Verdict(prediction, self._settings.name, self._settings.region, times[0], times[1])
+        return [Judged(item.key, device, verdict, question.binding)]
+
+    def on_unsealable(self, key: Key, now: float) -> list[Command]:
+        """The verdict fits no frame, or the device's key is no key: the question ends without one."""
+        question = self._memory.open(key)
+        return end(question, Reason.ENGINE, now) if question else []
+
+    def on_engine_failed(self, ticket: int, now: float) -> list[Command]:
+        del now
+        self.counts["engine_failures"] += 1
+        return [*self._batcher.failed(ticket)]
+
+    def on_checked(self, model: str, works: bool, now: float) -> list[Command]:
+        """The engine's own sample worked, or it did not. Items that fail alone on a working engine are poisoned."""
+        commands: list[Command] = []
+        for item in self._batcher.checked(model, works, now):
+            question = self._memory.open(item.key)
+            if item.key.device == LOCAL and self._batcher.take_local(item.key):
+                commands.append(Hand(item.key, Reason.ENGINE))
+            elif question is not None and question.item is item and not question.ending:
+                commands += end(question, Reason.ENGINE, now)
+        return commands
+
+    # -- from the web
+
+    def ask_local(
+        self, request: int, model: str, samples: Sequence[npt.NDArray[np.generic]], now: float
+    ) -> Refuse | None:
+        """Queue whole raw samples beside the devices' questions; each comes back as `Hand(Key(LOCAL, request, i))`."""
+        refused = self._intake.admission(0, len(samples))
+        if refused is not None:
+            return refused
+        for index, sample in enumerate(samples):
+            self._batcher.add_local(model, Item(Key(LOCAL, request, index), Work(raw=sample), now))
+        return None
+
+    def drop_local(self, request: int) -> None:
+        """The caller went away: what is computed for it is thrown away."""
+        self._batcher.drop_local(request)
+
+    # -- time
+
+    def flush(self, now: float) -> list[Command]:
+        """After each round of events: receipts, one per stream and 64 seqs, and batches for idle engines."""
+        for key in self._intake.take_receipts():
+            self._receipt(key)
+        commands: list[Command] = []
+        for (device, epoch), seqs in self._due.items():
+            parts = [tuple(seqs[at : at + RECEIPT_SEQS]) for at in range(0, len(seqs), RECEIPT_SEQS)]
+            commands += [Tell(device, Receipt(epoch, part)) for part in parts]
+        self._due.clear()
+        return [*commands, *self._batcher.next(now)]
+
+    def on_wake(self, now: float) -> list[Command]:
+        """Call about once a second."""
+        commands: list[Command] = [End(ending) for ending in self._unwritten.values()]
+        self._unwritten.clear()
+        commands += self._batcher.wake(now)
+        if now >= self._expire_at:
+            self._expire_at = now + EXPIRE_EVERY_S
+            oldest_ms = int((now - self._settings.created_max_age_s) * 1000)
+            old = [q for q in self._memory if q.stored and not q.ending and q.created_ms < oldest_ms]
+            commands += [command for question in old for command in end(question, Reason.EXPIRED, now)]
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_EVERY_S
+            commands.append(Prune(int((now - self._settings.rows_live_s) * 1000)))
+        return commands
+
+    def _receipt(self, key: Key) -> None:
+        self.counts["receipts"] += 1
+        self._due.setdefault((key.device, key.epoch), []).append(key.seq)

@@ -1,0 +1,108 @@
+"""Signed notes of a device: `Hello` is welcomed, `Ask` is answered with verdicts, refusals and `Statuses`. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cloud_hub.clones import Finding, Past, Sighting, judge
+from cloud_hub.commands import Command, Find, Key, Resend, Row, Suspect, Tell
+from cloud_hub.devices import Device
+from cloud_hub.gate import BIGGEST, Dropped, Gate, Passed
+from cloud_hub.parts import Parts, refusal
+from wire.codec import decode_up
+from wire.errors import RemoteError
+from wire.messages import Ask, Hello, Statuses, Welcome
+
+CONNECTS_PER_S = 15.0  # a fleet that lost its broker comes back at this rate: 500 devices over half a minute
+ASK_REPLIES = 1024  # verdicts sent for one Ask; the rest is called pending until the next
+
+
+class _Asked(msgspec.Struct, eq=False):
+    """An Ask whose lookup is under way."""
+
+    device: Device
+    epoch: int
+    keys: tuple[Key, ...]
+    pending: list[int]
+
+
+class Desk:
+    """Owns the Asks under way, the last Hello of each device, and which of its boots and epochs are over."""
+
+    def __init__(self, parts: Parts, gate: Gate) -> None:
+        self.hellos: dict[str, Hello] = {}
+        self._parts = parts
+        self._gate = gate
+        self._asked: dict[int, _Asked] = {}
+        self._pasts: dict[str, Past] = {}
+        self._tickets = 0
+
+    def on_note(self, device: str, payload: bytes, now: float) -> list[Command]:
+        passed = self._gate.note(device, payload, now)
+        if isinstance(passed, Dropped):
+            return self._parts.drop(passed.why)
+        try:
+            note = decode_up(passed.frame.body)
+        except RemoteError as error:
+            return self._parts.drop(error.fault.value)
+        if note.epoch != passed.frame.header.epoch:
+            return self._parts.drop("malformed")
+        self._parts.counts["notes"] += 1
+        if isinstance(note, Ask):
+            return self._on_ask(passed.device, note)
+        return self._on_hello(passed, note)
+
+    def _on_hello(self, passed: Passed, hello: Hello) -> list[Command]:
+        device, header = passed.device.id, passed.frame.header
+        seen = Sighting(hello.boot, hello.epoch, header.key_id, header.created_ms)
+        self._pasts[device], finding = judge(self._pasts.get(device), seen)
+        if finding is Finding.CLONE:
+            self._parts.counts["clone_suspects"] += 1
+            del self._pasts[device]  # whoever resumes it has looked: a new history
+            return [Suspect(device)]
+        self.hellos[device] = hello
+        settings, spread_s = self._parts.settings, len(self.hellos) / CONNECTS_PER_S
+        return [Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s))]
+
+    def _on_ask(self, device: Device, ask: Ask) -> list[Command]:
+        asked = _Asked(device, ask.epoch, (), [])
+        keys: list[Key] = []
+        for seq in dict.fromkeys(ask.seqs):
+            key = Key(device.id, ask.epoch, seq)
+            if self._parts.memory.open(key):
+                asked.pending.append(seq)
+            elif 0 <= seq <= BIGGEST:
+                keys.append(key)
+        asked.keys = tuple(keys)
+        if not keys:
+            return self._answer(asked, {})
+        self._tickets += 1
+        self._asked[self._tickets] = asked
+        return [Find(self._tickets, asked.keys)]
+
+    def _answer(self, asked: _Asked, rows: Mapping[Key, Row]) -> list[Command]:
+        commands: list[Command] = []
+        unknown: list[int] = []
+        for key in asked.keys:
+            row = rows.get(key)
+            if self._parts.memory.open(key) or (row and len(commands) >= ASK_REPLIES):
+                asked.pending.append(key.seq)
+            elif row is None or (row.verdict is None and row.refusal is None):
+                unknown.append(key.seq)  # also what the store owes but memory lost: the same bytes begin it anew
+            elif row.refusal is not None:
+                commands.append(refusal(key, row.digest, row.refusal))
+            elif row.verdict is not None and self._parts.readable(row.verdict, asked.device):
+                commands.append(Resend(key.device, row.verdict))
+            else:
+                unknown.append(key.seq)
+        if asked.pending or unknown:
+            commands.append(Tell(asked.device.id, Statuses(asked.epoch, tuple(asked.pending), tuple(unknown))))
+        return commands
+
+    def on_found(self, ticket: int, rows: Mapping[Key, Row]) -> list[Command]:
+        asked = self._asked.pop(ticket, None)
+        return self._answer(asked, rows) if asked else []
+
+    def on_find_failed(self, ticket: int) -> None:
+        """Nothing is known and nothing is said: the device asks again."""
+        self._asked.pop(ticket, None)

@@ -1,0 +1,165 @@
+"""A question on its way in: gate, duplicate, admission, opening, policy, and only then `Keep`. Pure.
+
+Rule: the unique (device, epoch, seq) is the whole replay protection. A seq above the highest of its stream is certainly
+new; any other is looked up. Nothing is written for a refusal.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cloud_hub.commands import Command, Find, Forget, Keep, Key, Question, Resend, Row, Tell
+from cloud_hub.devices import Device, Standing
+from cloud_hub.gate import Dropped, Gate
+from cloud_hub.memory import Open
+from cloud_hub.parts import Opened, Parts, refusal
+from policies.admission import Limits, Load, Refuse, decide
+from wire.codec import Frame
+from wire.messages import Reason, Refusal
+from wire.seal import digest
+
+QUESTION_TICKET = 0  # of a Find: the keys are questions that wait in `_looking`
+
+
+class _Arrival(msgspec.Struct, eq=False):
+    """A believed question, not opened yet."""
+
+    key: Key
+    frame: Frame
+    payload: bytes
+    digest: bytes
+    device: Device
+
+
+class Intake:
+    """Owns the questions whose lookup is under way. `draining` refuses all that is new."""
+
+    def __init__(self, parts: Parts, gate: Gate) -> None:
+        self.draining = False
+        self._parts = parts
+        self._gate = gate
+        self._looking: dict[Key, _Arrival] = {}
+        limits = parts.settings
+        self._limits = Limits(limits.max_queued, limits.device_open, limits.device_rate_per_s)
+        self._receipts: list[Key] = []
+
+    def take_receipts(self) -> list[Key]:
+        """Keys that came again while they are owed: each is receipted once more."""
+        taken, self._receipts = self._receipts, []
+        return taken
+
+    def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
+        passed = self._gate.question(device, payload, now)
+        if isinstance(passed, Dropped):
+            return self._parts.drop(passed.why)
+        if isinstance(passed, Refusal):
+            self._parts.counts[f"refused.{passed.reason}"] += 1
+            return [Tell(device, passed)]
+        header = passed.frame.header
+        key = Key(device, header.epoch, header.seq)
+        return self._place(_Arrival(key, passed.frame, payload, digest(payload), passed.device), now)
+
+    def _place(self, arrival: _Arrival, now: float) -> list[Command]:
+        """Known, or certainly new, or to be looked up."""
+        key = arrival.key
+        question = self._parts.memory.open(key)
+        if question is not None:
+            return self._again(arrival, question)
+        row = self._parts.memory.recent(key)
+        if row is not None:
+            return self._repeat(arrival, row, now)
+        if self._parts.memory.certainly_new(key):
+            return self._admit(arrival, now)
+        if key in self._looking:
+            self._parts.counts["duplicates"] += 1
+            return []
+        if len(self._looking) >= self._parts.settings.max_queued:
+            return self._refuse(arrival, Reason.BUSY, 1.0)
+        self._looking[key] = arrival
+        return [Find(QUESTION_TICKET, (key,), ((key.device, key.epoch),))]
+
+    def _again(self, arrival: _Arrival, question: Open) -> list[Command]:
+        """A repeat of a question under way: receipt it once more, the first receipt may be lost."""
+        self._parts.counts["duplicates"] += 1
+        differs = self._differs(arrival, question.digest, question.fingerprint)
+        if differs:
+            return self._refuse(arrival, differs)
+        if question.stored and not question.ending:
+            self._receipts.append(question.key)
+        return []
+
+    def _repeat(self, arrival: _Arrival, row: Row, now: float) -> list[Command]:
+        """A repeat of a question that has ended, or that the store owes but memory lost."""
+        self._parts.counts["duplicates"] += 1
+        differs = self._differs(arrival, row.digest, row.fingerprint)
+        if differs:
+            return self._refuse(arrival, differs)
+        if row.refusal is not None:
+            return self._refuse(arrival, row.refusal)
+        if row.verdict is not None and self._parts.readable(row.verdict, arrival.device):
+            return [Resend(arrival.key.device, row.verdict)]
+        # Not computed, or sealed to a key the device has given up: begin anew.
+        self._parts.memory.forget(arrival.key)
+        commands = self._admit(arrival, now)
+        return [Forget(arrival.key), *commands] if self._parts.memory.open(arrival.key) else commands
+
+    def _differs(self, arrival: _Arrival, known_digest: bytes, known_fingerprint: bytes) -> Reason | None:
+        """None if it is the same question: the same bytes, or the same plaintext sealed again."""
+        if arrival.digest == known_digest:
+            return None
+        opened = self._parts.unseal(arrival.frame)
+        if isinstance(opened, Reason):
+            return opened
+        return None if opened.fingerprint == known_fingerprint else Reason.CONFLICT
+
+    def _admit(self, arrival: _Arrival, now: float) -> list[Command]:
+        if arrival.device.state == Standing.RETIRING:  # it gets what it is owed, and nothing new
+            return self._refuse(arrival, Reason.DEVICE_UNKNOWN)
+        judged = self.admission(self._parts.memory.device_open(arrival.key.device))
+        if isinstance(judged, Refuse):
+            return self._refuse(arrival, judged.reason, judged.retry_after_s)
+        opened = self._parts.unseal(arrival.frame)
+        if isinstance(opened, Reason):
+            return self._refuse(arrival, opened)
+        work = self._parts.rules.check(opened.question, now)
+        if isinstance(work, Reason):
+            return self._refuse(arrival, work)
+        self._parts.begin(arrival.key, arrival.digest, opened, work, now)
+        self._parts.counts["accepted"] += 1
+        return [Keep(self._row(arrival, opened, now))]
+
+    def admission(self, device_open: int, more: int = 0) -> Refuse | None:
+        """May something new be queued? `more` = items that come with it."""
+        queued = len(self._parts.memory) + self._parts.batcher.local + more
+        judged = decide(Load(queued, device_open, draining=self.draining), self._limits)
+        return judged if isinstance(judged, Refuse) else None
+
+    def _row(self, arrival: _Arrival, opened: Opened, now: float) -> Question:
+        return Question(
+            key=arrival.key,
+            model=self._parts.rules.model(opened.question.model) or "",
+            policy=opened.question.policy,
+            created_ms=opened.created_ms,
+            kept_ms=int(now * 1000),
+            digest=arrival.digest,
+            fingerprint=opened.fingerprint,
+            sealed=arrival.payload,
+        )
+
+    def on_found(self, keys: tuple[Key, ...], rows: Mapping[Key, Row], now: float) -> list[Command]:
+        commands: list[Command] = []
+        for key in keys:
+            arrival = self._looking.pop(key, None)
+            row = rows.get(key)
+            if arrival is not None:
+                commands += self._admit(arrival, now) if row is None else self._repeat(arrival, row, now)
+        return commands
+
+    def on_find_failed(self, keys: tuple[Key, ...]) -> None:
+        """Nothing is known and nothing is said: the device sends again."""
+        for key in keys:
+            self._looking.pop(key, None)
+
+    def _refuse(self, arrival: _Arrival, reason: Reason, retry_after_s: float = 0.0) -> list[Command]:
+        self._parts.counts[f"refused.{reason}"] += 1
+        return [refusal(arrival.key, arrival.digest, reason, retry_after_s)]

@@ -1,0 +1,79 @@
+"""What the parts of `HubCore` share: settings, seams, memory, queues, counters, and how a frame is opened."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from cloud_hub.batcher import Batcher
+from cloud_hub.commands import Command, End, Ending, Item, Key, Tell
+from cloud_hub.devices import Device, Registry
+from cloud_hub.envelopes import Envelopes
+from cloud_hub.memory import Memory, Open
+from cloud_hub.schema import Rules
+from cloud_hub.settings import HubSettings
+from cloud_hub.work import Work
+from wire.codec import Frame, decode_escalation, fingerprint, split, unpad
+from wire.errors import RemoteError
+from wire.messages import Escalation, Reason, Refusal
+from wire.seal import verdict_binding
+
+_PASSING = frozenset((Reason.BUSY, Reason.RATE, Reason.DRAINING, Reason.KEY_EXPIRED, Reason.CREATED_AHEAD))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A question in the clear. `fingerprint` = SHA-256 of its padded plaintext."""
+
+    fingerprint: bytes
+    question: Escalation
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    settings: HubSettings
+    registry: Registry
+    envelopes: Envelopes
+    rules: Rules
+    memory: Memory
+    batcher: Batcher
+    counts: "Counter[str]"
+
+    def unseal(self, frame: Frame) -> Opened | Reason:
+        if not self.envelopes.knows(frame.header.key_id):
+            return Reason.KEY_EXPIRED
+        try:
+            padded = self.envelopes.open(frame)
+            return Opened(fingerprint(padded), decode_escalation(unpad(padded)), frame.header.created_ms)
+        except RemoteError as error:
+            self.counts[f"unreadable.{error.fault}"] += 1
+            return Reason.SCHEMA
+
+    def begin(self, key: Key, digest: bytes, opened: Opened, work: Work | None, now: float) -> Open:
+        """Open a question; with `work` it is queued at once, so that its commit overlaps with its inference."""
+        model = self.rules.model(opened.question.model) or ""
+        item = Item(key, work or Work(), now)
+        binding = verdict_binding(opened.fingerprint, model, opened.question.policy)
+        question = Open(key, digest, opened.fingerprint, binding, opened.created_ms, item)
+        self.memory.add(question)
+        if work is not None:
+            self.batcher.add(model, item)
+        return question
+
+    def readable(self, verdict: bytes, device: Device) -> bool:
+        """False if the device has given up the key that the stored verdict is sealed to."""
+        return split(verdict).header.key_id == self.envelopes.reader(device)
+
+    def drop(self, why: str) -> list[Command]:
+        self.counts[f"dropped.{why}"] += 1
+        return []
+
+
+def end(question: Open, reason: Reason, now: float) -> list[Command]:
+    """Decide that a stored question ends without a verdict."""
+    question.ending = True
+    return [End(Ending(question.key, int(now * 1000), refusal=reason))]
+
+
+def refusal(key: Key, digest: bytes, reason: Reason, retry_after_s: float = 0.0) -> Tell:
+    """`digest` binds it to the frame that is refused."""
+    return Tell(key.device, Refusal(key.epoch, key.seq, digest, reason, retry_after_s, reason not in _PASSING))

@@ -1,0 +1,79 @@
+"""The hub's state folder: which file is what. Folders are 0700, files 0600: nobody but the hub's user reads them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from wire.daemon import read_private, write_private
+from wire.exits import Exit, Stop
+
+
+@dataclass(frozen=True)
+class StateDir:
+    """Paths below one root. Only `prepare` touches the disk."""
+
+    root: Path
+
+    @property
+    def devices(self) -> Path:
+        return self.root / "devices.db"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "hub.db"
+
+    @property
+    def broker(self) -> Path:
+        return self.root / "broker"
+
+    @property
+    def certificates(self) -> Path:
+        return self.root / "pki"
+
+    @property
+    def keys(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def online(self) -> Path:
+        """The hub's own signing keys of the update repository."""
+        return self.keys / "online"
+
+    @property
+    def repository(self) -> Path:
+        """The update repository: what devices and mirrors may read."""
+        return self.root / "repository"
+
+    @property
+    def token_file(self) -> Path:
+        return self.root / "admin.token"
+
+    @property
+    def running(self) -> Path:
+        """JSON of the running hub's addresses; stale once its lock is free."""
+        return self.root / "api.json"
+
+    def prepare(self) -> "StateDir":
+        """Make the folders (0700) at first start; Stop(DISK) if they cannot be made."""
+        for folder in (self.root, self.broker, self.certificates, self.keys):
+            private_folder(folder)
+        return self
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that nobody else may enter; Stop(DISK) otherwise."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise Stop(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
+
+
+def create_private(path: Path, data: bytes) -> None:
+    """Write a secret that is not there yet (0600, synced); one that is there stays."""
+    if not path.exists():
+        write_private(path, data)
+
+
+def read(path: Path) -> bytes:
+    """A secret's bytes; Stop(CREDENTIALS) if others may read it."""
+    return read_private(path)

@@ -1,0 +1,68 @@
+"""`python -m edge_agent --config FILE`: the lean process that a service manager starts. No command-line packages here.
+
+Exit codes: docs/exit-codes.md. JSON log lines on stderr; stdout is for `--lines` alone.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from edge_agent.config import AgentConfig, load
+from edge_agent.serve import Parts, Process, prepare
+from wire.daemon import Lock, Log
+from wire.exits import Exit, Stop
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m edge_agent", description="One device's agent.")
+    parser.add_argument("--config", type=Path, help="TOML file; SKERRY_AGENT_... variables go over it")
+    parser.add_argument("--check", action="store_true", help="check everything that start would need, then end")
+    parser.add_argument("--lines", action="store_true", help="answer JSON lines from stdin on stdout, then end")
+    asked = parser.parse_args(arguments)
+    try:
+        config = load(asked.config)
+        return _check(config) if asked.check else _serve(config, lines=asked.lines)
+    except Stop as stop:
+        return _say(stop)
+    except BaseExceptionGroup as group:
+        stops = group.subgroup(Stop)
+        if stops is None:
+            raise
+        return _say(_first(stops))
+
+
+def _check(config: AgentConfig) -> int:
+    parts = prepare(config)
+    policy = f"policy {parts.policy.name} {parts.policy.version}" if parts.policy else "no policy: nothing may leave"
+    model = f"model {parts.runner.manifest.model}" if parts.runner else "no model yet: the first refresh brings it"
+    print(f"sound: device {parts.identity.device}, {model}, {policy}")
+    return Exit.OK
+
+
+def _serve(config: AgentConfig, *, lines: bool) -> int:
+    log = Log(least=config.log_level)
+    log.take_over()
+    parts = prepare(config)
+    with Lock(Path(config.state)):
+        asyncio.run(_run(config, parts, log, lines=lines))
+    return Exit.OK
+
+
+async def _run(config: AgentConfig, parts: Parts, log: Log, *, lines: bool) -> None:
+    await Process(config, parts, log, lines=lines).run()
+
+
+def _first(group: BaseExceptionGroup[Stop]) -> Stop:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _say(stop: Stop) -> int:
+    print(f"skerry agent: {stop}", file=sys.stderr)
+    return stop.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

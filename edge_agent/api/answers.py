@@ -1,0 +1,166 @@
+"""The routes of one answer's later life: its record, the event stream, feedback, why.
+
+Law: delivery here is at least once, under stable ids (`event`, `answer_id`); exactly once is a property of the record.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from edge_agent.api.service import AnswerService, answer_json, is_answer_id, label_name, label_of
+from edge_agent.records import EventRecord
+from wire.doors import read_body
+from wire.oip import OipError, short
+
+MAX_WAIT_S = 60.0
+MAX_STREAMS = 16
+HEARTBEAT_S = 5.0  # also how soon a listener that went away is noticed
+MAX_FEEDBACK_BYTES = 1024
+_MAX_EVENT = 2**63 - 1
+
+
+class _Feedback(msgspec.Struct, forbid_unknown_fields=True):
+    truth: int | str
+
+
+class AnswerRoutes:
+    """`/v1/answers`, `/v1/events`. `heartbeat_s`: how often an idle stream shows that it lives."""
+
+    def __init__(self, service: AnswerService, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._service = service
+        self._heartbeat_s = heartbeat_s
+        self._streams: set[asyncio.Task[Any]] = set()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/answers/{id}", self.answer),
+            web.get("/v1/answers/{id}/why", self.why),
+            web.post("/v1/answers/{id}/feedback", self.feedback),
+            web.get("/v1/events", self.events),
+        ]
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """All records of an id: the answer, then its correction. Waits `wait_s` (at most 60) while one is owed."""
+        records = await self._service.wait(_id(request), _seconds(request))
+        if not records:
+            raise _unknown(request)
+        rows = [answer_json(record, self._service.manifest) for record in records]
+        return _json({"answer_id": records[0].id, "records": rows})
+
+    async def why(self, request: web.Request) -> web.Response:
+        """Everything kept about one answer: its records, what left for it, how it ended."""
+        facts = await self._service.explain(_id(request))
+        if not facts:
+            raise _unknown(request)
+        for record in facts.get("records", []):
+            record["label_name"] = label_name(record["prediction"]["label"], self._service.manifest)
+        return _json(facts)
+
+    async def feedback(self, request: web.Request) -> web.Response:
+        """`{"truth": 7}` or `{"truth": "seven"}`."""
+        body = await read_body(request, MAX_FEEDBACK_BYTES)
+        try:
+            truth = label_of(msgspec.json.decode(body, type=_Feedback).truth, self._service.manifest)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise OipError(400, 'the body is {"truth": label}, a number or a name') from None
+        if truth is None:
+            raise OipError(400, "truth is no label of the model here")
+        if not await self._service.feedback(_id(request), truth):
+            raise _unknown(request)
+        return _json({"answer_id": _id(request), "truth": truth})
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events from after `Last-Event-ID` (or `?after=`) on; without either, from now on."""
+        after = _after(request)
+        if after is None:
+            after = await self._service.last_event()
+        if len(self._streams) >= MAX_STREAMS:
+            raise OipError(503, f"{MAX_STREAMS} event streams are open already")
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a handler always runs in a task")
+        self._streams.add(task)
+        try:
+            return await self._stream(request, after)
+        finally:
+            self._streams.discard(task)
+
+    async def close(self, _: web.Application) -> None:
+        """End every stream: a server that stops does not wait for listeners."""
+        for task in self._streams:
+            task.cancel()
+
+    async def _stream(self, request: web.Request, after: int) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            await response.write(b"retry: 2000\n\n")
+            async for record in beating(self._service.events(after), self._heartbeat_s):
+                await response.write(b": beat\n\n" if record is None else self._event(record))
+        return response
+
+    def _event(self, record: EventRecord) -> bytes:
+        """`id` is the event's number for ever: what a caller sends back as `Last-Event-ID`."""
+        data = msgspec.json.encode({**answer_json(record.answer, self._service.manifest), "event": record.event})
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (record.event, record.answer.kind.encode(), data)
+
+
+async def beating(records: AsyncIterator[EventRecord], every_s: float) -> AsyncIterator[EventRecord | None]:
+    """Each record as it comes, and None whenever none came for `every_s` seconds."""
+    iterator = aiter(records)
+    coming = asyncio.ensure_future(anext(iterator, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=every_s)
+            if not done:
+                yield None
+                continue
+            record = coming.result()
+            if record is None:
+                return
+            yield record
+            coming = asyncio.ensure_future(anext(iterator, None))
+    finally:
+        coming.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await coming
+
+
+def _id(request: web.Request) -> str:
+    answer = request.match_info["id"]
+    if not is_answer_id(answer):
+        raise OipError(404, f"'{short(answer)}' is no answer id: 32 hexadecimal characters")
+    return answer
+
+
+def _unknown(request: web.Request) -> OipError:
+    return OipError(404, f"no answer {request.match_info['id']} is known here")
+
+
+def _seconds(request: web.Request) -> float:
+    text = request.query.get("wait_s", "0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise OipError(400, "wait_s is a number of seconds")
+    return min(value, MAX_WAIT_S)
+
+
+def _after(request: web.Request) -> int | None:
+    text = request.headers.get("Last-Event-ID") or request.query.get("after")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= _MAX_EVENT):
+        raise OipError(400, "Last-Event-ID (or after) is the number of an event")
+    return int(text[:20])
+
+
+def _json(data: dict[str, Any]) -> web.Response:
+    return web.Response(body=msgspec.json.encode(data), content_type="application/json")

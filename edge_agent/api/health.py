@@ -1,0 +1,92 @@
+"""The routes that tell how the agent is: for a person, a supervisor and Prometheus.
+
+Law: names of metrics and labels are fixed words; nothing a caller or a sample chose ever becomes one.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from edge_agent.api.service import AnswerService
+from wire.oip import OipError
+
+
+class HealthRoutes:
+    """`/healthz`: the event loop turns. `/readyz`: it would answer a sample now."""
+
+    def __init__(self, service: AnswerService) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        self._registry.register(_AgentCollector(service))
+        ProcessCollector(registry=self._registry)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/healthz", self.live),
+            web.get("/readyz", self.ready),
+            web.get("/v1/status", self.status),
+            web.post("/v1/refresh", self.refresh),
+            web.get("/metrics", self.metrics),
+        ]
+
+    async def live(self, _: web.Request) -> web.Response:
+        return _json(200, {"live": True})
+
+    async def ready(self, _: web.Request) -> web.Response:
+        """503 in mode `disabled` and without a model. A link that is down or a full disk do not stop local answers."""
+        ready = self._service.manifest is not None and self._service.status().get("mode") != "disabled"
+        return _json(200 if ready else 503, {"ready": ready})
+
+    async def refresh(self, _: web.Request) -> web.Response:
+        """Look for updates soon; what comes of it is in the status. 409 where this device has no update repository."""
+        if not self._service.refresh():
+            raise OipError(409, "this device takes no updates: it was enrolled without, or they are switched off")
+        return _json(202, {"refresh": "asked"})
+
+    async def status(self, _: web.Request) -> web.Response:
+        return _json(200, self._service.status())
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _AgentCollector(Collector):
+    """Reads the agent's own counters when asked: nothing is counted twice."""
+
+    def __init__(self, service: AnswerService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        counts = CounterMetricFamily("skerry_agent_events", "What the agent did, by kind.", labels=["kind"])
+        for kind, count in sorted(self._service.counts.items()):
+            counts.add_metric([kind], count)
+        yield counts
+        status = self._service.status()
+        for key, text in (("link", "1 while the broker is connected."), ("open", "Questions without an outcome.")):
+            value = _number(status.get(key))
+            if value is not None:
+                yield GaugeMetricFamily(f"skerry_agent_{key}", text, value=value)
+        alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
+        for alarm in status.get("alarms", ()):
+            alarms.add_metric([alarm], 1)
+        yield alarms
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: a scrape may not happen before the agent runs."""
+        return iter(())
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool | int | float):
+        return float(value)
+    return float(value == "up") if isinstance(value, str) else None
+
+
+def _json(status: int, data: dict[str, Any]) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(data), content_type="application/json")

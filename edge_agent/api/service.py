@@ -1,0 +1,126 @@
+"""What the local API needs of the agent, and how its values look to a caller. No I/O.
+
+Law: an answer has one form, whichever route it leaves by: source, reason, model and version, policy hash, ids, timings.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from edge_agent.records import AnswerRecord, EventRecord, Sample
+from models.manifest import Manifest
+
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_ANSWER_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class AnswerService(Protocol):
+    """`edge_agent.loop.Agent`, as the API sees it. All calls on the event loop that serves."""
+
+    async def infer(self, sample: Sample) -> AnswerRecord: ...
+
+    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]: ...  # noqa: A002 - the product's word
+
+    def events(self, after: int) -> AsyncIterator[EventRecord]: ...
+
+    async def last_event(self) -> int: ...
+
+    async def feedback(self, id: str, truth: int) -> bool: ...  # noqa: A002
+
+    async def explain(self, id: str) -> dict[str, Any]: ...  # noqa: A002
+
+    def status(self) -> dict[str, Any]: ...
+
+    def refresh(self) -> bool: ...
+
+    @property
+    def manifest(self) -> Manifest | None: ...
+
+    @property
+    def counts(self) -> dict[str, int]: ...
+
+
+def answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, Any]:
+    """One record for a caller. Times in seconds, `at_ms` hub time; `label_name` "" where the model names none."""
+    prediction = record.prediction
+    model, version = model_of(record)
+    return {
+        "answer_id": record.id,
+        "kind": record.kind,
+        "source": record.source,
+        "reason": record.why,
+        "label": prediction.label,
+        "label_name": label_name(prediction.label, manifest),
+        "confidence": prediction.confidence,
+        "scores": prediction.scores,
+        "model": model,
+        "model_version": version,
+        "policy_hash": record.policy,
+        "data_class": record.data_class,
+        "escalation_id": record.seq,
+        "trace_id": trace_id(record.trace),
+        "timings": record.timings,
+        "at_ms": record.at_ms,
+        "event": record.event,
+    }
+
+
+def parameters(records: list[AnswerRecord]) -> dict[str, str | float]:
+    """The response parameters of an inference.
+
+    A parameter of the protocol is one text or number, so a batch of more than one joins its samples' values with
+    commas, in the batch's order (none of these texts holds a comma); the output tensors hold them apart.
+    """
+    rows = [_facts(record) for record in records]
+    if len(rows) == 1:
+        return rows[0]
+    return {key: ",".join(str(row[key]) for row in rows) for key in rows[0]}
+
+
+def _facts(record: AnswerRecord) -> dict[str, str | float]:
+    return {
+        "source": record.source.value,
+        "reason": record.why.value,
+        "confidence": record.prediction.confidence,
+        "model_version": model_of(record)[1],
+        "policy_hash": record.policy,
+        "escalation_id": record.seq,
+        "answer_id": record.id,
+        "trace_id": trace_id(record.trace),
+    }
+
+
+def model_of(record: AnswerRecord) -> tuple[str, str]:
+    """("digits", "7")."""
+    name, _, version = record.prediction.model.rpartition("@")
+    return name, version
+
+
+def label_name(label: int, manifest: Manifest | None) -> str:
+    return manifest.labels[label] if manifest and 0 <= label < len(manifest.labels) else ""
+
+
+def label_of(truth: object, manifest: Manifest | None) -> int | None:
+    """The label's number from its number or its name; None if this model has no such label."""
+    if manifest is None:
+        return None
+    if isinstance(truth, str):
+        return manifest.labels.index(truth) if truth in manifest.labels else None
+    if isinstance(truth, bool) or not isinstance(truth, int):
+        return None
+    return truth if 0 <= truth < len(manifest.labels) else None
+
+
+def trace_id(traceparent: str) -> str:
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return match[1] if match else ""
+
+
+def traceparent_of(headers: Mapping[str, str], drawn: str) -> str:
+    """The caller's W3C traceparent if it is one (version 00), else one made of `drawn` (48 hex characters)."""
+    given = headers.get("traceparent", "").strip()
+    return given if _TRACEPARENT.fullmatch(given) else f"00-{drawn[:32]}-{drawn[32:48]}-01"
+
+
+def is_answer_id(text: str) -> bool:
+    return bool(_ANSWER_ID.fullmatch(text))

@@ -1,0 +1,35 @@
+"""What a caller says beside the values of a sample: words are checked, the data class becomes facts for the core."""
+
+from edge_agent.clock import HubClock
+from edge_agent.commands import Facts
+from edge_agent.records import Sample
+from models.runner import SampleError
+
+MAX_TEXT_CHARS = 128
+_CLASSES_KEPT = 64  # classes are few; a caller that invents them may not fill our memory
+
+
+def check_words(sample: Sample) -> None:
+    """SampleError if data class or trace are not short ASCII."""
+    for text in (sample.data_class, sample.trace):
+        if len(text) > MAX_TEXT_CHARS or not text.isascii():
+            raise SampleError(f"data class and trace are ASCII of at most {MAX_TEXT_CHARS} characters")
+
+
+class DataClasses:
+    """Facts by data class, made anew after `clear`: they hold the day."""
+
+    def __init__(self, clock: HubClock) -> None:
+        self._clock = clock
+        self._facts: dict[str, Facts] = {}
+
+    def of(self, data_class: str) -> Facts:
+        facts = self._facts.get(data_class)
+        if facts is None:
+            if len(self._facts) > _CLASSES_KEPT:
+                self._facts.clear()
+            facts = self._facts[data_class] = Facts(data_class, self._clock.day())
+        return facts
+
+    def clear(self) -> None:
+        self._facts.clear()

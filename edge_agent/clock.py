@@ -1,0 +1,92 @@
+"""Hub time on a device whose wall clock nobody vouches for.
+
+Law: order and deadlines come from the monotonic clock alone. Hub time = monotonic + the offset of the hub's signed
+messages. A message may come late, so it moves the offset forward at once; backward only a `Welcome` to our own fresh
+`Hello` moves it, whose delay we know, and never below the floor (the latest hub time ever seen, kept in agent.db).
+What ends a question counts by `sure_ms` alone: hub time heard plus time we ran, never ahead, whatever the wall says.
+"""
+
+import time
+from collections.abc import Callable
+
+_DAY_MS = 86_400_000
+_TRUST_WALL_MS = 400 * _DAY_MS  # a wall clock further ahead of the floor than this is taken for broken
+_FRESH_S = 10.0
+
+
+def boot_s() -> float:
+    """Seconds since boot, suspended time included where the system can tell (Linux)."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class HubClock:
+    """`now()` is the core's clock in seconds; `ms()` is hub time as well as we know it."""
+
+    def __init__(self, floor_ms: int, mono_s: Callable[[], float] = boot_s, wall: Callable[[], int] = wall_ms) -> None:
+        self.now = mono_s
+        self.floor_ms = floor_ms
+        self._wall = wall
+        self._heard = False
+        self._hello_at: float | None = None
+        self._offset_ms = 0
+        self._sure_offset_ms = floor_ms - self._mono_ms()
+        self.raise_floor(floor_ms)
+
+    def ms(self) -> int:
+        return max(self.floor_ms, self._mono_ms() + self._offset_ms)
+
+    def day(self) -> int:
+        """Whole days since 1970, hub time: for budgets and policies that end with a day. A wrong wall opens none."""
+        return self.sure_ms() // _DAY_MS
+
+    def sure_ms(self) -> int:
+        """Hub time is at least this."""
+        return self._mono_ms() + self._sure_offset_ms
+
+    def moment(self, ms: int) -> float:
+        """A time of `sure_ms` on the core's clock."""
+        return self.now() + (ms - self.sure_ms()) / 1000
+
+    def at_ms(self, moment: float) -> int:
+        """A moment of the core's clock as a time of `sure_ms`."""
+        return self.sure_ms() + round((moment - self.now()) * 1000)
+
+    def raise_floor(self, floor_ms: int, sure_ms: int = 0) -> None:
+        """What agent.db remembers. Until the hub speaks, a plausible wall clock tells how long we were off."""
+        self.floor_ms = max(self.floor_ms, floor_ms)
+        self._be_sure_of(max(self.floor_ms, sure_ms))
+        if not self._heard:
+            wall = self._wall()
+            plausible = self.floor_ms <= wall <= self.floor_ms + _TRUST_WALL_MS
+            self._offset_ms = (wall if plausible else self.floor_ms) - self._mono_ms()
+
+    def said_hello(self) -> None:
+        self._hello_at = self.now()
+
+    def hear(self, created_ms: int, *, welcome: bool = False) -> None:
+        """A message whose signature holds was made at hub time `created_ms`."""
+        mono_ms = self._mono_ms()
+        offset = created_ms - mono_ms
+        fresh = welcome and self._hello_at is not None and self.now() - self._hello_at <= _FRESH_S
+        if fresh and created_ms >= self.floor_ms:
+            self._offset_ms = offset
+            self._hello_at = None
+            self._heard = True
+        elif offset > self._offset_ms:
+            self._offset_ms = offset
+            self._heard = True
+        self.floor_ms = max(self.floor_ms, created_ms)
+        self._be_sure_of(created_ms)
+
+    def _be_sure_of(self, ms: int) -> None:
+        self._sure_offset_ms = max(self._sure_offset_ms, ms - self._mono_ms())
+
+    def _mono_ms(self) -> int:
+        return int(self.now() * 1000)

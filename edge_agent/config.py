@@ -1,0 +1,234 @@
+"""What an agent is told: one TOML file, then the environment (`SKERRY_AGENT_API__PORT=8090`), read once at start.
+
+Law: closed. An unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored.
+Paths in the file are relative to the file; paths from the environment to the working directory.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from edge_agent.api.oip import InferLimits
+from edge_agent.settings import AgentSettings, OutboxLimits, name_of
+from wire.doors import Door, check_door
+from wire.exits import Exit, Stop
+
+PREFIX = "SKERRY_AGENT_"
+_DELIMITER = "__"
+_OUTBOX = OutboxLimits()
+_AGENT = AgentSettings(state_dir=Path())
+_DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
+MAX_FILE_BYTES = 1 << 20
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ApiSection(_Section):
+    """The local API. An address that is not loopback needs `tls_cert`, `tls_key` and `token_file`.
+
+    `names`: further host names that callers may use. `port` 0: any free one, printed at start. `unix` beats host and
+    port.
+    """
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: int = Field(default=8090, ge=0, le=65535)
+    unix: str = Field(default="", max_length=100)
+    names: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    max_batch: int = Field(default=256, ge=1, le=4096)
+
+
+class FolderSection(_Section):
+    """A watched folder of `.npy` and `.png` files; "" watches none. `data_class` "" means the agent's."""
+
+    path: str = ""
+    data_class: str = Field(default="", pattern=_DATA_CLASS)
+    every_s: float = Field(default=0.5, ge=0.05, le=3600)
+
+
+class OutboxSection(_Section):
+    """How much may wait for the hub; a full outbox answers locally and says so."""
+
+    max_rows: int = Field(default=_OUTBOX.max_rows, ge=1)
+    max_bytes: int = Field(default=_OUTBOX.max_bytes, ge=65536)
+    max_age_s: float = Field(default=_OUTBOX.max_age_s, gt=0, le=_OUTBOX.max_age_s)
+
+
+class RecordsSection(_Section):
+    """How many rows of each record are kept; the oldest go first."""
+
+    answers_max_rows: int = Field(default=_AGENT.answers_max_rows, ge=1000)
+    outcomes_max_rows: int = Field(default=_AGENT.outcomes_max_rows, ge=1000)
+    ledger_max_rows: int = Field(default=_AGENT.ledger_max_rows, ge=1000)
+
+
+class LinkSection(_Section):
+    """How the link to the broker is kept. Seconds; waits are drawn at random up to the current step."""
+
+    reconnect_base_s: float = Field(default=_AGENT.reconnect_base_s, gt=0, le=60)
+    reconnect_cap_s: float = Field(default=_AGENT.reconnect_cap_s, gt=0, le=3600)
+    connect_timeout_s: float = Field(default=_AGENT.connect_timeout_s, gt=0, le=120)
+    silent_after_s: float = Field(default=_AGENT.silent_after_s, ge=5, le=3600)
+
+
+class UpdatesSection(_Section):
+    """How often the update repository of the enrolment is looked at, +-20 %. Switched off, what is here goes on."""
+
+    enabled: bool = True
+    every_s: float = Field(default=1800.0, ge=1, le=86_400)
+
+
+class AgentConfig(BaseSettings):
+    """`state`: the enrolled folder (keys, agent.db). `bundle`: the model. `policy` "" means that nothing may leave.
+
+    `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=_DELIMITER, extra="forbid", frozen=True, allow_inf_nan=False
+    )
+    state: str = "skerry-agent"
+    bundle: str
+    policy: str = ""
+    data_class: str = Field(default="", pattern=_DATA_CLASS)
+    threads: int = Field(default=1, ge=1, le=64)
+    log_level: Literal["info", "warning", "error"] = "info"
+    api: ApiSection = ApiSection()
+    folder: FolderSection = FolderSection()
+    outbox: OutboxSection = OutboxSection()
+    records: RecordsSection = RecordsSection()
+    link: LinkSection = LinkSection()
+    updates: UpdatesSection = UpdatesSection()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment beats the file; nothing else is read."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    def door(self) -> Door:
+        api = self.api
+        return Door(api.host, api.port, api.unix, api.names, api.tls_cert, api.tls_key, api.token_file)
+
+    def infer_limits(self) -> InferLimits:
+        return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
+
+    def settings(self) -> AgentSettings:
+        """The limits as the loop wants them."""
+        outbox = OutboxLimits(**self.outbox.model_dump())
+        return AgentSettings(
+            state_dir=Path(self.state), outbox=outbox, **self.records.model_dump(), **self.link.model_dump()
+        )
+
+
+_PATHS = (("state",), ("bundle",), ("policy",), ("folder", "path"))
+_PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file"))
+
+
+def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
+    """Stop(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
+    data = _read(file) if file else {}
+    check_keys(data, str(file))
+    _check_environment(os.environ if environment is None else environment)
+    if file:
+        _absolute(data, file.absolute().parent)
+    try:
+        config = AgentConfig(**data)
+    except ValidationError as error:
+        raise Stop(Exit.CONFIG, f"{file or 'environment'}: {_first(error)}") from None
+    except SettingsError as error:
+        raise Stop(Exit.CONFIG, f"environment: {error}; write lists as JSON") from None
+    check_door(config.door())
+    return config
+
+
+def check_keys(data: Mapping[str, Any], where: str) -> None:
+    """Stop(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
+    known = set(known_keys())
+    for key in _flat(data):
+        if key not in known:
+            near = difflib.get_close_matches(key, sorted(known), 1, 0.0)
+            raise Stop(Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{near[0]}'?")
+
+
+def known_keys() -> Iterator[str]:
+    """Every key as it stands in the file, e.g. "api.port"."""
+    for name, field in AgentConfig.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, _Section):
+            yield from (f"{name}.{key}" for key in section.model_fields)
+        else:
+            yield name
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    """The tables of the file, by name."""
+    kinds = {name: field.annotation for name, field in AgentConfig.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, _Section)}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        raw = file.read_bytes()
+        if len(raw) > MAX_FILE_BYTES:
+            raise Stop(Exit.CONFIG, f"{file}: longer than {MAX_FILE_BYTES} bytes")
+        return tomllib.loads(raw.decode())
+    except OSError as error:
+        hint = "; `skerry agent init` writes one" if isinstance(error, FileNotFoundError) else ""
+        raise Stop(Exit.CONFIG, f"{file}: {error.strerror}{hint}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Stop(Exit.CONFIG, f"{file}: not TOML: {error}") from None
+
+
+def _flat(data: Mapping[str, Any]) -> Iterator[str]:
+    """Keys with their table; a table where a value belongs is left to the types."""
+    tables = sections()
+    for key, value in data.items():
+        if isinstance(value, dict) and (key in tables or key not in AgentConfig.model_fields):
+            yield from (f"{key}.{inner}" for inner in value) if value or key in tables else (key,)
+        elif key not in tables:
+            yield key
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """pydantic-settings passes over what it does not know; a misspelt variable must not."""
+    known = {PREFIX + key.replace(".", _DELIMITER).upper() for key in known_keys()}
+    for variable in environment:
+        if variable.upper().startswith(PREFIX) and variable.upper() not in known:
+            near = difflib.get_close_matches(variable.upper(), sorted(known), 1, 0.0)
+            raise Stop(Exit.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near[0]}?")
+
+
+def _absolute(data: dict[str, Any], folder: Path) -> None:
+    for *table, key in (*_PATHS, *_PATHS_API):
+        values = data.get(table[0]) if table else data
+        if isinstance(values, dict) and isinstance(values.get(key), str) and values[key] and not name_of(values[key]):
+            values[key] = str(folder / Path(values[key]).expanduser())
+
+
+def _first(error: ValidationError) -> str:
+    """The first of pydantic's complaints as one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"'{key}' is missing"
+    return f"'{key}': {first['msg'][:200]}".replace("\n", " ")

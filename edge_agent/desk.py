@@ -1,0 +1,155 @@
+"""Makes sealed rows out of questions and keeps what is needed to open their verdicts.
+
+Law: what leaves is transformed, padded and sealed here, once; a retry takes the same bytes, from cache or outbox.
+"""
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_agent import transforms
+from edge_agent.clock import HubClock
+from edge_agent.commands import Row, State, Store
+from edge_agent.envelope import Binding, Envelopes, Sealed
+from edge_agent.outbox import OutboxRow
+from edge_agent.vault import Kept, Vault, VaultError
+from models.codec import NUMPY_DTYPES
+from models.manifest import Manifest
+from models.runner import Inference
+from policies.locality import HubSite
+from wire import codec
+from wire.messages import Escalation, Prediction
+
+_UNKNOWN = Prediction(-1, 0.0, (), "")
+
+
+class Asked(NamedTuple):
+    """What the loop knows of a sample beside the core's word: times in seconds on the core's clock."""
+
+    inference: Inference
+    trace: str
+    started: float
+    infer_s: float
+
+
+class Memo(NamedTuple):
+    """Of an open question. `started`: when the sample came; a row taken up after a restart has none (0)."""
+
+    binding: Binding
+    trace: str
+    started: float
+    infer_s: float
+
+
+class Desk:
+    """Owned by the event loop; holds at most `cache_bytes` of sealed questions."""
+
+    def __init__(
+        self, envelopes: Envelopes, vault: Vault, clock: HubClock, manifest: Manifest, cache_bytes: int
+    ) -> None:
+        self._envelopes = envelopes
+        self._vault = vault
+        self._clock = clock
+        self._manifest = manifest
+        self._cache_bytes = cache_bytes
+        self._cached = 0
+        self._frames: OrderedDict[int, bytes] = OrderedDict()
+        self._memos: dict[int, Memo] = {}
+
+    def use(self, manifest: Manifest) -> None:
+        """Questions name this model from now on; stored ones keep theirs."""
+        self._manifest = manifest
+
+    def prepare(self, store: Store, asked: Asked, epoch: int, max_age_s: float) -> tuple[OutboxRow, Sealed]:
+        """The row and its sealed bytes. LocalError if too big; TransformError or CodecError if it may not leave so."""
+        target = store.permit.targets[0]
+        padded = self._padded(store, asked, target)
+        created_ms = self._clock.ms()
+        sealed = self._envelopes.sealed(epoch, store.seq, created_ms, target.name, padded)
+        payload = self._vault.close(epoch, store.seq, Kept(padded, store.local, asked.trace))
+        row = OutboxRow(
+            seq=store.seq, epoch=epoch, id=store.id, state=State.SEALED, created_ms=created_ms,
+            expires_ms=created_ms + int(max_age_s * 1000), jitter=store.jitter, policy=store.permit.policy,
+            model=self._manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
+            egress=store.permit.egress, fingerprint=sealed.fingerprint, digest=sealed.digest, key_id=sealed.key_id,
+            size=len(sealed.frame), charge=store.charge_bytes, payload=payload,
+        )  # fmt: skip
+        return row, sealed
+
+    def _padded(self, store: Store, asked: Asked, target: HubSite) -> bytes:
+        egress = store.permit.egress
+        question = Escalation(
+            store.id,
+            self._manifest.ref,
+            store.permit.policy,
+            target.region,
+            transforms.apply(egress, asked.inference, self._manifest.codec),
+            store.budget_s,
+            store.audit,
+            asked.trace,
+        )
+        return codec.pad(codec.encode(question), self._manifest.fixed_bytes if egress.fixed_size else 0)
+
+    def reseal(self, row: OutboxRow) -> Sealed | None:
+        """The stored plaintext under the hub's current key and our current clock; None if nothing would change.
+
+        VaultError if the payload does not open.
+        """
+        hub = self._envelopes.hubs.get(row.hub)
+        created_ms = self._clock.ms()
+        if hub is None or (hub.key_id == row.key_id and created_ms >= row.created_ms):
+            return None
+        kept = self._vault.open(row.epoch, row.seq, row.payload)
+        return self._envelopes.sealed(row.epoch, row.seq, created_ms, row.hub, kept.padded)
+
+    def reopen(self, row: OutboxRow) -> Row:
+        """A stored row as the core takes it up."""
+        local, trace = _UNKNOWN, ""
+        if not row.answered:
+            try:
+                kept = self._vault.open(row.epoch, row.seq, row.payload)
+                local, trace = kept.local, kept.trace
+            except VaultError:  # its own key was replaced: the sealed bytes are still good, the local answer is gone
+                pass
+        self.remember(row, Asked(Inference(local, {}), trace, 0.0, 0.0))
+        moment = self._clock.moment
+        return Row(
+            row.seq, row.id, row.state, local, row.answered, row.policy, row.data_class, row.egress,
+            HubSite(row.hub, row.region), row.digest, row.charge, moment(row.expires_ms),
+            moment(row.not_before_ms) if row.not_before_ms else 0.0, row.attempts, row.jitter,
+        )  # fmt: skip
+
+    # What is open
+
+    def remember(self, row: OutboxRow, asked: Asked) -> None:
+        binding = Binding(row.fingerprint, row.model, row.policy)
+        self._memos[row.seq] = Memo(binding, asked.trace, asked.started, asked.infer_s)
+
+    def memo(self, seq: int) -> Memo | None:
+        return self._memos.get(seq)
+
+    def keep_frame(self, seq: int, frame: bytes) -> None:
+        """The newest stay in memory; the outbox has them all."""
+        self.drop_frame(seq)
+        self._frames[seq] = frame
+        self._cached += len(frame)
+        while self._cached > self._cache_bytes:
+            self._cached -= len(self._frames.popitem(last=False)[1])
+
+    def frame(self, seq: int) -> bytes | None:
+        return self._frames.get(seq)
+
+    def drop_frame(self, seq: int) -> None:
+        self._cached -= len(self._frames.pop(seq, b""))
+
+    def forget(self, seq: int) -> None:
+        self._memos.pop(seq, None)
+        self.drop_frame(seq)
+
+
+def blank(manifest: Manifest) -> npt.NDArray[Any]:
+    """A sample that the model takes: every value at the low end of its range."""
+    spec = manifest.input
+    return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])

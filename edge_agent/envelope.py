@@ -1,0 +1,107 @@
+"""Seals questions and opens what comes back; the only place of the agent that touches its signing and HPKE keys.
+
+Law: what is not signed by a hub that enrolment pinned, not addressed to us, not for our epoch, or bound to another
+question is a `RemoteError`; nothing of it is used.
+"""
+
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from edge_agent.identity import HubKeys, Identity
+from wire import codec, seal
+from wire.codec import Frame
+from wire.errors import Fault, RemoteError
+from wire.messages import DownNote, Header, Suite, UpNote, Verdict
+from wire.topics import Channel, shard_of
+
+_SEAL_OVERHEAD_BYTES = 48
+
+
+class Sealed(NamedTuple):
+    """A question ready for the link. `digest`: SHA-256 of the frame, its name in ledger and refusals."""
+
+    frame: bytes
+    padded: bytes
+    fingerprint: bytes
+    digest: bytes
+    key_id: bytes
+
+
+class Binding(NamedTuple):
+    """What of a question its verdict is bound to."""
+
+    fingerprint: bytes
+    model: str  # name@version
+    policy: str
+
+
+class Envelopes:
+    """One device's keys at work."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._id = identity
+        self._signing_id = identity.signing_id
+        self._hpke_id = identity.hpke_id
+        self._shard = shard_of(identity.device)
+        self.hubs: dict[str, HubKeys] = {}
+        self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
+        self.use(identity.hubs)
+
+    def use(self, hubs: tuple[HubKeys, ...]) -> None:
+        """Hub keys may be replaced while we run."""
+        self.hubs = {hub.name: hub for hub in hubs}
+        self._voices = tuple((seal.key_id(hub.signing_key), hub.signed_by) for hub in hubs)
+
+    def frame_bytes(self, padded_bytes: int) -> int:
+        """Size on the link of a question of this padded size; an upper bound, exact for full-size numbers."""
+        header = Header(255, self._id.device, 2**63 - 1, 2**40, 2**42, bytes(seal.KEY_ID_BYTES))
+        clear = len(codec.clear_part(Suite.SEALED, header))
+        return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES
+
+    def sealed(self, epoch: int, seq: int, created_ms: int, hub: str, padded: bytes) -> Sealed:
+        """Seal a padded question to `hub`. LocalError if the frame would be too big, KeyError if the hub is unknown."""
+        keys = self.hubs[hub]
+        header = Header(self._shard, self._id.device, epoch, seq, created_ms, keys.key_id)
+        frame = seal.seal(header, padded, to=keys.seal_to, by=self._id.signing, channel=Channel.QUESTION)
+        return Sealed(frame, padded, codec.fingerprint(padded), seal.digest(frame), keys.key_id)
+
+    def note(self, note: UpNote, created_ms: int) -> bytes:
+        header = Header(self._shard, self._id.device, note.epoch, 0, created_ms, self._signing_id)
+        return seal.sign(header, codec.encode(note), by=self._id.signing, channel=Channel.ASK)
+
+    def believe(self, payload: bytes) -> Frame:
+        """A frame that one of our hubs signed for us. RemoteError otherwise."""
+        frame = codec.split(payload)
+        if frame.header.device != self._id.device or frame.header.shard != self._shard:
+            raise RemoteError(Fault.TOPIC, "addressed to another device")
+        self._verify(frame)
+        return frame
+
+    def open_note(self, frame: Frame) -> DownNote:
+        """The note in a believed frame."""
+        if frame.suite is not Suite.SIGNED:
+            raise RemoteError(Fault.SUITE, "a signed note was expected")
+        note = codec.decode_down(frame.body)
+        if note.epoch != frame.header.epoch:
+            raise RemoteError(Fault.MALFORMED, "note and header name two epochs")
+        return note
+
+    def open_verdict(self, frame: Frame, binding: Binding) -> Verdict:
+        """The verdict in a believed frame, if it was made for exactly this question."""
+        bound = seal.verdict_binding(*binding)
+        padded = seal.open_sealed(frame, key=self._id.hpke, channel=Channel.REPLY, binding=bound)
+        return codec.decode_verdict(codec.unpad(padded))
+
+    def _verify(self, frame: Frame) -> None:
+        # A signed note names its signer; a sealed verdict names our own key, so every pinned voice is tried.
+        named = [key for name, key in self._voices if frame.suite is Suite.SEALED or name == frame.header.key_id]
+        if frame.suite is Suite.SEALED and frame.header.key_id != self._hpke_id:
+            raise RemoteError(Fault.SEAL, "sealed to another key")
+        for key in named:
+            try:
+                seal.verify(frame, by=key, channel=Channel.REPLY)
+            except RemoteError:
+                continue
+            return
+        raise RemoteError(Fault.SIGNATURE, "not signed by a hub of ours")

@@ -1,0 +1,144 @@
+"""What updates left on this device's disk, ready to serve: the current bundle as a runner, policy and hub keys.
+
+Law: no network here; what lies in the store was verified when it came, and is read and hashed again.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.hub_keys import read_keys
+from edge_agent.identity import HubKeys
+from models.floors import commit
+from models.manifest import BundleError
+from models.onnx import OnnxRunner
+from models.quarantine import Quarantine
+from models.runner import Runner
+from models.store import Slot, Store
+from models.trust import Failure, Refusal
+from policies.document import PolicyError, parse
+from policies.policy import Policy
+from wire.exits import Exit, Stop
+
+FOLDER = "updates"
+PATIENCE_S = 3.0  # with an errand of ours that is just ending
+_POLL_S = 0.05
+
+
+class Names(msgspec.Struct, frozen=True):
+    """What of the repository this device lives by. `family`, `policy`: "" = not from there. `agent`: our version."""
+
+    family: str
+    policy: str
+    regions: tuple[str, ...]
+    agent: str
+    threads: int = 1
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        return (*((policy_path(self.policy),) if self.policy else ()), *map(keys_path, self.regions))
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """`slot`: what should serve; `runner`: of it, None if `slot` is None or serves already.
+
+    `hubs`: () while no file of hub keys ever came. `versions`: of the documents, by path.
+    """
+
+    slot: Slot | None = None
+    runner: Runner | None = None
+    policy: Policy | None = None
+    hubs: tuple[HubKeys, ...] = ()
+    versions: dict[str, int] = {}
+    refusals: tuple[Refusal, ...] = ()
+
+
+def policy_path(name: str) -> str:
+    return f"policy/{name}.toml"
+
+
+def keys_path(region: str) -> str:
+    return f"keys/{region}.json"
+
+
+def look(folder: Path, names: Names, serving: Slot | None = None) -> Installed:
+    """Blocks; also loads the current bundle unless it is the one that serves. Stop(LOCKED, DISK) if it cannot look."""
+    with _opened(folder) as store:
+        slot, runner, refusals = _runner(store, names, serving) if names.family else (None, None, ())
+        found = {path: store.document(path) for path in names.documents}
+    held = {path: pair for path, pair in found.items() if pair}
+    versions = {path: document.version for path, (document, _) in held.items()}
+    texts = {path: data for path, (_, data) in held.items()}
+    policy = _policy(texts.get(policy_path(names.policy)))
+    return Installed(slot, runner, policy, _hubs(texts, names.regions), versions, refusals)
+
+
+def keep(folder: Path, slot: Slot) -> None:
+    """The slot serves: nothing older of its family comes after it. sqlite3.Error: the disk refuses."""
+    commit(folder / "metadata", slot)
+
+
+def _runner(store: Store, names: Names, serving: Slot | None) -> tuple[Slot | None, Runner | None, tuple[Refusal, ...]]:
+    """The current slot, or the one before it where the current one does not open. It is left behind then."""
+    refusals: tuple[Refusal, ...] = ()
+    while (slot := store.current) is not None:
+        if slot == serving:
+            return slot, None, refusals
+        try:
+            return slot, _load(store, names, slot), refusals
+        except BundleError as error:
+            refusals = (*refusals, Refusal(Failure.SELF_TEST, str(error)[:300]))
+        if store.roll_back() is None:
+            store.abandon()
+    return None, None, refusals
+
+
+def _load(store: Store, names: Names, slot: Slot) -> Runner:
+    bundle = store.open(slot)
+    try:
+        return OnnxRunner(bundle, names.threads)
+    except BundleError:
+        Quarantine(store.metadata, names.agent).note(slot.path, hopeless=False)
+        raise
+
+
+def _policy(text: bytes | None) -> Policy | None:
+    try:
+        return parse(text.decode()).compile() if text else None
+    except (PolicyError, UnicodeDecodeError):  # written for an agent that knew more than we do: nothing may leave
+        return None
+
+
+def _hubs(texts: dict[str, bytes], regions: tuple[str, ...]) -> tuple[HubKeys, ...]:
+    found: list[HubKeys] = []
+    for region in regions:
+        try:
+            found += read_keys(texts[keys_path(region)], region)
+        except (KeyError, ValueError):
+            continue
+    return tuple(found)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Store]:
+    """The store, once an errand that is just ending has let go of it."""
+    deadline = time.monotonic() + PATIENCE_S
+    store = Store(folder)
+    while True:
+        try:
+            store.__enter__()
+            break
+        except Stop as stop:
+            if stop.code is not Exit.LOCKED or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+        except (OSError, sqlite3.Error) as error:
+            raise Stop(Exit.DISK, f"{folder}: {error}") from None
+    try:
+        yield store
+    finally:
+        store.__exit__(None, None, None)

@@ -1,0 +1,147 @@
+"""Keeps one connection to the broker: connect, subscribe, receive, and again with full jitter when it ends.
+
+Law: nothing that comes in here is believed and nothing that goes out is promised; the owner judges both.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Protocol
+
+from edge_agent.identity import Identity
+from edge_agent.settings import AgentSettings
+from policies import backoff
+from wire.exits import Stop
+from wire.mqtt import MqttTransport
+from wire.topics import Channel, topic
+from wire.transport import Delivery, Incoming, LinkLost, Transport
+
+Connect = Callable[[], Awaitable[Transport]]
+SPREAD_AT_MOST_S = 300.0
+
+
+class LinkOwner(Protocol):
+    """Who is told. Each call returns soon and raises nothing."""
+
+    def on_up(self) -> None: ...
+    def on_down(self) -> None: ...
+    def on_batch(self, batch: list[Incoming]) -> None: ...
+    def on_hint(self) -> None: ...
+
+
+class Link:
+    """One device's connection; `up` while subscribed."""
+
+    def __init__(self, device: str, connect: Connect, settings: AgentSettings, counts: Counter[str]) -> None:
+        self._connect = connect
+        self._settings = settings
+        self._counts = counts
+        self._reply = topic(device, Channel.REPLY)
+        self._hint = topic(device, Channel.DESIRED)
+        self._topics = {channel: topic(device, channel) for channel in (Channel.QUESTION, Channel.ASK)}
+        self._transport: Transport | None = None
+        self._attempt = 0
+        self._spread_s = 0.0
+        self._at_once = False
+        self.last_error = ""
+
+    @property
+    def up(self) -> bool:
+        return self._transport is not None
+
+    async def run(self, owner: LinkOwner) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self._serve(owner)
+            except (LinkLost, TimeoutError) as error:
+                self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
+                self._counts["link_lost"] += 1
+            await asyncio.sleep(self._pause_s())
+
+    def post(self, channel: Channel, payload: bytes) -> bool:
+        """Hand over without waiting; False if there is no link. LocalError if the broker would refuse the size."""
+        if self._transport is None:
+            return False
+        try:
+            delivery = self._transport.post(self._topics[channel], payload)
+        except LinkLost:
+            self._counts["post_link_lost"] += 1
+            return False
+        self._counts["sent_bytes"] += len(payload)
+        delivery.add_done_callback(self._delivered)
+        return True
+
+    def spread(self, spread_s: float) -> None:
+        """The hub's wish: a fleet that lost its broker comes back over this long, not at once. NaN is no wish."""
+        if 0 <= spread_s < inf:
+            self._spread_s = min(spread_s, SPREAD_AT_MOST_S)
+
+    async def drop(self) -> None:
+        """End the connection; `run` makes another at once: nobody else has lost theirs."""
+        if self._transport is not None:
+            self._at_once = True
+            await self._transport.close()
+
+    async def _serve(self, owner: LinkOwner) -> None:
+        limit_s = self._settings.connect_timeout_s
+        async with asyncio.timeout(limit_s):  # not wait_for: up to Python 3.11 it may swallow a cancellation
+            transport = await self._connect()
+        try:
+            async with asyncio.timeout(limit_s):
+                await transport.subscribe((self._reply, self._hint))
+            self._transport = transport
+            self._counts["link_up"] += 1
+            owner.on_up()
+            while True:
+                batch = await transport.receive()
+                self._attempt = 0  # not at the handshake: a broker that accepts and drops us must not be hammered
+                owner.on_batch([each for each in batch if each.topic == self._reply])
+                if any(each.topic == self._hint for each in batch):
+                    owner.on_hint()
+        finally:
+            if self._transport is transport:
+                self._transport = None
+                owner.on_down()
+            await transport.close()
+
+    def _pause_s(self) -> float:
+        base_s = max(self._settings.reconnect_base_s, self._spread_s)
+        cap_s = max(self._settings.reconnect_cap_s, base_s)
+        pause = backoff.delay(self._attempt, random.random(), base_s, cap_s)  # noqa: S311 - jitter keeps no secret
+        self._attempt += 1
+        at_once, self._at_once = self._at_once, False
+        return 0.0 if at_once else pause
+
+    def _delivered(self, future: "asyncio.Future[Delivery]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._counts[f"delivery_{future.result()}"] += 1
+
+
+class Credentials(Protocol):
+    """Who we are right now; a renewal changes it. Told when the broker hangs up during the handshake."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    def link_refused(self, error: str) -> None: ...
+
+
+def dial(credentials: Credentials, timeout_s: float) -> Connect:
+    """The real thing: TLS with the certificate of this moment, made anew for each connection."""
+
+    async def connect() -> Transport:
+        identity = credentials.identity
+        try:
+            context = identity.tls()
+            where = (identity.broker_host, identity.broker_port, identity.device)
+            return await MqttTransport.connect(*where, context, timeout_s=timeout_s)
+        except Stop as stop:
+            raise LinkLost(str(stop)) from None
+        except LinkLost as lost:
+            credentials.link_refused(str(lost))
+            raise
+
+    return connect

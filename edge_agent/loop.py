@@ -1,0 +1,349 @@
+"""The agent: draws the dice, runs the model, keeps its tasks alive.
+
+Law: an exception in a handler is counted and logged without its text, and the task lives on; what died all the same is
+started again within a second or two. Local answers depend on the model alone: no link, no hub, no disk is waited for.
+"""
+
+import asyncio
+import random
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from edge_agent import meta
+from edge_agent.callers import DataClasses, check_words
+from edge_agent.clock import HubClock
+from edge_agent.commands import Answer, Dice, Memory
+from edge_agent.core import EdgeCore
+from edge_agent.database import Database, prune
+from edge_agent.desk import Asked, Desk
+from edge_agent.envelope import Envelopes
+from edge_agent.hands import Hands, Parts
+from edge_agent.identity import HubKeys, Identity, sites
+from edge_agent.intake import Heard, Intake
+from edge_agent.journal import Journal
+from edge_agent.link import Connect, Link
+from edge_agent.model import Model, setup_of
+from edge_agent.records import AnswerRecord, Disabled, EventRecord, Sample, Timings
+from edge_agent.report import Side, report
+from edge_agent.settings import AgentSettings
+from edge_agent.tasks import end, pause
+from edge_agent.vault import Vault
+from models.manifest import Manifest
+from models.runner import Inference, Runner
+from policies.policy import Mode, Policy
+from wire.daemon import Log, fault, name
+from wire.messages import Hello, Welcome
+from wire.transport import Incoming
+
+AGENT = "skerry-agent/1"
+DATABASE_FILE = "agent.db"
+_PAUSE_S = 1.0  # before a task that failed starts again
+
+
+class Agent:
+    """One device. `run()` owns every task; the other methods are called on the same event loop."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        identity: Identity,
+        runner: Runner | None,
+        policy: Policy | None,
+        connect: Connect,
+        *,
+        clock: HubClock | None = None,
+    ) -> None:
+        self._log = Log()
+        self._settings = settings
+        self._identity = identity
+        self._model = Model(runner, settings.inline_infer_s)
+        self._counts: Counter[str] = Counter()
+        self._clock = clock or HubClock(identity.hub_time_ms)
+        self._db = Database(settings.state_dir / DATABASE_FILE)
+        envelopes = self._envelopes = Envelopes(identity)
+        manifest = self._model.manifest
+        self._core = EdgeCore(setup_of(manifest, sites(identity.hubs), envelopes, settings.outbox), policy)
+        self._desk = Desk(
+            envelopes, Vault(identity.payload_key), self._clock, manifest, settings.frames_cache_bytes
+        )  # fmt: skip
+        self._journal = Journal(settings, self._db, self._clock, self._counts)
+        self._link = Link(identity.device, connect, settings, self._counts)
+        self._intake = Intake(envelopes, self._desk, self._clock, self._counts)
+        self._parts = Parts(
+            self._core, self._db, self._desk, self._journal, self._link, envelopes, self._clock, self._counts,
+            Hello(0, secrets.token_hex(8), AGENT, self._model.refs), settings.outbox.max_age_s,
+        )  # fmt: skip
+        self._hands = Hands(self._parts)
+        self._sides: list[Side] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._classes = DataClasses(self._clock)
+        self._alarms: set[str] = set()
+        self._opened = False
+        self._quiet_since = 0.0
+        self.hinted: asyncio.Event | None = None  # of whoever looks for updates
+
+    # Start and stop
+
+    async def open(self) -> None:
+        """Open the database and take up where we stopped. `run` does it too. Stop(DATABASE) if a newer one wrote it.
+
+        A disk that allows no database is an alarm, not an end: the agent answers locally and tries again.
+        """
+        if self._opened:
+            return
+        self._opened = True
+        self._journal.loop = asyncio.get_running_loop()
+        self._model.measure()
+        await self._open_database()
+
+    async def run(self) -> None:
+        """Link, watchdog and upkeep until `stop`. The watchdog is this very coroutine: nobody can end it alone."""
+        await self.open()
+        async with asyncio.TaskGroup() as group:
+            works = {"link": lambda: self._link.run(self), "upkeep": self._keep_up}
+            while not self._stopping.is_set():
+                for title, work in works.items():
+                    self._revive(group, title, work)
+                self._safely("watch", self._watch)
+                await pause(self._stopping, self._settings.watchdog_s)
+            await end(set(self._tasks.values()))
+        await self._close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _close(self) -> None:
+        self._hands.rest()
+        self._journal.flush()
+        self._hands.flush_marks()
+        self._remember_time()
+        await self._db.close()
+        self._model.close()
+
+    # Samples
+
+    def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
+        """The synchronous path, no await and no disk: a confident answer comes back at once, others as a future.
+
+        SampleError if the sample does not fit the model, Disabled if the mode says so.
+        """
+        self._check(sample)
+        began = perf_counter()
+        inference = self._model.infer_one(sample.x)
+        return self._decide(sample, inference, began, perf_counter())
+
+    async def infer(self, sample: Sample) -> AnswerRecord:
+        """Answer one sample. SampleError if it does not fit the model, Disabled if the mode says so."""
+        if self._model.is_quick:
+            answer = self.answer_now(sample)
+        else:
+            began, model = perf_counter(), None
+            while model is not self._model:  # it may have been replaced while it ran
+                self._check(sample)
+                model = self._model
+                inference = await model.infer_aside(sample)
+            answer = self._decide(sample, inference, began, perf_counter())
+        return answer if type(answer) is AnswerRecord else await answer  # type: ignore[misc]
+
+    def _decide(
+        self, sample: Sample, inference: Inference, began: float, done: float
+    ) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
+        now = self._clock.now()
+        dice = Dice(secrets.token_hex(16), random.random(), random.random())  # noqa: S311 - lots, not secrets
+        commands = self._core.on_prediction(inference.prediction, self._classes.of(sample.data_class), dice, now)
+        first = commands[0]
+        if type(first) is Answer:
+            return self._journal.local(first, sample.trace, Timings(done - began, perf_counter() - began))
+        answer = self._journal.expect(dice.id)
+        self._hands.obey(commands, Asked(inference, sample.trace, now - (perf_counter() - began), done - began))
+        return answer
+
+    def _check(self, sample: Sample) -> None:
+        check_words(sample)
+        policy = self._core.policy
+        if policy is not None and policy.mode is Mode.DISABLED:
+            raise Disabled
+
+    # Records
+
+    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002 - the product's word
+        """All records of an answer id; waits up to `timeout_s` while the hub still owes one. Empty: id unknown."""
+        return await self._journal.wait(id, timeout_s)
+
+    def events(self, after: int) -> AsyncIterator[EventRecord]:
+        """Committed records with an event id above `after`, then each new one as it is committed. At least once."""
+        return self._journal.events(after)
+
+    async def last_event(self) -> int:
+        """The newest committed record's event id, 0 if there is none: a stream from there hears only what is new."""
+        return await self._journal.last_event()
+
+    async def feedback(self, id: str, truth: int) -> bool:  # noqa: A002 - the product's word
+        """Keep the true label of an answer. False if the id is unknown."""
+        return await self._journal.keep_truth(id, truth)
+
+    async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002 - the product's word
+        """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty: id unknown."""
+        return await self._journal.explain(id)
+
+    # What people and operators decide
+
+    def use_policy(self, policy: Policy | None) -> None:
+        self._hands.obey(self._core.on_policy(policy, self._clock.now()))
+
+    def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
+        self._envelopes.use(hubs)
+        self._hands.obey(self._core.on_hubs(sites(hubs), self._clock.now()))
+
+    async def use_bundle(self, runner: Runner | None) -> None:
+        """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
+        model = Model(runner, self._settings.inline_infer_s)
+        await asyncio.to_thread(model.measure)
+        self._model.close()
+        self._model = model
+        hubs = sites(self._envelopes.hubs.values())
+        self._core.on_model(setup_of(model.manifest, hubs, self._envelopes, self._settings.outbox))
+        self._desk.use(model.manifest)
+        self._hands.introduce(model.refs)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Of the model that answers; None while there is none."""
+        return self._model.manifest if self._model.present else None
+
+    def refresh(self) -> bool:
+        """Look for updates soon. False if nobody here does."""
+        if self.hinted is not None:
+            self.hinted.set()
+        return self.hinted is not None
+
+    def count(self, kind: str) -> None:
+        """Add one to a counter; `kind` is a fixed word."""
+        self._counts[kind] += 1
+
+    def add_side(self, side: Side) -> None:
+        """What runs beside us: its facts and alarms become part of our status."""
+        self._sides.append(side)
+
+    async def reconnect(self) -> None:
+        """End the connection; another is made at once, with the certificate of now. Rows wait for their outcome."""
+        await self._link.drop()
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
+        named = (self._identity.device, self._model.manifest.model if self._model.present else "")
+        return report(self._parts, named, self._hands.unrecorded, self._alarms, self._sides)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counters by name, for metrics; names are fixed words, never input."""
+        return dict(self._counts)
+
+    # The link's owner
+
+    def on_up(self) -> None:
+        self._quiet_since = self._clock.now()
+        self._safely("up", lambda: self._hands.obey(self._core.on_link(up=True, now=self._clock.now())))
+
+    def on_down(self) -> None:
+        self._safely("down", lambda: self._hands.obey(self._core.on_link(up=False, now=self._clock.now())))
+
+    def on_batch(self, batch: list[Incoming]) -> None:
+        self._quiet_since = self._clock.now()
+        for message in batch:
+            self._safely("message", partial(self._on_message, message))
+
+    def on_hint(self) -> None:
+        self._counts["hints"] += 1
+        self.refresh()
+
+    def _on_message(self, message: Incoming) -> None:
+        heard = self._intake.take(message.payload, self._core.epoch)
+        now = self._clock.now()
+        if isinstance(heard, Heard):
+            self._hands.obey(self._core.on_verdict(heard.seq, heard.verdict, now))
+        elif heard is not None:
+            if isinstance(heard, Welcome):
+                self._link.spread(heard.spread_s)
+            self._hands.obey(self._core.on_note(heard, now))
+
+    # Staying alive
+
+    def _safely(self, what: str, handler: Callable[[], object]) -> None:
+        """The one place where anything is caught: a handler's failure ends the handler, not the task."""
+        try:
+            handler()
+        except Exception as error:  # noqa: BLE001
+            self._counts["handler_errors"] += 1
+            self._log.error("handler_failed", handler=name(what), error=fault(error))
+
+    async def _live(self, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001
+                self._counts["task_errors"] += 1
+                self._log.error("task_failed", task=name(title), error=fault(error))
+            await asyncio.sleep(_PAUSE_S)
+
+    def _revive(self, group: asyncio.TaskGroup, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._tasks.get(title)
+        if task is not None and not task.done():
+            return
+        if task is not None:
+            self._counts["tasks_revived"] += 1
+            self._log.warning("task_revived", task=name(title))
+        self._tasks[title] = group.create_task(self._live(title, work), name=f"agent-{title}")
+
+    def _watch(self) -> None:
+        if self._db.is_open and not self._db.alive:
+            self._counts["writer_revived"] += 1
+            self._db.revive()
+        self._hands.flush_marks()
+        silent_s = self._clock.now() - self._quiet_since
+        if self._core.link.up and self._core.open.sent and silent_s > self._settings.silent_after_s:
+            self._counts["link_silent"] += 1
+            self._quiet_since = self._clock.now()
+            self._tasks["link"].cancel()  # its successor connects anew
+
+    async def _keep_up(self) -> None:
+        """Now and then: the day, the time floor, pruning, and a database that could not be opened."""
+        while True:
+            await asyncio.sleep(self._settings.upkeep_s if self._db.is_open else self._settings.reopen_s)
+            self._classes.clear()
+            self._core.on_day(self._clock.day())
+            self._hands.wake()
+            if not self._db.is_open:
+                await self._open_database()
+                continue
+            self._remember_time()
+            s = self._settings
+            limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
+            try:
+                self._counts["answers_pruned"] += await self._db.read(partial(prune, limits=limits))
+            except sqlite3.Error:
+                self._counts["prune_failed"] += 1
+
+    def _remember_time(self) -> None:
+        clock = self._clock
+        self._db.write((partial(meta.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
+
+    async def _open_database(self) -> None:
+        try:
+            stored = await self._db.open()
+        except (sqlite3.Error, OSError):
+            self._counts["database_unusable"] += 1
+            return
+        self._clock.raise_floor(stored.floor_ms, stored.sure_ms)
+        self._alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
+        rows = tuple(self._desk.reopen(row) for row in stored.rows)
+        memory = Memory(stored.epoch, stored.next_seq, stored.spend, rows)
+        self._hands.obey(self._core.restore(memory, self._clock.now()))
+        if self._link.up:
+            self.on_up()

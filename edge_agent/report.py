@@ -1,0 +1,53 @@
+"""How an agent is, as one JSON-able value; and the seam by which what runs beside it (renewal, updates) adds to it."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from edge_agent.database import Database, Trouble
+from edge_agent.hands import Parts
+
+
+class Side(Protocol):
+    """A task of the same process. Both are asked on the agent's event loop."""
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able; names of its own."""
+        ...
+
+    def alarms(self) -> set[str]:
+        """Fixed words, each a thing that a person has to look at."""
+        ...
+
+
+def report(
+    parts: Parts, named: tuple[str, str], unrecorded: int, alarms: set[str], sides: Sequence[Side]
+) -> dict[str, Any]:
+    """`named`: device and model. `unrecorded`: ended questions that no commit covers yet."""
+    core, policy = parts.core, parts.core.policy
+    disk = trouble(parts.database)
+    found = alarms.union({f"disk_{disk}"} if disk else set(), *(side.alarms() for side in sides))
+    facts = {
+        "device": named[0],
+        "epoch": f"{core.epoch:x}" if core.epoch >= 0 else "",
+        "model": named[1],
+        "policy": policy.hash if policy else "",
+        "mode": policy.mode.value if policy else "",
+        "link": "up" if core.link.up else "down",
+        "link_error": parts.link.last_error,
+        "disk": disk or "ok",
+        "open": len(core.open) + unrecorded,
+        "in_flight": core.open.sent,
+        "receipted": core.open.receipted,
+        "outbox_bytes": core.open.bytes,
+        "spent_bytes": core.spend.bytes,
+        "hub_time_ms": parts.clock.ms(),
+        "alarms": sorted(found),
+        "counts": dict(parts.counts),
+    }
+    return {**facts, **{key: value for side in sides for key, value in side.facts().items()}}
+
+
+def trouble(database: Database) -> str:
+    """What is wrong with the disk, "" for nothing."""
+    closed = "" if database.is_open else Trouble.IO.value
+    return database.trouble.value if database.trouble else closed

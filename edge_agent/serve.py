@@ -1,0 +1,245 @@
+"""The process: everything a running agent is made of, started in order, stopped in the reverse order.
+
+Law: what can be wrong is found before the first sample: configuration, identity, model, policy, address. After that
+only a signal, the end of the lines or a defect ends it.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_agent.address import ADDRESS_FILE, Address
+from edge_agent.api.app import ApiServer, build_app
+from edge_agent.clock import HubClock
+from edge_agent.config import AgentConfig
+from edge_agent.errand_job import Job
+from edge_agent.identity import Identity
+from edge_agent.identity import load as load_identity
+from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
+from edge_agent.link import dial
+from edge_agent.loop import Agent
+from edge_agent.renew import Renewer
+from edge_agent.settings import name_of
+from edge_agent.sources import Feed, Folder, Lines, read_lines
+from edge_agent.updates import Updates
+from models.bundle import open_bundle
+from models.manifest import BundleError
+from models.onnx import OnnxRunner
+from models.runner import Runner
+from models.trust import path_fits
+from policies.document import PolicyError, parse
+from policies.policy import Policy, may_replace
+from wire.daemon import Log, fault, name, notify, watchdog_every_s
+from wire.doors import tls_context, token_of
+from wire.exits import Exit, Stop
+
+MAX_POLICY_BYTES = 256 * 1024
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the agent needs and what may be missing or damaged. `runner` None: the first model is not here yet.
+
+    `names`: what comes from the update repository, `installed`: what of it is here; None where there is no repository.
+    """
+
+    identity: Identity
+    runner: Runner | None
+    policy: Policy | None
+    names: Names | None = None
+    installed: Installed = Installed()
+
+
+def prepare(config: AgentConfig) -> Parts:
+    """Stop(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used."""
+    identity = load_identity(Path(config.state))
+    identity.tls()
+    names = _names(config, identity)
+    found = look(Path(config.state) / FOLDER, names) if names else Installed()
+    policy = found.policy if name_of(config.policy) else load_policy(config.policy)
+    tls_context(config.door())
+    token_of(config.door())
+    if name_of(config.bundle):
+        return Parts(identity, found.runner, policy, names, found)
+    try:
+        return Parts(identity, OnnxRunner(open_bundle(config.bundle), config.threads), policy, names, found)
+    except BundleError as error:
+        raise Stop(Exit.MODEL, str(error)) from None
+
+
+def _names(config: AgentConfig, identity: Identity) -> Names | None:
+    """What to take from the update repository; None for a device that was enrolled without one."""
+    family, policy = name_of(config.bundle), name_of(config.policy)
+    if not identity.tuf_url:
+        if family or policy:
+            raise Stop(Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it anew for tuf:")
+        return None
+    regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
+    names = Names(family, policy, tuple(filter(_is_plain, regions)), version(), config.threads)
+    if not all(map(_is_plain, filter(None, (family, policy)))):
+        raise Stop(Exit.CONFIG, "after tuf: comes a name of small letters, digits, '_' and '-'")
+    return names
+
+
+def _is_plain(word: str) -> bool:
+    return path_fits(keys_path(word))
+
+
+def load_policy(path: str) -> Policy | None:
+    """None for "": then nothing may leave. Stop(POLICY) if the file cannot be used."""
+    if not path:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            return parse(file.read(MAX_POLICY_BYTES + 1).decode()).compile()
+    except OSError as error:
+        raise Stop(Exit.POLICY, f"{path}: {error.strerror}") from None
+    except (PolicyError, UnicodeDecodeError) as error:
+        raise Stop(Exit.POLICY, f"{path}: {error}") from None
+
+
+class Process:
+    """One running agent. `lines`: also answer JSON lines from stdin, and end when they end."""
+
+    def __init__(self, config: AgentConfig, parts: Parts, log: Log, *, lines: bool = False) -> None:
+        self._config = config
+        self._parts = parts
+        self._log = log
+        self._lines = lines
+        self._policy = parts.policy
+        self._ended = asyncio.Event()
+        settings, identity = config.settings(), parts.identity
+        clock = HubClock(identity.hub_time_ms)
+        self._renewer = Renewer(identity, clock, log)
+        connect = dial(self._renewer, settings.connect_timeout_s)
+        self._agent = Agent(settings, identity, parts.runner, parts.policy, connect, clock=clock)
+        self._agent.add_side(self._renewer)
+        self._updates = self._updating() if parts.names and config.updates.enabled else None
+        if self._updates:
+            self._agent.add_side(self._updates)
+        self._state = Path(config.state)
+
+    async def run(self) -> None:
+        """Until a signal, the end of the lines, or a defect. Stop(PORT, DATABASE, ...) if it cannot start."""
+        self._obey_signals()
+        try:
+            await self._agent.open()
+            if self._parts.installed.hubs:
+                self._agent.use_hubs(self._parts.installed.hubs)  # from now on those of the enrolment count no more
+            server = await self._open_api()
+        except Stop:
+            self._agent.stop()
+            await self._agent.run()  # asked to stop before it began: closes what it opened
+            raise
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._work(group, server)
+        finally:
+            (self._state / ADDRESS_FILE).unlink(missing_ok=True)
+
+    async def _work(self, group: asyncio.TaskGroup, server: ApiServer | None) -> None:
+        agent = group.create_task(self._agent.run(), name="agent")
+        sides = [group.create_task(work, name=title) for title, work in self._sides().items()]
+        agent.add_done_callback(lambda _: self._ended.set())
+        notify("READY=1")
+        model = self._agent.manifest.model if self._agent.manifest else "none"
+        self._log.info("serving", device=name(self._parts.identity.device), model=name(model))
+        await self._ended.wait()
+        notify("STOPPING=1")
+        for side in sides:
+            side.cancel()
+        if server:
+            await server.stop()
+        self._agent.stop()
+
+    def _sides(self) -> dict[str, Any]:
+        """Named tasks beside the agent's own."""
+        sides: dict[str, Any] = {"renewal": self._renewer.run(self._agent.reconnect)}
+        if self._updates:
+            sides["updates"] = self._updates.run(self._agent, self._config.updates.every_s)
+        folder = self._config.folder
+        if folder.path:
+            feed = self._feed(folder.data_class or self._config.data_class)
+            sides["folder"] = Folder(Path(folder.path), feed, folder.every_s, self._log).run()
+        if self._lines:
+            sides["lines"] = self._answer_lines()
+        every_s = watchdog_every_s()
+        if every_s is not None:
+            sides["watchdog"] = _feed_watchdog(every_s)
+        return sides
+
+    async def _answer_lines(self) -> None:
+        def write(line: bytes) -> None:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+
+        await Lines(self._feed(self._config.data_class), write).run(read_lines(sys.stdin.fileno()))
+        self._ended.set()
+
+    def _feed(self, data_class: str) -> Feed:
+        return Feed(self._agent, data_class)
+
+    async def _open_api(self) -> ApiServer | None:
+        if not self._config.api.enabled:
+            return None
+        door = self._config.door()
+        limits = self._config.infer_limits()
+        app = build_app(self._agent, door, limits=limits, version=version())
+        server = ApiServer(app, door)
+        url = await server.start()
+        Address(url, door.token_file, door.tls_cert if url.startswith("https") else "").save(self._state)
+        self._log.info("listening", address=name(url))
+        return server
+
+    def _obey_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ended.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_policy)
+
+    def _updating(self) -> Updates:
+        names, folder = self._parts.names, Path(self._config.state) / FOLDER
+        if names is None:
+            raise RuntimeError("nothing is named to be updated")
+
+        def job() -> Job:
+            identity = self._renewer.identity
+            where = (str(folder), identity.tuf_url, identity.tuf_root, identity.hub_time_ms, identity.hub_url)
+            return Job(*where, identity.trusted, names.documents, names.family, names.agent)
+
+        return Updates(folder, names, job, self._parts.installed, self._log)
+
+    def _reload_policy(self) -> None:
+        """A document that is unsound, older, or another text under the same version changes nothing."""
+        if name_of(self._config.policy):
+            self._agent.refresh()
+            return
+        try:
+            candidate = load_policy(self._config.policy)
+        except Stop as stop:
+            self._log.error("policy_refused", error=fault(stop))
+            return
+        if candidate is None or (self._policy and not may_replace(self._policy, candidate)):
+            self._log.error("policy_refused", error=name("not_newer"))
+            return
+        self._policy = candidate
+        self._agent.use_policy(candidate)
+        self._log.info("policy_taken", policy=name(candidate.hash))
+
+
+async def _feed_watchdog(every_s: float) -> None:
+    """From a task of the loop, so that a loop that hangs is noticed."""
+    while True:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(every_s)
+
+
+def version() -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("skerry")
+    return "0"

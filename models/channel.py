@@ -1,0 +1,231 @@
+"""One HTTP connection for downloads, watched while it is read.
+
+Law: no read waits longer than the download may still last, header and body alike, so a server that drips a byte now and
+then cannot keep us; and no answer sends us to another host.
+"""
+
+import http.client
+import io
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from tuf.api.exceptions import DownloadError, DownloadHTTPError, SlowRetrievalError
+
+MAX_REDIRECTS = 3
+SHORT_PAGE_BYTES = 65536
+_REDIRECTS = (301, 302, 303, 307, 308)
+USER_AGENT = "skerry"
+
+
+class Limits(NamedTuple):
+    """Of one download. The least rate is judged over each `window_s`; `gap_s` is the longest silence."""
+
+    deadline_s: float = 24 * 3600.0
+    least_bytes_per_s: float = 1024.0
+    window_s: float = 300.0
+    gap_s: float = 30.0
+
+
+METADATA = Limits(deadline_s=60.0, least_bytes_per_s=0.0)
+
+
+class UnreachableError(DownloadError):
+    """Nobody answered, or the connection broke; trying again may help."""
+
+
+class Pace:
+    """The clock of one download, over all its connections. SlowRetrievalError when it is too slow."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._ends = clock() + limits.deadline_s
+        self._window_ends = clock() + limits.window_s
+        self._window_bytes = 0
+
+    def patience_s(self) -> float:
+        """How long the next read may wait."""
+        left_s = self._ends - self._clock()
+        if left_s <= 0:
+            raise SlowRetrievalError(f"not done after {self._limits.deadline_s:g} s")
+        return min(left_s, self._limits.gap_s)
+
+    def got(self, size: int) -> None:
+        """Count bytes that arrived and judge the rate of a window that is over."""
+        self._window_bytes += size
+        now = self._clock()
+        if now < self._window_ends:
+            return
+        rate = self._window_bytes / (self._limits.window_s + now - self._window_ends)
+        if rate < self._limits.least_bytes_per_s:
+            raise SlowRetrievalError(f"{rate:.0f} bytes/s, least {self._limits.least_bytes_per_s:g}")
+        self._window_ends, self._window_bytes = now + self._limits.window_s, 0
+
+
+class Channel:
+    """Keeps one connection open between requests to the same host. `requests` counts what was sent."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._context = context
+        self._connection: _Connection | None = None
+        self._origin: tuple[str, str, int | None] | None = None
+        self.requests = 0
+
+    def get(self, url: str, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
+        """The response, its body unread. DownloadHTTPError for any status but 200 and 206; else DownloadError."""
+        for _ in range(MAX_REDIRECTS + 1):
+            response = self._answer(url, headers, pace)
+            if response.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                return response
+            self._settle(response)
+            if response.status not in _REDIRECTS:
+                raise DownloadHTTPError(f"HTTP status {response.status}", response.status)
+            url = _next(url, response.headers.get("Location", ""))
+        raise DownloadError("redirected too often")
+
+    def close(self) -> None:
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+    def _answer(self, url: str, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
+        """One that was kept open may have died meanwhile: then once more on a new one."""
+        where = _split(url)
+        kept = self._connection is not None and self._origin == _origin(where)
+        try:
+            return self._ask(where, headers, pace)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not kept or isinstance(error, TimeoutError):
+                raise _unreachable(where, error) from error
+        except SlowRetrievalError:
+            self.close()
+            raise
+        return self._answer(url, headers, pace)
+
+    def _ask(self, where: SplitResult, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
+        connection = self._connected(where, pace)
+        path = where.path or "/"
+        target = f"{path}?{where.query}" if where.query else path
+        self.requests += 1
+        connection.request("GET", target, headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers})
+        return connection.getresponse()
+
+    def _connected(self, where: SplitResult, pace: Pace) -> "_Connection":
+        if self._connection is None or self._origin != _origin(where):
+            self.close()
+            self._connection = _open(where, pace.patience_s(), self._context)
+            self._origin = _origin(where)
+        self._connection.pace = pace
+        return self._connection
+
+    def _settle(self, response: http.client.HTTPResponse) -> None:
+        """Read a short error page away so that the connection can be used again; else close it."""
+        try:
+            if response.length is None or response.length > SHORT_PAGE_BYTES:
+                self.close()
+            else:
+                response.read()
+        except (OSError, http.client.HTTPException, SlowRetrievalError):
+            self.close()
+        response.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """Reads its socket with the patience of the download it serves."""
+
+    pace: Pace
+    scheme = "http"
+    context: ssl.SSLContext | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        if self.context is not None:
+            self.sock = self.context.wrap_socket(self.sock, server_hostname=self.host)
+        self.sock = _Watched(self.sock, self)
+
+
+class _Watched:
+    """What http.client uses of a socket; `makefile` gives a reader that asks the pace before every read."""
+
+    def __init__(self, sock: socket.socket, connection: _Connection) -> None:
+        self._sock = sock
+        self._connection = connection
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        del mode
+        return io.BufferedReader(_Paced(self._sock, self._connection))
+
+    def sendall(self, data: bytes) -> None:
+        self._sock.settimeout(self._connection.pace.patience_s())
+        self._sock.sendall(data)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class _Paced(io.RawIOBase):
+    def __init__(self, sock: socket.socket, connection: _Connection) -> None:
+        super().__init__()
+        self._sock = sock
+        self._raw: Any = sock.makefile("rb", buffering=0)  # holds the socket open until the body is read
+        self._pace = connection.pace
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        patience_s = self._pace.patience_s()
+        self._sock.settimeout(patience_s)
+        try:
+            size = int(self._raw.readinto(buffer))
+        except TimeoutError:
+            self._pace.patience_s()  # the deadline, if it is that
+            raise SlowRetrievalError(f"silent for {patience_s:.1f} s") from None
+        self._pace.got(size)
+        return size
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _open(where: SplitResult, patience_s: float, context: ssl.SSLContext | None) -> _Connection:
+    connection = _Connection(where.hostname or "", where.port or _PORTS[where.scheme], timeout=patience_s)
+    if where.scheme == "https":
+        connection.context = context or ssl.create_default_context()
+    return connection
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        where = urlsplit(url)
+        fits = where.scheme in _PORTS and where.hostname and not where.username and where.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
+        raise DownloadError("not a plain http or https address")
+    return where
+
+
+def _origin(where: SplitResult) -> tuple[str, str, int | None]:
+    return where.scheme, where.hostname or "", where.port
+
+
+def _next(url: str, location: str) -> str:
+    there = urljoin(url, location)
+    if not location or _origin(_split(there)) != _origin(_split(url)):
+        raise DownloadError("redirected to another host")
+    return there
+
+
+def _unreachable(where: SplitResult, error: OSError | http.client.HTTPException) -> UnreachableError:
+    return UnreachableError(f"{where.hostname}: {getattr(error, 'strerror', None) or type(error).__name__}")

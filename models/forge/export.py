@@ -1,0 +1,86 @@
+"""A torch head becomes one ONNX graph with a free batch axis: `logits` and one output of uint8 codes per feature.
+
+Law: the graph says nothing of the machine that made it (no source paths, no traces), so equal weights give equal bytes.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from models.manifest import InputSpec
+from models.onnx import LOGITS
+
+BATCH = "batch"
+MAX_BATCH = 4096
+OPSET = 20
+
+
+class _AsShipped(nn.Module):
+    """The head as the device sees it: its codes are bytes."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, sample: Tensor) -> tuple[Tensor, Tensor]:
+        logits, codes = self.head(sample)
+        return logits, codes.to(torch.uint8)
+
+
+def export_head(head: nn.Module, spec: InputSpec, feature: str) -> onnx.ModelProto:
+    """Float32 ONNX of a trained head in evaluation mode. The example batch is 2: a batch of 1 would be frozen in."""
+    example = torch.full((2, *spec.shape), spec.low)
+    with _quiet():
+        program: Any = torch.onnx.export(
+            _AsShipped(head).eval(),
+            (example,),
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+            external_data=False,
+            opset_version=OPSET,
+            input_names=[spec.name],
+            output_names=[LOGITS, feature],
+            dynamic_shapes=({0: torch.export.Dim(BATCH, min=1, max=MAX_BATCH)},),
+        )
+    return anonymous(program.model_proto)
+
+
+def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph without documentation strings and metadata (the exporter writes stack traces with paths there)."""
+    graph = model.graph
+    model.producer_name = model.producer_version = model.doc_string = graph.doc_string = ""
+    graph.name = "edge"
+    used = {node.domain for node in graph.node}
+    kept = [onnx.OperatorSetIdProto(domain=o.domain, version=o.version) for o in model.opset_import if o.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    return model
+
+
+def serialise(model: onnx.ModelProto) -> bytes:
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of its own deprecations and of packages that are not installed: no caller can act on it."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,126 @@
+"""Reads protobuf's wire format with nothing but the standard library: one pass, no copies, a bounded number of steps.
+
+Law: what two readers could take for two things is a `WalkError`: a group, a number longer than it need be, a length
+beyond the end. No length is believed before it was compared with what is there.
+
+Format: protobuf.dev/programming-guides/encoding.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+MAX_VARINT_BYTES = 10
+PIECE_BYTES = 1 << 20
+TEXT_BYTES_A_STEP = 32  # names are all that is copied: this bounds what they take together
+_NOT_LAST = bytes(range(0x80, 0x100))  # bytes of a varint that others follow
+
+
+class WalkError(ValueError):
+    """These bytes are not the message they should be, or hold what is never allowed; the text is one line."""
+
+
+class Wire(IntEnum):
+    VARINT = 0
+    FIXED64 = 1
+    BYTES = 2
+    FIXED32 = 5
+
+
+class Field(NamedTuple):
+    """One field as it lies in the file: the `value` of a varint, or the bytes `start..end`."""
+
+    number: int
+    wire: int
+    value: int
+    start: int
+    end: int
+
+
+class Walk:
+    """One pass over one file. `left`: how many steps are left for fields, packed numbers and names."""
+
+    __slots__ = ("data", "left")
+
+    def __init__(self, data: bytes, max_fields: int) -> None:
+        self.data = data
+        self.left = max_fields
+
+    def fields(self, at: int, end: int) -> Iterator[Field]:
+        """The fields of the message that fills `at..end` exactly."""
+        while at < end:
+            self._spend()
+            tag, start = self._varint(at, end)
+            value, wire = 0, tag & 7
+            if wire == Wire.BYTES:
+                size, start = self._varint(start, end)
+                at = start + size
+            elif wire == Wire.VARINT:
+                value, at = self._varint(start, end)
+            else:
+                at = start + fixed_bytes(wire)
+            if at > end:
+                raise WalkError("a length goes beyond the end")
+            yield Field(tag >> 3, wire, value, start, at)
+
+    def numbers(self, field: Field) -> Iterator[int]:
+        """The numbers of a repeated field that came packed, or the one that came alone."""
+        if field.wire == Wire.VARINT:
+            yield signed(field.value)
+            return
+        at = field.start
+        while at < field.end:
+            self._spend()
+            value, at = self._varint(at, field.end)
+            yield signed(value)
+
+    def count(self, field: Field) -> int:
+        """How many numbers that would be, by counting the bytes that end one: quick for millions of them."""
+        if field.wire == Wire.VARINT:
+            return 1
+        if field.start < field.end and self.data[field.end - 1] >= 0x80:
+            raise WalkError("a number does not end")
+        pieces = range(field.start, field.end, PIECE_BYTES)
+        return sum(len(self.data[at : min(field.end, at + PIECE_BYTES)].translate(None, _NOT_LAST)) for at in pieces)
+
+    def text(self, field: Field, max_bytes: int) -> str:
+        size = field.end - field.start
+        if size > max_bytes:
+            raise WalkError(f"a name of {size} bytes, at most {max_bytes}")
+        self._spend(size // TEXT_BYTES_A_STEP)
+        try:
+            return self.data[field.start : field.end].decode()
+        except UnicodeDecodeError:
+            raise WalkError("a name is not UTF-8") from None
+
+    def _varint(self, at: int, end: int) -> tuple[int, int]:
+        """(value in 0..2**64-1, where it ends)."""
+        if at < end and self.data[at] < 0x80:  # nearly all are one byte long
+            return self.data[at], at + 1
+        value = 0
+        for i, byte in enumerate(self.data[at : min(end, at + MAX_VARINT_BYTES)]):
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                if byte == 0 or value >> 64:
+                    raise WalkError("a number is written in an odd way")
+                return value, at + i + 1
+        raise WalkError("a number does not end")
+
+    def _spend(self, steps: int = 1) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise WalkError("more fields than a model may have")
+
+
+def fixed_bytes(wire: int) -> int:
+    """Bytes of a field of fixed size. WalkError for groups, which ended with proto2, and for what never existed."""
+    if wire == Wire.FIXED32:
+        return 4
+    if wire == Wire.FIXED64:
+        return 8
+    raise WalkError("this is no protobuf message")
+
+
+def signed(value: int) -> int:
+    """An int64 as it was written: two's complement in 64 bits."""
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,50 @@
+"""Every reason of an answer, a denial or an outcome. One list: a person, a metric and a test use the same word."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Why(StrEnum):
+    """Why an answer is what it is, or why nothing left. `denied_*` = the policy did not let it leave."""
+
+    CONFIDENT = "confident"  # at or above the threshold
+    UNSURE = "unsure"  # below it: the hub is asked
+    AUDIT = "audit"  # confident, but drawn by lot to be checked
+    HUB_FIRST = "hub_first"  # the mode asks whatever the confidence
+    LOCAL_ONLY = "local_only"  # the mode never asks
+    DISABLED = "disabled"  # the mode answers nothing
+    NO_MODEL = "no_model"
+    INVALID_CONFIDENCE = "invalid_confidence"  # NaN, infinite or outside 0..1: the hub is never asked
+
+    LINK_DOWN = "link_down"
+    HUB_QUIET = "hub_quiet"  # the hub asked for silence
+    OUTBOX_FULL = "outbox_full"
+    NO_DISK = "no_disk"  # the outbox cannot be written: nothing may leave that is not on record
+    BUDGET_ELAPSED = "budget_elapsed"  # waited as long as the mode allows
+    VERDICT = "verdict"  # the hub answered
+    REFUSED = "refused"  # the hub said no, finally
+    EXPIRED = "expired"  # too old to be asked
+    RETIRED = "retired"  # the device was retired before the hub had answered
+
+    DENIED_UNLISTED_FIELD = "denied_unlisted_field"
+    DENIED_LABEL = "denied_label"
+    DENIED_DATA_CLASS = "denied_data_class"
+    DENIED_REGION = "denied_region"
+    DENIED_HUB = "denied_hub"
+    DENIED_BUDGET = "denied_budget"
+    DENIED_TOO_BIG = "denied_too_big"
+    DENIED_POLICY_EXPIRED = "denied_policy_expired"
+    DENIED_POLICY_CHANGED = "denied_policy_changed"
+    DENIED_POLICY_ERROR = "denied_policy_error"  # no policy, a damaged one, or a rule that failed: deny
+
+
+class Denied(msgspec.Struct, frozen=True, gc=False):
+    """Nothing may leave. `detail` names the rule and the thing, in words, never a value of the sample."""
+
+    why: Why
+    detail: str = ""
+
+
+# What evaluating a damaged policy can raise. Each such failure is a denial, never an answer.
+FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

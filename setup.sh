@@ -1,0 +1,207 @@
+#!/bin/sh
+# Everything `make demo` and `make test` need, and nothing twice: .venv, the Python packages, the Mosquitto broker.
+#
+#   ./setup.sh [-y] demo|dev|broker
+#
+# demo: run the product. dev: the same plus tests and linters. broker: Mosquitto alone. -y (or YES=1): install system
+# packages without asking. PYTHON names another interpreter. Writes .venv and .cache, and to the system only through
+# the package manager, after asking. A second run compares one stamp and ends.
+set -eu
+
+root=$(cd "$(dirname "$0")" && pwd -P)
+cd "$root"
+
+yes=${YES:-}
+if [ "${1:-}" = -y ]; then
+    yes=1
+    shift
+fi
+level=${1:-demo}
+case $level in demo | dev | broker) ;; *)
+    echo "setup: say demo, dev or broker, not '$level'" >&2
+    exit 2
+    ;;
+esac
+
+sys=${SKERRY_SETUP_SYSROOT:-} # tests put a pretended system here
+
+fail() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+# --- consent and the system's package manager ------------------------------------------------------------------------
+
+agreed() { # agreed PACKAGE WHY MANAGER: may this package be installed?
+    [ -z "$yes" ] || return 0
+    [ -z "${CI:-}" ] || return 0
+    [ -t 0 ] || fail "$1 is missing ($2) and nobody is here to ask. Run again with YES=1, or install it yourself."
+    printf '%s is missing (%s). Install it with %s? [y/N] ' "$1" "$2" "$3"
+    read -r answer
+    case $answer in y | Y | yes) ;; *) fail "nothing was installed. Install $1 yourself and run this again." ;; esac
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1; then
+        sudo "$@"
+    else
+        fail "this needs root and there is no sudo: $*"
+    fi
+}
+
+apt_install() { # needrestart may not restart other people's services because of us: list only
+    as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l NEEDRESTART_SUSPEND=1 RUNLEVEL=1 \
+        apt-get -q -y --no-install-recommends install "$@"
+}
+
+apt() {
+    apt-cache show "$1" >/dev/null 2>&1 || as_root apt-get -q update
+    apt_install "$@" || { as_root apt-get -q update && apt_install "$@"; } || fail "apt-get could not install $*"
+}
+
+# --- the broker ------------------------------------------------------------------------------------------------------
+# The hub starts its own Mosquitto as a child, so the package's system service must not come up (it would take port
+# 1883), and a service that already runs is none of our business: if the program is there, nothing is touched at all.
+
+have_mosquitto() {
+    command -v mosquitto >/dev/null 2>&1 && return 0
+    for dir in /usr/sbin /usr/local/sbin /opt/homebrew/sbin /opt/homebrew/opt/mosquitto/sbin; do
+        [ ! -x "$sys$dir/mosquitto" ] || return 0
+    done
+    return 1
+}
+
+under_systemd() { [ -d "$sys/run/systemd/system" ]; }
+
+# While the package is configured its service may not be started. Under systemd: a run-time mask, which even a crash
+# of this script leaves no longer than until the next boot. Elsewhere: a policy-rc.d that speaks of this one service
+# only, and only where the administrator (or container image) has none.
+policy=$sys/usr/sbin/policy-rc.d
+policy_mark="written by the Skerry set-up"
+policy_is_ours=
+
+hold_service() {
+    if under_systemd; then
+        as_root systemctl --quiet --runtime mask mosquitto.service
+    elif [ ! -e "$policy" ] || grep -qs "$policy_mark" "$policy"; then
+        # shellcheck disable=SC2016 # the dollar signs are for the script that is written
+        printf '#!/bin/sh\n# %s for the length of one apt-get; safe to delete.\nfor word; do case $word in mosquitto | mosquitto.service) exit 101 ;; esac; done\nexit 0\n' "$policy_mark" |
+            as_root tee "$policy" >/dev/null
+        policy_is_ours=1
+        as_root chmod 755 "$policy"
+    fi
+}
+
+release_service() {
+    if under_systemd; then
+        as_root systemctl --quiet --runtime unmask mosquitto.service || true
+    fi
+    if [ -n "$policy_is_ours" ]; then
+        as_root rm -f "$policy"
+        policy_is_ours=
+    fi
+}
+
+keep_service_off() { # the package enables its service for the next boot; it was not there before, so nobody wants it
+    if under_systemd; then
+        as_root systemctl --quiet disable mosquitto.service || true
+    elif command -v update-rc.d >/dev/null 2>&1; then
+        as_root update-rc.d mosquitto disable >/dev/null 2>&1 || true
+    fi
+}
+
+broker_by_apt() {
+    agreed mosquitto "the MQTT broker that the hub starts as its child" apt-get
+    trap release_service EXIT
+    trap 'exit 130' INT TERM HUP
+    hold_service
+    apt mosquitto
+    release_service
+    trap - EXIT INT TERM HUP
+    keep_service_off
+}
+
+broker_by_brew() {
+    agreed mosquitto "the MQTT broker that the hub starts as its child" brew
+    HOMEBREW_NO_AUTO_UPDATE=1 brew install mosquitto || fail "brew could not install mosquitto"
+}
+
+broker() {
+    have_mosquitto && return 0
+    if command -v apt-get >/dev/null 2>&1; then
+        broker_by_apt
+    elif command -v brew >/dev/null 2>&1; then
+        broker_by_brew
+    else
+        fail "the Mosquitto broker (2.0 or newer) is missing; install it with your system's package manager and run this again"
+    fi
+    have_mosquitto || fail "mosquitto was installed but is not found on PATH"
+}
+
+# --- Python ----------------------------------------------------------------------------------------------------------
+
+fits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+        if command -v "$name" >/dev/null 2>&1 && fits "$name"; then
+            command -v "$name"
+            return 0
+        fi
+    done
+    fail "Python 3.11 or newer is needed (looked for ${PYTHON:-python3, python3.13, python3.12, python3.11}); set PYTHON=/path/to/it"
+}
+
+venv_package() { # Debian and Ubuntu split venv off
+    "$1" -c 'import ensurepip, venv' >/dev/null 2>&1 && return 0
+    command -v apt-get >/dev/null 2>&1 || fail "$1 has no venv module; install it and run this again"
+    package=$("$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    agreed "$package" "to make .venv" apt-get
+    apt "$package"
+}
+
+# The stamp covers what was asked for, where it lies (scripts in .venv hold the path) and the interpreter.
+stamp_text() {
+    printf '%s %s\n' "$1" "$root"
+    .venv/bin/python -c 'import hashlib, sys; print(sys.version.split()[0], *(hashlib.sha256(open(name, "rb").read()).hexdigest() for name in ("pyproject.toml", "constraints.txt")))'
+}
+
+fresh() { # fresh LEVEL
+    [ -x .venv/bin/python ] && [ -f ".venv/stamp-$1" ] && [ "$(stamp_text "$1" 2>/dev/null)" = "$(cat ".venv/stamp-$1")" ]
+}
+
+make_venv() {
+    if [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1 && fits .venv/bin/python &&
+        grep -qsxF "$root" .venv/made-in; then
+        return 0
+    fi
+    python=$(find_python)
+    venv_package "$python"
+    rm -rf .venv
+    "$python" -m venv .venv || fail "could not make .venv with $python"
+    printf '%s\n' "$root" >.venv/made-in
+}
+
+packages() { # packages LEVEL
+    echo "setup: installing the Python packages ($1) into .venv; the first time takes some minutes"
+    rm -f .venv/stamp-demo .venv/stamp-dev
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e ".[$1]" ||
+        fail "pip failed; its message stands above. Running this again goes on where it stopped."
+    stamp_text demo >.venv/stamp-demo
+    [ "$1" = demo ] || stamp_text dev >.venv/stamp-dev
+}
+
+broker
+[ "$level" != broker ] || exit 0
+fresh "$level" && exit 0
+
+mkdir -p .cache
+if command -v flock >/dev/null 2>&1; then # two terminals, one install
+    exec 9>.cache/setup.lock
+    flock 9
+    fresh "$level" && exit 0
+fi
+make_venv
+packages "$level"

@@ -1,0 +1,110 @@
+"""What the demo shows: the live table, the acts, the summary. Reads a Tally, changes nothing."""
+
+from typing import Any
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from simulations.demo.tally import Seen, Tally, accuracy, counts, latency
+
+_COLUMNS = ("agent", "all", "local", "asked", "late", "denied", "refused", "queued", "sent kB", "raw kB")
+
+
+def progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("  {task.description:<34}"), BarColumn(bar_width=32), TimeElapsedColumn(), console=console
+    )
+
+
+def agents_table(tally: Tally, status: dict[str, dict[str, Any]]) -> Table:
+    """One row per agent. `status` is what each agent says of itself (queued, sent bytes, refused)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name == "agent" else "right")
+    for agent in sorted(status):
+        table.add_row(agent, *_cells(tally.of(agent), status[agent]))
+    return table
+
+
+def _cells(seen: list[Seen], status: dict[str, Any]) -> tuple[str, ...]:
+    by_way = counts(seen)
+    return (
+        str(len(seen)),
+        str(by_way["local"]),
+        str(sum(bool(s.escalation) for s in seen)),
+        str(by_way["late"]),
+        str(by_way["denied"]),
+        str(status.get("refused", 0)),
+        str(status.get("queued", 0)),
+        f"{status.get('bytes_sent', 0) / 1000:.1f}",
+        f"{sum(s.truth.raw_bytes for s in seen) / 1000:.1f}",
+    )
+
+
+def live(tally: Tally, status: dict[str, dict[str, Any]], note: str) -> Group:
+    seen = list(tally.seen.values())
+    return Group(
+        agents_table(tally, status), Text(), Text(_right(seen)), Text(_quick(seen)), Text(note, style="bold yellow")
+    )
+
+
+def _right(seen: list[Seen]) -> str:
+    share = accuracy(seen)
+    return (
+        f"accuracy     edge alone {percent(share['edge'])} | pair {percent(share['pair'])} | "
+        f"hub alone {percent(share['hub'])}"
+    )
+
+
+def _quick(seen: list[Seen]) -> str:
+    times = latency(seen)
+    return f"p50/p99 ms   local {_pair(times['local'])} | hub {_pair(times['hub'])}"
+
+
+def _pair(cuts: dict[str, float | None]) -> str:
+    return "-" if cuts["p50"] is None else f"{cuts['p50']:.1f}/{cuts['p99']:.1f}"
+
+
+def act(console: Console, number: int, title: str, body: str) -> None:
+    console.print(
+        Panel(body, title=f"[bold]{number}. {title}", title_align="left", border_style="cyan", padding=(0, 1))
+    )
+
+
+def summary(console: Console, figures: dict[str, Any]) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, text in _summary_rows(figures):
+        table.add_row(name, text)
+    border = "green" if figures["lost"] == figures["doubled"] == 0 else "red"
+    console.print(Panel(table, title="[bold]Summary", title_align="left", border_style=border, padding=(0, 1)))
+
+
+def _summary_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    answers, share, size, times = (figures[k] for k in ("answers", "accuracy", "bytes", "latency_ms"))
+    return [
+        (
+            "answers",
+            ", ".join(f"{count} {name}" for name, count in answers.items()) + f"   ({figures['agents']} agents)",
+        ),
+        ("accuracy", ", ".join(f"{name} {percent(value)}" for name, value in share.items())),
+        ("bytes", f"{kilobytes(size['sent'])} sent, sealed, against {kilobytes(size['raw'])} of raw samples"),
+        ("latency ms", f"local p50/p99 {_pair(times['local'])}, hub {_pair(times['hub'])}"),
+        ("record", f"{figures['lost']} lost, {figures['doubled']} doubled (judged from the databases of both sides)"),
+        (
+            "time",
+            f"first escalated answer after {figures['first_escalated_answer_s']} s, all in {figures['seconds']} s",
+        ),
+    ]
+
+
+def kilobytes(size: int) -> str:
+    return f"{size / 1000:.1f} kB"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,115 @@
+"""What the demo has seen as a client: every figure it shows is computed from this one record."""
+
+from dataclasses import dataclass, field
+from statistics import quantiles
+from typing import Any
+
+DENIED = "denied_"
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """One held-out sample: its label, and what each model says of it when it is alone."""
+
+    label: int
+    edge_label: int
+    hub_label: int
+    raw_bytes: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """One answer as a client got it. `corrections` counts, so that a second one would show."""
+
+    agent: str
+    truth: Truth
+    label: int
+    source: str
+    why: str
+    latency_ms: float
+    escalation: str
+    corrections: int = 0
+    corrected_label: int | None = None
+
+    @property
+    def final_label(self) -> int:
+        return self.label if self.corrected_label is None else self.corrected_label
+
+
+@dataclass(slots=True)
+class Tally:
+    """Answers by id. `early` keeps corrections whose answer's reply has not reached us yet."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    early: dict[str, list[int]] = field(default_factory=dict)
+    first_escalated_at_s: float | None = None
+    outage_ids: set[str] = field(default_factory=set)
+
+    def answer(self, answer_id: str, seen: Seen, at_s: float) -> None:
+        self.seen[answer_id] = seen
+        if seen.source == "hub" and self.first_escalated_at_s is None:
+            self.first_escalated_at_s = at_s
+        for label in self.early.pop(answer_id, []):
+            self.correction(answer_id, label)
+
+    def correction(self, answer_id: str, label: int) -> None:
+        seen = self.seen.get(answer_id)
+        if seen is None:
+            self.early.setdefault(answer_id, []).append(label)
+            return
+        seen.corrections += 1
+        seen.corrected_label = label
+
+    def of(self, agent: str) -> list[Seen]:
+        return [s for s in self.seen.values() if s.agent == agent]
+
+
+def accuracy(seen: list[Seen]) -> dict[str, float]:
+    """Share of right answers: the edge model alone, what callers finally got, the hub model alone."""
+    total = max(len(seen), 1)
+    return {
+        "edge": sum(s.truth.edge_label == s.truth.label for s in seen) / total,
+        "pair": sum(s.final_label == s.truth.label for s in seen) / total,
+        "hub": sum(s.truth.hub_label == s.truth.label for s in seen) / total,
+    }
+
+
+def counts(seen: list[Seen]) -> dict[str, int]:
+    """Answers by how they came about. `late` counts corrections; `denied` are local answers policy kept here."""
+    return {
+        "local": sum(s.source == "local" for s in seen),
+        "hub": sum(s.source == "hub" for s in seen),
+        "late": sum(s.corrections for s in seen),
+        "denied": sum(s.why.startswith(DENIED) for s in seen),
+    }
+
+
+def percentiles(values_ms: list[float]) -> dict[str, float | None]:
+    """p50 and p99 in milliseconds; None where fewer than two answers were seen."""
+    if len(values_ms) < 2:
+        return {"p50": None, "p99": None}
+    cuts = quantiles(values_ms, n=100, method="inclusive")
+    return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3)}
+
+
+def latency(seen: list[Seen]) -> dict[str, dict[str, float | None]]:
+    """As a caller measured it over HTTP. Local: answers made without asking. Hub: answers that came in time."""
+    return {
+        "local": percentiles([s.latency_ms for s in seen if s.source == "local" and not s.escalation]),
+        "hub": percentiles([s.latency_ms for s in seen if s.source == "hub"]),
+    }
+
+
+def doubled_corrections(seen: list[Seen]) -> int:
+    return sum(s.corrections > 1 for s in seen)
+
+
+def outage(tally: Tally) -> dict[str, Any]:
+    """What became of the questions that were asked while the broker was dead."""
+    asked = [tally.seen[i] for i in tally.outage_ids if i in tally.seen and tally.seen[i].escalation]
+    return {
+        "asked": len(asked),
+        "late": sum(s.corrections == 1 for s in asked),
+        "in_time": sum(s.source == "hub" for s in asked),
+        "twice": sum(s.corrections > 1 for s in asked),
+    }

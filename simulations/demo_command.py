@@ -1,0 +1,138 @@
+"""`skerry demo`: a small fleet does the job for real on this machine, on loopback alone, and is cleared away."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from models.bundle import Bundle
+from models.forge.demo import cached_demo_bundle
+from simulations.demo import screen
+from simulations.demo.figures import figures
+from simulations.demo.play import AGENTS, POLICY, Play
+from simulations.stage import Stage
+from wire.exits import Exit, Stop
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Watch a small fleet do the job: a hub, its broker and five agents on this machine.",
+)
+_CANCELLED = 130
+_QUICK_LINK = {"link": {"reconnect_cap_s": 1.0}}  # a demo is short: the default waits up to a minute between tries
+
+
+@app.callback(invoke_without_command=True)
+def demo(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as JSON.")
+    ] = None,
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
+) -> None:
+    """Train and bundle a model (cached), start hub, broker and five agents, act out the five acts, sum up."""
+    began = time.monotonic()
+    console = Console()
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise Stop(Exit.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
+    bundle = _bundle(console)
+    with _folder() as folder:
+        try:
+            result = asyncio.run(_with_signals(_play(console, bundle, folder, began, keep=keep)))
+        except KeyboardInterrupt:
+            console.print("stopped; nothing is left behind")
+            raise typer.Exit(_CANCELLED) from None
+    if json_file is not None:
+        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _bundle(console: Console) -> Bundle:
+    """The reference bundle, trained now or found in the cache."""
+    with screen.progress(console) as bar:
+        task = bar.add_task("model", total=1.0)
+        bundle = cached_demo_bundle(
+            cache_folder(), lambda stage, share: bar.update(task, description=stage, completed=share)
+        )
+        bar.update(task, completed=1.0)
+    return bundle
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/skerry`, `~/.cache/skerry`, or where neither can be written a folder for temporary files."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skerry"
+    with contextlib.suppress(OSError):
+        base.mkdir(parents=True, exist_ok=True)
+    return base if os.access(base, os.W_OK) else Path(tempfile.gettempdir()) / f"skerry-cache-{os.getuid()}"
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """Everything the run writes is below it; it goes with the run."""
+    folder = Path(tempfile.mkdtemp(prefix="skerry-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _with_signals(play: Any) -> Any:
+    """SIGTERM and SIGHUP end the run like Ctrl-C: through every `finally`."""
+    task = asyncio.ensure_future(play)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _play(console: Console, bundle: Bundle, folder: Path, began: float, *, keep: bool) -> dict[str, Any]:
+    async with Stage(folder) as stage:
+        await _set_up(console, stage, bundle)
+        play = Play(console, stage, bundle, began)
+        await play.run()
+        result = figures(play, stage)
+        screen.summary(console, result)
+        if keep:
+            _addresses(console, stage)
+            await asyncio.Event().wait()
+        return result
+
+
+async def _set_up(console: Console, stage: Stage, bundle: Bundle) -> None:
+    with screen.progress(console) as bar:
+        task = bar.add_task("hub and broker", total=1 + 2 * len(AGENTS))
+        hub = await stage.start_hub(bundle.path, policies=[POLICY])
+        bar.advance(task)
+        for name in AGENTS:
+            bar.update(task, description=f"enrol {name}")
+            await stage.add_agent(name, f"tuf:{bundle.manifest.name}", "tuf:demo", _QUICK_LINK)
+            bar.advance(task)
+        bar.update(task, description="agents")
+        for starting in asyncio.as_completed([stage.start_agent(agent) for agent in stage.agents]):
+            await starting
+            bar.advance(task)
+        bar.update(task, description=f"{len(AGENTS)} agents, hub {hub.url}")
+    models = {(await stage.status(agent))["updates"]["model"] for agent in stage.agents}
+    console.print(f"  model {', '.join(sorted(models))}, policy and hub keys received by TUF, verified")
+
+
+def _addresses(console: Console, stage: Stage) -> None:
+    console.print("\nEverything keeps running until Ctrl-C:")
+    if stage.hub is not None:
+        console.print(
+            f"  hub      {stage.hub.url}   broker 127.0.0.1:{stage.hub.broker_port}   state {stage.hub.folder}"
+        )
+    for agent in stage.agents:
+        console.print(f"  {agent.name:<8} {agent.url}   folder {agent.folder}")

@@ -1,0 +1,92 @@
+"""What the world does to messages and clocks, as values drawn from one seeded generator: latency, loss, skew.
+
+Rule: weather knows no device and no core. It is asked once per message, always in the order of virtual time, so that
+the same seed gives the same weather.
+"""
+
+from random import Random
+
+import msgspec
+
+
+class Climate(msgspec.Struct, frozen=True):
+    """The usual weather of a run.
+
+    `wall_error_s`: at start a device is wrong about hub time by up to so much. `bad_disk`: share of writes that
+    fail; `bad_batch`: of the hub's batches.
+
+    `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of messages that never arrive,
+    `repeats`: share that arrives twice (QoS 1 may). `skew_s`, `drift`: a device's clock runs up to so many seconds off
+    and up to this share too fast or too slow. `notice_s`: a dead link is noticed at most so much later (keep-alive).
+    """
+
+    latency_s: float = 0.05
+    loss: float = 0.01
+    repeats: float = 0.01
+    skew_s: float = 100.0
+    drift: float = 100e-6
+    notice_s: float = 15.0
+    wall_error_s: float = 400.0
+    bad_disk: float = 0.001
+    bad_batch: float = 0.001
+
+
+CALM = Climate(
+    latency_s=0.01, loss=0.0, repeats=0.0, skew_s=0.0, drift=0.0, notice_s=0.0, wall_error_s=0.0, bad_disk=0.0
+)
+
+
+class Clock(msgspec.Struct, frozen=True, gc=False):
+    """A device's own clock: seconds, monotonic, counted from an arbitrary start and at a rate a little off."""
+
+    skew_s: float = 0.0
+    rate: float = 1.0
+
+    def read(self, true_s: float) -> float:
+        return self.skew_s + self.rate * true_s
+
+    def when(self, own_s: float) -> float:
+        """The true time at which this clock will show `own_s`."""
+        return (own_s - self.skew_s) / self.rate
+
+
+class Weather:
+    def __init__(self, climate: Climate, rng: Random) -> None:
+        self._climate = climate
+        self._rng = rng
+
+    def clear_up(self) -> None:
+        """The bad weather ends: from now on nothing is lost, repeated or failed. Latency and clocks stay."""
+        self._climate = msgspec.structs.replace(self._climate, loss=0.0, repeats=0.0, bad_disk=0.0, bad_batch=0.0)
+
+    def arrivals(self) -> tuple[float, ...]:
+        """Delays in seconds after which one message arrives: usually one, none if it is lost, two if it is repeated."""
+        climate, luck = self._climate, self._rng.random()
+        if luck < climate.loss:
+            return ()
+        if luck < climate.loss + climate.repeats:
+            return self._delay_s(), self._delay_s()
+        return (self._delay_s(),)
+
+    def clock(self) -> Clock:
+        """A clock for one more device. Monotonic clocks start at zero or later, never before."""
+        climate = self._climate
+        return Clock(self._rng.uniform(0.0, climate.skew_s), 1.0 + self._rng.uniform(-climate.drift, climate.drift))
+
+    def notice_s(self) -> float:
+        """How long until a device notices that its link is dead."""
+        return self._rng.uniform(0.0, self._climate.notice_s)
+
+    def wall_error_s(self) -> float:
+        """How wrong a device that just started is about hub time."""
+        return self._rng.uniform(-1.0, 1.0) * self._climate.wall_error_s
+
+    def disk_fails(self) -> bool:
+        return self._rng.random() < self._climate.bad_disk
+
+    def batch_fails(self) -> bool:
+        return self._rng.random() < self._climate.bad_batch
+
+    def _delay_s(self) -> float:
+        half = self._climate.latency_s / 2
+        return half + self._rng.expovariate(1.0) * half

@@ -1,0 +1,126 @@
+"""A hub's web API on a free port of this machine, a client, and behind it a small stand-in for the hub."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.api.app import Api, Limits
+from cloud_hub.api.parts import Parts
+from cloud_hub.authorities import Authorities
+from cloud_hub.engine.base import EchoEngine, ModelCard, Work
+from cloud_hub.enrol import Issuer
+from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.loop import InferRefused, Probe
+from cloud_hub.pki import utc_now
+from cloud_hub.registry import Registry
+from cloud_hub.renewal import Renewals
+from cloud_hub.rotation import Rotation
+from cloud_hub.tries import Gate
+from wire.doors import Door
+from wire.messages import ModelRef, Prediction, Reason
+
+CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
+OLDER = ModelCard(ModelRef("digits", 6, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
+DEVICE = "demo--cam-1"
+
+
+class EchoHub:
+    """Answers like a hub with two versions of one model."""
+
+    def __init__(self) -> None:
+        self.engines = {card.name: EchoEngine(card) for card in (OLDER, CARD)}
+        self.refuse: Reason | None = None
+        self.hang = False
+        self.probes = 0
+        self.facts: dict[str, Any] = {"hub": "hub-1", "link_up": True, "store_ok": True, "open": 3, "queued": {}}
+
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        return tuple(engine.card for engine in self.engines.values())
+
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic]) -> list[Prediction]:
+        if self.refuse:
+            raise InferRefused(self.refuse, 3.0)
+        return self.engines[model].run([Work(raw=row) for row in inputs])
+
+    async def probe(self) -> list[Probe]:
+        self.probes += 1
+        await asyncio.sleep(60 if self.hang else 0.05)
+        return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
+
+    def status(self) -> dict[str, Any]:
+        return self.facts
+
+    def counters(self) -> dict[str, int]:
+        return {"intake.accepted": 5, "verdicts": 4}
+
+
+class Site:
+    """An API on a free port of this machine, and a client."""
+
+    def __init__(self, folder: Path, **door: Any) -> None:
+        self.hub = EchoHub()
+        self.registry = Registry.open(folder / "devices.db")
+        self.authority = Authorities.open(folder, utc_now())
+        self.evicted: list[str] = []
+        self.token_file = folder / "admin.token"
+        card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
+        place = Place(BrokerAddress("127.0.0.1", 18883), (card,))
+        issuer = Issuer(self.registry, self.authority, place)
+        renewals = Renewals(self.registry, self.authority, place)
+        rotation = Rotation(self.authority, self.registry)
+        rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
+        gates = (Gate(**rates), Gate(**rates))
+        parts = Parts(
+            self.hub,
+            self.registry,
+            issuer,
+            renewals,
+            rotation,
+            *gates,
+            lambda: int(time.time() * 1000),
+            self.evicted.append,
+        )
+        limits = Limits("1.2.3", max_body_bytes=4096, ready_timeout_s=0.3)
+        self.api = Api(parts, Door(token_file=str(self.token_file), **door), limits)
+        self.url = ""
+        self.client: aiohttp.ClientSession
+
+    async def open(self) -> "Site":
+        self.url = await self.api.start(lambda port: f"http://127.0.0.1:{port}")
+        self.client = aiohttp.ClientSession()
+        return self
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.api.stop()
+        self.registry.close()
+
+    @property
+    def admin(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """(status, body); the body parsed where it is JSON."""
+        async with self.client.request(method, self.url + path, **options) as response:
+            text = await response.text()
+            return response.status, json.loads(text) if "json" in response.content_type else text
+
+    async def invite(self, device: str = DEVICE) -> dict[str, Any]:
+        status, invited = await self.ask("POST", "/v1/admin/invites", json={"device": device}, headers=self.admin)
+        assert status == 201, invited
+        return dict(invited)
+
+    def token(self) -> str:
+        return self.registry.invite(DEVICE, int(time.time() * 1000), 60.0).token
+
+
+def infer_body(rows: int = 1) -> dict[str, Any]:
+    data = [float(n) for n in range(rows * 4)]
+    return {"id": "q", "inputs": [{"name": "image", "datatype": "FP32", "shape": [rows, 2, 2], "data": data}]}

@@ -1,0 +1,9 @@
+"""Property tests on a busy machine: how long an example takes is no finding; the same examples every time in CI."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("skerry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("skerry"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "skerry")

@@ -1,0 +1,64 @@
+"""Exactly the planned fields leave, changed as planned, or nothing does."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.transforms import TransformError, apply
+from models import codec
+from models.runner import Inference
+from policies.egress import CONFIDENCE, DERIVED, LOCAL_ANSWER, Egress, FieldPlan
+from policies.policy import TransformKind, TransformSpec
+from wire.messages import DType, FieldSpec, Level, Prediction
+
+FEATURES = FieldSpec("features", DType.UINT8, (6,), 0, 15, Level.P2, "features")
+CLIP = TransformSpec(TransformKind.CLIP, 2, 9)
+COARSE = TransformSpec(TransformKind.QUANTISE, step=4)
+
+
+def inference(codes: list[int]) -> Inference:
+    return Inference(Prediction(3, 0.25, (0.75, 0.25), "m@1"), {"features": np.array(codes, np.uint8)})
+
+
+def egress(*plans: FieldPlan) -> Egress:
+    return Egress(plans, "test@1", Level.P2, fixed_size=True)
+
+
+@given(st.lists(st.integers(0, 15), min_size=6, max_size=6))
+def test_clip_then_quantise_in_the_order_of_the_policy(codes):
+    tensors = apply(egress(FieldPlan(FEATURES, (CLIP, COARSE))), inference(codes), "pack4")
+    got = codec.decode("pack4", tensors["features"], FEATURES)
+    assert got.tolist() == [int(np.rint(min(max(c, 2), 9) / 4) * 4) for c in codes]
+
+
+def test_the_local_answer_and_its_confidence_leave_only_as_fields():
+    plans = [FieldPlan(spec, ()) for spec in (FEATURES, *DERIVED)]
+    tensors = apply(egress(*plans), inference([1] * 6), "raw8")
+    assert set(tensors) == {"features", LOCAL_ANSWER, CONFIDENCE}
+    assert np.frombuffer(tensors[LOCAL_ANSWER].data, "<i4").tolist() == [3]
+    assert np.frombuffer(tensors[CONFIDENCE].data, "<f4").tolist() == [0.25]
+    assert set(apply(egress(plans[0]), inference([1] * 6), "raw8")) == {"features"}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        FieldPlan(FieldSpec("raw", DType.UINT8, (6,), 0, 15, Level.P2, "x"), ()),
+        FieldPlan(FieldSpec("features", DType.UINT8, (7,), 0, 15, Level.P2, "x"), ()),
+        FieldPlan(FieldSpec("features", DType.FP32, (6,), 0, 15, Level.P2, "x"), ()),
+        FieldPlan(FieldSpec("features", DType.UINT8, (6,), 0, 3, Level.P2, "x"), ()),
+        FieldPlan(FEATURES, (TransformSpec("noise"),)),  # type: ignore[arg-type]
+        FieldPlan(FEATURES, (TransformSpec(TransformKind.QUANTISE, step=0.0),)),
+    ],
+    ids=["missing", "shape", "dtype", "range", "unknown-transform", "no-step"],
+)
+def test_case_102_what_is_not_as_the_schema_says_stays(plan):
+    with pytest.raises(TransformError):
+        apply(egress(plan), inference([15] * 6), "raw8")
+
+
+def test_a_confidence_that_is_no_number_stays():
+    bad = Inference(Prediction(0, float("nan"), (), "m@1"), {})
+    with pytest.raises(TransformError):
+        apply(egress(FieldPlan(DERIVED[1], ())), bad, "raw8")

@@ -1,0 +1,82 @@
+"""The documents' blocks that need a broker, a hub or a minute, run in the order a reader would."""
+
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from simulations.stage import free_port
+from tests.blocks import PAGES, ROOT, Block, command, environment, execute, of_mark
+
+SERVE_TIMEOUT_S = 240.0  # forging the reference model on a busy machine
+BLOCK_TIMEOUT_S = 120.0
+LIVE_PAGES = [page for page in PAGES if of_mark(page, "live", "serve")]
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+
+def ports() -> dict[str, str]:
+    """The defaults may be taken on this machine."""
+    names = ("SKERRY_HUB_API__PORT", "SKERRY_HUB_BROKER__PORT", "SKERRY_AGENT_API__PORT")
+    return {name: str(free_port()) for name in names}
+
+
+@contextmanager
+def serving(block: Block, folder: Path, more: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A block in a terminal of its own, ended by Ctrl-C."""
+    with (folder / f"line{block.line}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command(block, folder),
+            cwd=folder,
+            env=environment(folder) | more,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+
+
+def wait_until_served(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Until `url` answers 200, as `curl --retry` would."""
+    deadline = time.monotonic() + SERVE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(url, timeout=5) as reply:
+                if reply.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"{url} does not answer: {log.read_text()[-2000:]}")
+
+
+@pytest.mark.parametrize("page", LIVE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_run_as_a_reader_would_run_them(page, tmp_path):
+    more = ports()
+    with ExitStack() as terminals:
+        for block in of_mark(page, "live", "serve"):
+            if block.mark == "serve":
+                room = "AGENT" if "skerry agent run" in block.text else "HUB"
+                process = terminals.enter_context(serving(block, tmp_path, more))
+                url = f"http://127.0.0.1:{more[f'SKERRY_{room}_API__PORT']}/readyz"
+                wait_until_served(process, url, tmp_path / f"line{block.line}.log")
+                continue
+            done = execute(block, tmp_path, BLOCK_TIMEOUT_S, more)
+            assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout}{done.stderr}"

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.forge.calibrate import calibration_error, gate, probabilities, temperature, threshold
+from models.forge.leakage import chain_digest, linear_inversion
+
+
+def overconfident(factor, count=4000, labels=5):
+    """Logits that would be calibrated at temperature `factor`."""
+    rng = np.random.default_rng(1)
+    honest = rng.normal(0, 2, (count, labels))
+    scores = probabilities(honest, 1.0)
+    y = (scores.cumsum(1) > rng.random((count, 1))).argmax(1)
+    return honest * factor, y
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_temperature_undoes_over_and_under_confidence(factor):
+    logits, y = overconfident(factor)
+    found = temperature(logits, y)
+    assert found == pytest.approx(factor, rel=0.1)
+    before, after = (calibration_error(probabilities(logits, t), y) for t in (1.0, found))
+    assert after < 0.03
+    assert after <= before + 0.005
+
+
+def test_a_model_that_is_always_right_and_sure_has_no_calibration_error():
+    scores, y = np.eye(3)[[0, 1, 2, 1]], np.array([0, 1, 2, 1])
+    assert calibration_error(scores, y) == 0
+    assert calibration_error(scores, (y + 1) % 3) == 1
+
+
+@given(st.integers(0, 2**32), st.floats(0.05, 0.95))
+def test_the_threshold_asks_about_the_share_it_was_chosen_for(seed, share):
+    scores = probabilities(np.random.default_rng(seed).normal(0, 2, (500, 10)), 1.0)
+    below = threshold(scores, share)
+    assert abs((scores.max(1) < below).mean() - share) < 0.02
+    assert 0 <= below <= 1
+
+
+def test_the_pair_takes_the_hubs_word_only_where_it_was_asked():
+    scores = np.array([[0.9, 0.1], [0.6, 0.4], [0.55, 0.45]])
+    found = gate(scores, np.array([1, 1, 0]), np.array([0, 1, 0]), below=0.7)
+    assert found.edge == pytest.approx(2 / 3)
+    assert found.pair == 1.0
+    assert found.asked == pytest.approx(2 / 3)
+
+
+def test_probabilities_survive_huge_logits():
+    assert probabilities(np.array([[1e30, -1e30]]), 1.0).tolist() == [[1.0, 0.0]]
+
+
+def test_the_probe_has_power_on_codes_that_are_the_picture_and_none_on_noise():
+    rng = np.random.default_rng(2)
+    pictures, y = rng.random((400, 1, 4, 4)), rng.integers(0, 3, 400)
+    open_book = linear_inversion(pictures, pictures, y, "c")
+    closed = linear_inversion(rng.random((400, 8)), pictures, y, "c")
+    assert open_book.score == open_book.ceiling > 0.9
+    assert closed.score < 0.05
+    assert closed.floor < 0.05
+
+
+def test_a_chain_is_named_by_its_exact_parts():
+    assert chain_digest("ab", "c") != chain_digest("a", "bc")
+    assert chain_digest("a", "b") != chain_digest("a", "b", ("clip",))

@@ -1,0 +1,71 @@
+"""Nothing that travels is ever unpickled or executed: read off the source of every package."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations", "benchmarks")
+SOURCES = [*sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), ROOT / "skerry.py"]
+PICKLERS = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "jsonpickle",
+    "pandas",
+}
+EXECUTORS = {"eval", "exec", "compile", "__import__"}
+LOADERS = {"torch.load", "torch.jit.load", "torch.hub.load", "yaml.load", "yaml.unsafe_load"}
+NUMPY_LOADERS = {"np.load", "numpy.load", "np.lib.format.read_array", "read_array"}
+NUMPY_SAVERS = {"np.save", "np.savez", "np.savez_compressed"}
+
+
+def offences(source: str) -> list[str]:
+    """What in a module could turn bytes into objects or code, `line: what`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [f"{node.lineno}: import {n.name}" for n in node.names if n.name.split(".")[0] in PICKLERS]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PICKLERS:
+            found.append(f"{node.lineno}: from {node.module}")
+        elif isinstance(node, ast.Call) and (wrong := wrong_call(node)):
+            found.append(f"{node.lineno}: {wrong}")
+    return found
+
+
+def wrong_call(call: ast.Call) -> str:
+    name = ast.unparse(call.func)
+    if name in EXECUTORS | LOADERS:
+        return name
+    pickles = {each.arg: ast.unparse(each.value) for each in call.keywords}.get("allow_pickle")
+    if name in NUMPY_LOADERS | NUMPY_SAVERS and pickles != "False":
+        return f"{name} without allow_pickle=False"
+    return f"{name} with allow_pickle={pickles}" if pickles not in {None, "False"} else ""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_unpickles_or_executes_what_it_reads(path):
+    assert offences(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch; torch.load(f)",
+        "np.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "read(f, allow_pickle=flag)",
+        "eval(text)",
+        "np.savez(f, **arrays)",
+    ],
+)
+def test_this_test_would_see_it(source):
+    assert len(offences(source)) == 1

@@ -1,0 +1,40 @@
+"""What the policy tests start from: the shipped demo document, the demo's schema, and junk."""
+
+from pathlib import Path
+
+import msgspec
+from hypothesis import strategies as st
+
+import policies
+from policies.budget import Spend
+from policies.document import parse
+from policies.egress import DERIVED
+from policies.locality import HubSite
+from policies.policy import Policy
+from wire.messages import DType, FieldSpec, Level
+
+TEXT = (Path(policies.__file__).parent / "templates" / "demo.toml").read_text(encoding="utf-8")
+TODAY = 20_000
+UNSPENT = Spend(TODAY, 0)
+FEATURES = FieldSpec("features", DType.UINT8, (32,), 0.0, 15.0, Level.P2, "features")
+SCHEMA = (FEATURES, *DERIVED)
+HUBS = (HubSite("hub-1", "local"),)
+DEMO = parse(TEXT).compile()
+
+# Values that stand in no sound policy, whatever the key.
+JUNK = st.sampled_from([None, float("nan"), float("inf"), -1, "junk", b"\0", object(), [], {}, (), {1: 2}, True, 1e308])
+
+
+def with_(text: str, *edits: tuple[str, str]) -> str:
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return text
+
+
+def policy(**changes: object) -> Policy:
+    return msgspec.structs.replace(DEMO, **changes)
+
+
+def spec(name: str = "features", level: Level = Level.P2) -> FieldSpec:
+    return FieldSpec(name, DType.UINT8, (32,), 0.0, 15.0, level, "features")

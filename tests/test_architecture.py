@@ -1,0 +1,163 @@
+"""What the design promises about the shape of the code, gauged: floors, purity, sizes, one error policy, few mocks."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
+SOURCES = sorted(path for name in (*PACKAGES, "benchmarks") for path in (ROOT / name).rglob("*.py"))
+SOURCES += sorted(ROOT.glob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (*SOURCES, *TESTS)}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+NESTING = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.AsyncWith, ast.Match)
+STRANGERS_OF_THE_EDGE = {"torch", "onnx", "sklearn", "cloud_hub", "typer", "rich", "sqlalchemy", "safetensors"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(TREES[path]) if isinstance(node, Function))
+
+
+def all_functions() -> Iterator[tuple[str, Function]]:
+    return ((f"{name_of(path)}:{each.lineno} {each.name}", each) for path in SOURCES for each in functions(path))
+
+
+def code_lines(function: Function) -> int:
+    """Lines from `def` to the end, the docstring apart. Decorators count for nothing."""
+    first = function.body[0]
+    documented = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def parameters(function: Function) -> int:
+    """How many a caller gives. A command's are options of the command line: nobody calls it with them."""
+    if any(
+        isinstance(each, ast.Call) and ast.unparse(each.func).endswith(".command") for each in function.decorator_list
+    ):
+        return 0
+    found = function.args
+    return sum(arg.arg not in {"self", "cls"} for arg in (*found.posonlyargs, *found.args, *found.kwonlyargs))
+
+
+def nesting(node: ast.AST, depth: int = 0) -> int:
+    deepest = depth
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*(ast.FunctionDef, ast.AsyncFunctionDef), ast.ClassDef)):
+            continue
+        chained = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]  # elif
+        deepest = max(deepest, nesting(child, depth + (isinstance(child, NESTING) and not chained)))
+    return deepest
+
+
+def test_the_floors_hold() -> None:
+    run = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("entry", ["edge_agent.core", "edge_agent.loop", "edge_agent.api", "edge_agent.__main__"])
+def test_the_edge_starts_without_what_belongs_to_the_hub_the_forge_or_the_command_line(entry: str) -> None:
+    """A fresh interpreter, because this one has imported everything already."""
+    probe = f"import sys, {entry}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    came_along = set(run.stdout.split())
+    assert "edge_agent" in came_along
+    assert came_along & STRANGERS_OF_THE_EDGE == set()
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert [f"{where}: {code_lines(each)} lines" for where, each in all_functions() if code_lines(each) > 50] == []
+
+
+def test_most_functions_are_short() -> None:
+    sizes = sorted(code_lines(each) for _, each in all_functions())
+    assert sizes[len(sizes) * 3 // 4] <= 15
+
+
+def test_no_function_takes_more_than_six_parameters_and_nine_of_ten_take_three() -> None:
+    assert [where for where, each in all_functions() if parameters(each) > 6] == []
+    counts = sorted(parameters(each) for _, each in all_functions())
+    assert counts[len(counts) * 9 // 10] <= 3
+
+
+def test_nothing_is_nested_deeper_than_three() -> None:
+    assert [f"{where}: {nesting(each)}" for where, each in all_functions() if nesting(each) > 3] == []
+
+
+def test_no_file_is_longer_than_350_lines() -> None:
+    sizes = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in (*SOURCES, *TESTS)}
+    assert {name: size for name, size in sizes.items() if size > 350} == {}
+
+
+def test_every_file_with_code_begins_with_its_law() -> None:
+    silent = [name_of(path) for path in SOURCES if TREES[path].body and ast.get_docstring(TREES[path]) is None]
+    assert silent == []
+
+
+def test_only_loops_may_catch_everything() -> None:
+    """A broad `except` hides a defect unless it raises it again; a loop has to outlive one, and says so."""
+    broad = {"Exception", "BaseException"}
+    quiet = [path for path in SOURCES if path.name != "loop.py"]
+    handlers = [(path, node) for path in quiet for node in ast.walk(TREES[path]) if isinstance(node, ast.ExceptHandler)]
+    handlers = [(path, node) for path, node in handlers if not reraises(node)]
+    assert [f"{name_of(path)}:{node.lineno}" for path, node in handlers if broad & caught(node)] == []
+
+
+def reraises(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def caught(handler: ast.ExceptHandler) -> set[str]:
+    """Names of what a handler catches; a bare `except` catches BaseException."""
+    if handler.type is None:
+        return {"BaseException"}
+    return {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+
+
+def test_tests_use_shipped_doubles_and_hardly_a_mock() -> None:
+    names = {"monkeypatch", "MagicMock", "AsyncMock", "Mock", "patch", "mocker"}
+    mocks = tests = 0
+    for path in TESTS:
+        tests += sum(each.name.startswith("test_") for each in functions(path))
+        words = [node.id for node in ast.walk(TREES[path]) if isinstance(node, ast.Name)]
+        words += [node.arg for node in ast.walk(TREES[path]) if isinstance(node, ast.arg)]
+        mocks += sum(word in names for word in words)
+    assert mocks * 100 < 5 * tests
+
+
+def test_nothing_is_called_common_or_utils() -> None:
+    forbidden = {"common", "utils", "helpers", "manager", "base"}
+    names = {
+        name_of(path) for path in SOURCES for part in path.relative_to(ROOT).with_suffix("").parts if part in forbidden
+    }
+    assert names <= {"cloud_hub/engine/base.py"}
+
+
+def test_no_package_pair_imports_both_ways() -> None:
+    pairs = set()
+    for path in SOURCES:
+        here = path.relative_to(ROOT).parts[0]
+        for node in ast.walk(TREES[path]):
+            imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            pairs |= {(here, each.split(".")[0]) for each in imported if each.split(".")[0] in PACKAGES}
+    assert [pair for pair in pairs if pair[0] != pair[1] and pair[::-1] in pairs] == []

@@ -1,0 +1,74 @@
+"""The systemd units: what they start exists, they are watched, bounded and locked down."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.blocks import ROOT
+from wire.exits import Exit
+
+UNITS = sorted((ROOT / "deploy").glob("*.service"))
+LOCKED_DOWN = {
+    "NoNewPrivileges": "yes",
+    "DynamicUser": "yes",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",
+    "CapabilityBoundingSet": "",
+    "SystemCallArchitectures": "native",
+    "UMask": "0077",
+    "StateDirectoryMode": "0700",
+}
+# What a restart cannot heal: a person has to change something first.
+HOPELESS = {Exit.USAGE, Exit.CONFIG, Exit.POLICY, Exit.MODEL, Exit.CREDENTIALS, Exit.ENROLMENT}
+
+
+def settings(unit: Path) -> dict[str, str]:
+    lines = (line for line in unit.read_text(encoding="utf-8").splitlines() if "=" in line and line[0] != "#")
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_there_is_a_unit_for_each_room():
+    assert [unit.name for unit in UNITS] == ["skerry-agent.service", "skerry-hub.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_unit_starts_a_module_that_exists(unit):
+    module = re.search(r" -m (\w+) --config ", settings(unit)["ExecStart"])
+    assert module
+    assert (ROOT / module[1] / "__main__.py").is_file()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_unit_is_watched_and_bounded(unit):
+    found = settings(unit)
+    assert found["Type"] == "notify"
+    assert int(found["WatchdogSec"]) <= 60
+    assert found["Restart"] == "on-failure"
+    assert {"MemoryHigh", "MemoryMax", "TasksMax"} <= found.keys()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_unit_is_locked_down(unit):
+    found = settings(unit)
+    assert {name: found.get(name) for name in LOCKED_DOWN} == LOCKED_DOWN
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_fault_that_no_restart_heals_is_not_restarted(unit):
+    codes = {Exit(int(code)) for code in settings(unit)["RestartPreventExitStatus"].split()}
+    assert codes == HOPELESS
+    page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    assert "restart after every failure but 2, 10, 11, 12, 22 and 23" in page
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd on this machine")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_reads_the_unit_without_complaint(unit, tmp_path):
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", unit.read_text(), flags=re.MULTILINE))
+    read = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False)
+    assert unit.name not in read.stderr

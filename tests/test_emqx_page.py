@@ -1,0 +1,30 @@
+"""The rules for EMQX name exactly the topics that the code knows."""
+
+import re
+from pathlib import Path
+
+from cloud_hub.broker import MAX_PACKET_BYTES
+from wire.topics import Channel, hub_filters
+
+PAGE = (Path(__file__).parent.parent / "docs" / "emqx.md").read_text(encoding="utf-8")
+RULES = {
+    match[1]: set(re.findall(r'"([^"]+)"', match[2])) for match in re.finditer(r"\{allow, (.+?), \[(.+)\]\}\.", PAGE)
+}
+
+
+def named(start: str, who: str) -> set[str]:
+    return {f"v1/+/{who}/{channel}" for channel in Channel if channel.startswith(start)}
+
+
+def test_the_page_grants_what_the_code_uses_and_nothing_else():
+    assert {
+        '{username, "hub"}, subscribe': set(hub_filters()),
+        '{username, "hub"}, publish': named("down/", "+"),
+        "all, publish": named("up/", "${username}"),
+        "all, subscribe": named("down/", "${username}"),
+    } == RULES
+    assert PAGE.rstrip().count("{deny, all}.") == 1
+
+
+def test_the_page_has_the_products_packet_limit():
+    assert f"max_packet_size = {MAX_PACKET_BYTES}" in PAGE

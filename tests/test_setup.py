@@ -1,0 +1,217 @@
+"""The set-up script against a pretended system: what it asks, installs, leaves alone and does not do twice."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.blocks import ROOT
+
+TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sh", "tee"]
+APT_GET = """#!/bin/sh
+echo "apt-get $*" >>"$LOG"
+case " $* " in *" install "*) ;; *) exit 0 ;; esac
+for service in mosquitto mosquitto.service cron; do
+    "$SKERRY_SETUP_SYSROOT/usr/sbin/policy-rc.d" --quiet $service start 2>/dev/null
+    echo "policy $service $?" >>"$LOG"
+done
+[ -z "${APT_FAILS:-}" ] || exit 100
+printf '#!/bin/sh\\n' >"$SKERRY_SETUP_SYSROOT/usr/sbin/mosquitto"
+chmod 755 "$SKERRY_SETUP_SYSROOT/usr/sbin/mosquitto"
+"""
+PYTHON = """#!/bin/sh
+if [ "$1 $2" = "-m venv" ]; then
+    echo "venv" >>"$LOG"; mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit 0
+fi
+if [ "$1 $2" = "-m pip" ]; then
+    [ "$3" != install ] || echo "pip $*" >>"$LOG"; exit ${PIP_EXIT:-0}
+fi
+exec "REAL" "$@"
+"""
+
+
+class System:
+    """A folder that plays `/`, a PATH with recording doubles, and a clone of the project in a path with a space."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.bin, self.log = root / "sys", root / "bin", root / "log"
+        self.clone = root / "a clone"
+        self.policy = self.root / "usr/sbin/policy-rc.d"
+        for folder in (self.policy.parent, self.bin, self.clone):
+            folder.mkdir(parents=True)
+        for name in ("setup.sh", "pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, self.clone)
+        for tool in (*TOOLS, "cp", "flock"):
+            if found := shutil.which(tool):
+                (self.bin / tool).symlink_to(found)
+        self.program("sudo", '#!/bin/sh\nexec "$@"\n')
+
+    def program(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def with_apt(self) -> "System":
+        self.program("apt-get", APT_GET)
+        self.program("apt-cache", "#!/bin/sh\nexit 0\n")
+        return self
+
+    def with_mosquitto(self) -> "System":
+        self.program("mosquitto", "#!/bin/sh\n")
+        return self
+
+    def with_python(self) -> "System":
+        self.program("python3", PYTHON.replace("REAL", sys.executable))
+        return self
+
+    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": str(self.bin), "LOG": str(self.log), "SKERRY_SETUP_SYSROOT": str(self.root), **more}
+        return subprocess.run(
+            [str(self.clone / "setup.sh"), *words],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def did(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def system(tmp_path):
+    return System(tmp_path)
+
+
+def test_a_broker_that_is_there_is_left_alone(system):
+    assert system.with_mosquitto().with_apt().run("broker", CI="1").returncode == 0
+    assert system.did() == []
+
+
+def test_without_consent_nothing_is_installed(system):
+    done = system.with_apt().run("broker")
+    assert done.returncode != 0
+    assert "YES=1" in done.stderr
+    assert system.did() == []
+
+
+@pytest.mark.parametrize("consent", [{"CI": "true"}, {"YES": "1"}, {}], ids=["ci", "yes", "-y"])
+def test_with_consent_the_broker_is_installed(system, consent):
+    done = system.with_apt().run(*([] if consent else ["-y"]), "broker", **consent)
+    assert done.returncode == 0, done.stderr
+    assert (system.root / "usr/sbin/mosquitto").exists()
+
+
+def test_the_package_may_not_start_its_service_and_others_may_start_theirs(system):
+    system.with_apt().run("broker", CI="1")
+    assert [line for line in system.did() if line.startswith("policy")] == [
+        "policy mosquitto 101",
+        "policy mosquitto.service 101",
+        "policy cron 0",
+    ]
+    assert not system.policy.exists()
+
+
+def test_a_failed_install_leaves_no_policy_behind(system):
+    done = system.with_apt().run("broker", CI="1", APT_FAILS="1")
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == "setup: apt-get could not install mosquitto"
+    assert not system.policy.exists()
+
+
+def test_the_administrators_own_policy_is_untouched(system):
+    system.policy.write_text("#!/bin/sh\nexit 101\n")
+    system.policy.chmod(0o755)
+    assert system.with_apt().run("broker", CI="1").returncode == 0
+    assert system.policy.read_text() == "#!/bin/sh\nexit 101\n"
+
+
+def test_a_policy_left_by_a_killed_set_up_is_taken_away_by_the_next(system):
+    system.policy.write_text("#!/bin/sh\n# written by the Skerry set-up\nexit 101\n")
+    assert system.with_apt().run("broker", CI="1").returncode == 0
+    assert not system.policy.exists()
+
+
+def test_under_systemd_the_service_is_masked_until_the_package_lies_there_and_never_started(system):
+    (system.root / "run/systemd/system").mkdir(parents=True)
+    system.program("systemctl", '#!/bin/sh\necho "systemctl $*" >>"$LOG"\n')
+    assert system.with_apt().run("broker", CI="1").returncode == 0
+    assert [line for line in system.did() if line.startswith(("systemctl", "apt-get"))] == [
+        "systemctl --quiet --runtime mask mosquitto.service",
+        "apt-get -q -y --no-install-recommends install mosquitto",
+        "systemctl --quiet --runtime unmask mosquitto.service",
+        "systemctl --quiet disable mosquitto.service",
+    ]
+    assert not system.policy.exists()
+
+
+def test_elsewhere_brew_installs_it(system):
+    here = system.bin / "mosquitto"
+    system.program("brew", f'#!/bin/sh\necho "brew $*" >>"$LOG"\n: >"{here}"\nchmod 755 "{here}"\n')
+    assert system.run("broker", YES="1").returncode == 0
+    assert system.did() == ["brew install mosquitto"]
+
+
+def test_without_a_known_package_manager_the_message_says_what_to_do(system):
+    done = system.run("broker", CI="1")
+    assert done.returncode != 0
+    assert "Mosquitto broker (2.0 or newer) is missing" in done.stderr
+
+
+def test_too_old_a_python_is_named(system):
+    system.program("python3", "#!/bin/sh\nexit 1\n")
+    done = system.with_mosquitto().run("demo", CI="1")
+    assert done.returncode != 0
+    assert "Python 3.11 or newer is needed" in done.stderr
+
+
+def test_packages_are_installed_once_with_the_constraints(system):
+    system.with_mosquitto().with_python()
+    assert system.run("dev").returncode == 0
+    assert system.run("dev").returncode == 0
+    assert system.run("demo").returncode == 0
+    assert system.did() == [
+        "venv",
+        "pip -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e .[dev]",
+    ]
+
+
+def test_what_the_demo_needs_is_not_enough_for_the_tests(system):
+    system.with_mosquitto().with_python()
+    system.run("demo")
+    system.run("dev")
+    assert [line.split()[-1] for line in system.did()[1:]] == [".[demo]", ".[dev]"]
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_changed_requirements_are_installed_again(system, name):
+    system.with_mosquitto().with_python()
+    system.run("demo")
+    (system.clone / name).write_text("# other\n")
+    system.run("demo")
+    assert len([line for line in system.did() if line.startswith("pip")]) == 2
+
+
+def test_a_moved_clone_gets_a_new_environment(system):
+    system.with_mosquitto().with_python()
+    system.run("demo")
+    system.clone = system.clone.rename(system.clone.parent / "elsewhere")
+    system.run("demo")
+    assert system.did().count("venv") == 2
+
+
+def test_an_install_that_failed_is_not_taken_for_done(system):
+    system.with_mosquitto().with_python()
+    failed = system.run("demo", PIP_EXIT="1")
+    assert failed.returncode != 0
+    assert "pip failed" in failed.stderr
+    assert system.run("demo").returncode == 0
+
+
+def test_a_word_that_is_no_level_is_a_usage_error(system):
+    assert system.run("everything").returncode == 2

@@ -1,0 +1,218 @@
+"""The command line as a person meets it: each test is a process, for what counts is its output and its exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.policies.given import TEXT, with_
+from wire.exits import Exit
+
+ROOT = Path(__file__).parent.parent
+UNSURE = '{"confidence": 0.4, "data_class": "open"}'
+
+
+def skerry(*args: str) -> subprocess.CompletedProcess[str]:
+    return python("import skerry; skerry.main()", *args)
+
+
+def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """`code` in a fresh interpreter, with `args` as its command line."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "dumb"}
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def document(tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def refused(done: subprocess.CompletedProcess[str], code: Exit) -> str:
+    """The one line that a failed command prints."""
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.startswith("skerry: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_help_lists_every_room_and_imports_none():
+    code = (
+        "import sys, skerry\ntry: skerry.main()\n"
+        "except SystemExit:\n"
+        "  heavy = (*skerry._OWN, 'numpy', 'pydantic', 'msgspec')\n"
+        "  print([name for name in sys.modules if name.partition('.')[0] in heavy])"
+    )
+    done = python(code, "--help")
+    for word in ("demo", "agent", "hub", "policy", "models", "why"):
+        assert f" {word} " in done.stdout
+    assert done.stdout.splitlines()[-1] == "['wire', 'wire.exits']"
+
+
+def test_version():
+    done = skerry("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("skerry")
+
+
+def test_unknown_command_names_the_nearest():
+    done = skerry("agnet")
+    assert done.returncode == Exit.USAGE
+    assert "Did you mean 'agent'?" in done.stderr
+
+
+def test_usage_errors_end_with_2():
+    assert skerry("policy", "check").returncode == Exit.USAGE
+    assert skerry("--no-such-option").returncode == Exit.USAGE
+
+
+# A room that stands in for a real one: a module in a folder of its own, put into the table as the real ones are.
+ROOM = """
+import sys, skerry
+sys.path.insert(0, sys.argv.pop(1))
+skerry.ROOMS["agent"] = skerry.ROOMS["agent"]._replace(target="strange_room:app")
+enter = skerry._enter("agent", skerry.ROOMS["agent"])
+next(c for c in skerry.app.registered_commands if c.name == "agent").callback = enter
+skerry.main()
+"""
+
+
+def room(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
+    head = "import typer\nfrom wire.exits import Exit, Stop\n"
+    (tmp_path / "strange_room.py").write_text(head + body, encoding="utf-8")
+    return python(ROOM, str(tmp_path), "agent", *args)
+
+
+APP = "app = typer.Typer()\n@app.callback()\ndef root(): ...\n@app.command()\ndef run(word: str, loud: bool = False):\n"
+
+
+def test_a_room_gets_its_arguments_untouched(tmp_path):
+    done = room(tmp_path, APP + "    print(word, loud)", "run", "--loud", "--", "--word")
+    assert (done.returncode, done.stdout) == (0, "--word True\n")
+
+
+def test_a_room_answers_help_itself_under_its_whole_name(tmp_path):
+    assert "Usage: skerry agent run" in room(tmp_path, APP + "    ...", "run", "--help").stdout
+
+
+def test_a_room_may_be_one_function(tmp_path):
+    assert room(tmp_path, "def app(word: str): print('heard', word)", "it").stdout == "heard it\n"
+
+
+def test_a_stop_becomes_one_line_and_its_exit_code(tmp_path):
+    done = room(tmp_path, APP + "    raise Stop(Exit.DISK, 'disk full\\nmake room')", "run", "x")
+    assert refused(done, Exit.DISK) == "skerry: disk full make room\n"
+
+
+def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
+    done = room(tmp_path, APP + "    canary = 'CAN' + 'ARY'\n    raise RuntimeError('broken')", "run", "x")
+    assert done.returncode == Exit.INTERNAL
+    assert "RuntimeError: broken" in done.stderr
+    assert "CANARY" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("torch_is_not_here", "torch_is_not_here is not installed"),
+        ("sklearn.no_such_part", "pip install 'skerry[forge]'"),
+        ("simulations", "make demo"),
+        ("edge_agent.no_such_part", "edge_agent.no_such_part is not part of this installation"),
+    ],
+)
+def test_a_module_that_is_not_there_says_what_to_install(tmp_path, module, hint):
+    body = f"raise ModuleNotFoundError('No module', name={module!r})"
+    assert hint in refused(room(tmp_path, body), Exit.CONFIG)
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
+    body = APP + "    import time\n    print('up', flush=True)\n    time.sleep(60)\n"
+    (tmp_path / "strange_room.py").write_text("import typer\n" + body, encoding="utf-8")
+    command = [sys.executable, "-c", ROOM, str(tmp_path), "agent", "run", "x"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_policy_check_says_what_a_document_lets_happen(document):
+    done = skerry("policy", "check", str(document))
+    assert done.returncode == 0
+    assert "sound" in done.stdout
+    assert "features up to P2" in done.stdout
+    assert "\x1b" not in done.stdout, "no colour where nobody looks"
+
+
+def test_policy_check_as_json_gives_the_document_back(document):
+    told = json.loads(skerry("policy", "check", str(document), "--json").stdout)
+    assert told["sound"] is True
+    assert told["policy"]["egress"]["ceiling"] == "P2"
+    assert len(told["hash"]) == 32
+
+
+def test_policy_check_names_the_key_and_ends_with_11(document):
+    document.write_text(with_(TEXT, ("threshold", "treshold")), encoding="utf-8")
+    line = refused(skerry("policy", "check", str(document)), Exit.POLICY)
+    assert "escalation: unknown key 'treshold'; did you mean 'threshold'?" in line
+    done = skerry("policy", "check", str(document), "--json")
+    assert done.returncode == Exit.POLICY
+    assert json.loads(done.stdout)["sound"] is False
+
+
+def test_policy_check_of_an_expired_document_ends_with_11(document):
+    document.write_text(with_(TEXT, ("version = 1", "version = 1\nexpires = 2020-01-01")), encoding="utf-8")
+    assert "expired on 2020-01-01" in refused(skerry("policy", "check", str(document)), Exit.POLICY)
+    assert "denied_policy_expired" in skerry("policy", "explain", str(document), UNSURE).stdout
+
+
+def test_policy_that_expires_today_is_still_sound(document):
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    document.write_text(with_(TEXT, ("version = 1", f"version = 1\nexpires = {today}")), encoding="utf-8")
+    assert skerry("policy", "check", str(document)).returncode == 0
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (1024 * 1024 + 1)], ids=["not text", "too long"])
+def test_policy_file_that_is_no_text_is_refused(document, content):
+    document.write_bytes(content)
+    refused(skerry("policy", "check", str(document)), Exit.POLICY)
+
+
+def test_policy_file_that_is_not_there_is_refused(tmp_path):
+    assert "No such file" in refused(skerry("policy", "check", str(tmp_path / "none")), Exit.POLICY)
+    refused(skerry("policy", "check", str(tmp_path)), Exit.POLICY)
+
+
+def test_policy_explain_takes_a_sample_from_the_command_line_or_a_file(document, tmp_path):
+    as_json, as_toml = tmp_path / "sample.json", tmp_path / "sample.toml"
+    as_json.write_text(UNSURE, encoding="utf-8")
+    as_toml.write_text('confidence = 0.4\ndata_class = "open"\n', encoding="utf-8")
+    told = [skerry("policy", "explain", str(document), str(each)).stdout for each in (UNSURE, as_json, as_toml)]
+    assert "The hub is asked" in told[0]
+    assert told[0] == told[1] == told[2]
+
+
+def test_policy_explain_as_json(document):
+    told = json.loads(skerry("policy", "explain", str(document), UNSURE, "--json").stdout)
+    assert told["leaves"] is True
+    assert told["steps"][1]["why"] == "unsure"
+
+
+@pytest.mark.parametrize(
+    "sample", ['{"confidence": 0.4', '{"confidense": 1}', "/no/such/file", '{"a":' * 5000], ids=len
+)
+def test_policy_explain_with_a_wrong_sample_ends_with_13(document, sample):
+    refused(skerry("policy", "explain", str(document), sample), Exit.SAMPLE)

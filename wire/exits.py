@@ -1,0 +1,31 @@
+"""Exit codes of every Skerry process: the one list, documented in docs/exit-codes.md."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    OK = 0
+    INTERNAL = 1  # a defect of ours
+    USAGE = 2  # the command line itself
+    CONFIG = 10  # configuration unreadable, unknown key, impossible value
+    POLICY = 11  # policy missing, unreadable, expired
+    MODEL = 12  # bundle missing, damaged, unknown model
+    SAMPLE = 13  # input of wrong shape, type, size, or not a number
+    BROKER = 20  # the broker cannot be started or reached
+    HUB = 21  # the hub cannot be reached or answers nonsense
+    CREDENTIALS = 22  # certificate, key or token wrong, expired, revoked
+    ENROLMENT = 23  # invite wrong, used, expired, or the reply does not fit it
+    DATABASE = 30  # database unreadable, damaged, or written by a newer version
+    DISK = 31  # disk full or not writable
+    LOCKED = 32  # another process owns this directory
+    PORT = 33  # address in use
+    CHECK_FAILED = 40  # a check ran and its answer is no
+    NOT_FOUND = 41  # no such answer, device or model
+
+
+class Stop(Exception):  # noqa: N818 - it ends a command; it is not a defect
+    """What a person did or met that ends a command: one line that says what to do next, and the code to exit with."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code

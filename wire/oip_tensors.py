@@ -1,0 +1,182 @@
+"""One tensor of the Open Inference Protocol v2: from JSON or from bytes to an array, and back.
+
+Law: an array that comes out of here has exactly the type, shape and size its head names; else OipError(400) says why.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+BYTES = "BYTES"
+DTYPES: Mapping[str, "np.dtype[Any]"] = {
+    name: np.dtype(code)
+    for name, code in {
+        "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
+        "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", BYTES: "O",
+    }.items()
+}  # fmt: skip
+MAX_DIMENSIONS = 16
+
+Array = np.ndarray[Any, "np.dtype[Any]"]
+
+
+class OipError(Exception):
+    """One line for the caller, and the HTTP status that carries it. `{"error": line}` is the body."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+    def body(self) -> bytes:
+        return msgspec.json.encode({"error": str(self)})
+
+
+class TensorHead(msgspec.Struct, frozen=True):
+    """An input as the request's JSON names it; `data` is still JSON, and empty where binary data follows."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Any] = {}
+    data: msgspec.Raw = msgspec.Raw()
+
+
+def bad(head: TensorHead, line: str) -> OipError:
+    return OipError(400, f"input '{short(head.name)}': {line}")
+
+
+def datatype_of(array: Array) -> str:
+    """The protocol's name of an array's element type. OipError(500) for a type that has none."""
+    little = array.dtype.newbyteorder("<")
+    for name, dtype in DTYPES.items():
+        if dtype == little:
+            return name
+    raise OipError(500, f"no Open Inference Protocol datatype for {array.dtype}")
+
+
+def binary_size(head: TensorHead) -> int | None:
+    """How many bytes after the JSON are this input's; None if its data stands in the JSON."""
+    if any(key.startswith("shared_memory") for key in head.parameters):
+        raise bad(head, "shared memory is not offered here")
+    size = head.parameters.get("binary_data_size")
+    if size is None:
+        return None
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise bad(head, "binary_data_size is not a size")
+    if bytes(head.data):
+        raise bad(head, "has both data and binary_data_size")
+    return size
+
+
+def count_of(head: TensorHead) -> int:
+    """How many elements the shape names; -1 and the like are refused, and so is an unknown datatype."""
+    if head.datatype not in DTYPES:
+        raise bad(head, f"unknown datatype '{short(head.datatype)}'")
+    if not head.shape or len(head.shape) > MAX_DIMENSIONS or not all(0 <= n < 2**31 for n in head.shape):
+        raise bad(head, f"shape {shape_text(head.shape)} is not a shape")
+    return math.prod(head.shape)
+
+
+def from_bytes(head: TensorHead, data: bytes, count: int) -> Array:
+    """`data` is this input's part of the bytes after the JSON; the array is a read-only view of it."""
+    if head.datatype == BYTES:
+        return _texts(head, data, count)
+    dtype = DTYPES[head.datatype]
+    if len(data) != count * dtype.itemsize or head.parameters["binary_data_size"] != len(data):
+        named = head.parameters["binary_data_size"]
+        raise bad(
+            head,
+            f"{head.datatype}{shape_text(head.shape)} takes {count * dtype.itemsize} bytes, "
+            f"binary_data_size says {named}, {len(data)} came",
+        )
+    if head.datatype == "BOOL" and data.strip(b"\0\1"):
+        raise bad(head, "a BOOL byte is neither 0 nor 1")
+    return np.frombuffer(data, dtype).reshape(head.shape)
+
+
+def _texts(head: TensorHead, data: bytes, count: int) -> Array:
+    """`u32 length | bytes`, once per element."""
+    texts: list[bytes] = []
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        if at + 4 + size > len(data):
+            raise bad(head, "a text ends outside the binary data")
+        texts.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    if len(texts) != count or head.parameters["binary_data_size"] != len(data):
+        raise bad(head, f"shape {shape_text(head.shape)} and {len(texts)} texts")
+    return _objects(texts, head.shape)
+
+
+def from_json(head: TensorHead, count: int) -> Array:
+    """`data` flat or nested as the shape says."""
+    values = _json_values(head)
+    if values.size != count or (values.ndim != 1 and values.shape != tuple(head.shape)):
+        raise bad(
+            head,
+            f"shape {shape_text(head.shape)} wants {count} values, the data has shape {shape_text(values.shape)}",
+        )
+    if head.datatype == BYTES:
+        return _objects(_utf8(head, values.ravel().tolist()), head.shape)
+    return _cast(head, values).reshape(head.shape)
+
+
+def _json_values(head: TensorHead) -> Array:
+    if not bytes(head.data):
+        raise bad(head, "has no data")
+    try:
+        data = msgspec.json.decode(head.data)
+        dtype = object if head.datatype == BYTES else None  # a numpy text array would drop trailing zeros
+        values: Array = np.asarray(data if isinstance(data, list) else [data], dtype)
+    except RecursionError:
+        raise bad(head, "the data is nested too deeply") from None
+    except (msgspec.DecodeError, ValueError, OverflowError):
+        raise bad(head, "the data is not a regular list of values") from None
+    return values
+
+
+def _cast(head: TensorHead, values: Array) -> Array:
+    """JSON knows numbers only: whole ones for integer types, any for floating ones, true and false for BOOL."""
+    dtype = DTYPES[head.datatype]
+    accepted = {"b": "b", "f": "iuf"}.get(dtype.kind, "iu")
+    if values.size and values.dtype.kind not in accepted:
+        raise bad(head, f"the data is not {head.datatype}")
+    if dtype.kind in "iu" and values.size:
+        limits = np.iinfo(dtype)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise bad(head, f"a value does not fit {head.datatype}")
+    with np.errstate(over="ignore"):  # becomes infinite, which `require` refuses by name
+        return values.astype(dtype)
+
+
+def _utf8(head: TensorHead, values: list[object]) -> list[bytes]:
+    texts = [value.encode() for value in values if isinstance(value, str)]
+    if len(texts) != len(values):
+        raise bad(head, "the data is not text")
+    return texts
+
+
+def to_bytes(array: Array, datatype: str) -> bytes:
+    """The binary extension's form: little-endian in C order; texts each behind their u32 length."""
+    if datatype == BYTES:
+        return b"".join(len(text).to_bytes(4, "little") + text for text in array.ravel())
+    return array.astype(DTYPES[datatype], copy=False).tobytes()
+
+
+def _objects(texts: list[bytes], shape: list[int]) -> Array:
+    array = np.empty(len(texts), dtype=object)
+    array[:] = texts
+    return array.reshape(shape)
+
+
+def short(text: str) -> str:
+    """A name of the caller's, printable and short enough for one line."""
+    return "".join(c if c.isprintable() else "?" for c in text[:60])
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    return "[" + ",".join(str(size) for size in shape) + "]"

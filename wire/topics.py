@@ -1,0 +1,82 @@
+"""The only place a topic string is written.
+
+``v1/{shard}/{id}/up/{q,ask,state,report}`` is published by the device, ``v1/{shard}/{id}/down/{r,desired}`` by the hub.
+id = ``tenant--device``; shard = first byte of SHA-256(id) in hex, fixed for ever.
+"""
+
+import re
+from enum import StrEnum
+from hashlib import sha256
+
+from wire.errors import Fault, LocalError, RemoteError
+
+MAX_ID_CHARS = 64
+_ID = re.compile(r"[a-z0-9-]{1,64}")
+_PART = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-))*(?<!-)")
+_TOPIC = re.compile(r"v1/([0-9a-f]{2})/([a-z0-9-]{1,64})/up/(q|ask|state|report)")
+
+
+class Channel(StrEnum):
+    """A leaf of the topic tree. It is signed with the message, so that none can be moved to another."""
+
+    QUESTION = "up/q"
+    ASK = "up/ask"
+    STATE = "up/state"
+    REPORT = "up/report"
+    REPLY = "down/r"
+    DESIRED = "down/desired"
+
+
+def device_id(tenant: str, device: str) -> str:
+    """Join a tenant and a device name; `--` is the separator and so may stand in neither."""
+    for part in (tenant, device):
+        if not _PART.fullmatch(part):
+            raise LocalError(f"{part!r}: use a-z, 0-9 and single dashes inside")
+    joined = f"{tenant}--{device}"
+    if len(joined) > MAX_ID_CHARS:
+        raise LocalError(f"{joined!r} has {len(joined)} characters, at most {MAX_ID_CHARS}")
+    return joined
+
+
+def tenant_of(device: str) -> str:
+    return device.split("--", 1)[0]
+
+
+def check_id(device: str) -> str:
+    """The id if it may stand as one whole topic level; LocalError otherwise."""
+    if not _ID.fullmatch(device):
+        raise LocalError(f"device id {device!r}: 1 to {MAX_ID_CHARS} of a-z, 0-9 and dash")
+    return device
+
+
+def shard_of(device: str) -> int:
+    return sha256(device.encode()).digest()[0]
+
+
+def topic(device: str, channel: Channel) -> str:
+    checked = check_id(device)  # first: an id that is no text at all has no shard either
+    return f"v1/{shard_of(checked):02x}/{checked}/{channel}"
+
+
+def parse_up(received: str) -> tuple[str, Channel]:
+    """(device, channel) of a topic a device published on; RemoteError if the shard is not its own."""
+    match = _TOPIC.fullmatch(received)
+    if not match:
+        raise RemoteError(Fault.TOPIC, received[:80])
+    device = match[2]
+    if int(match[1], 16) != shard_of(device):
+        raise RemoteError(Fault.TOPIC, f"shard {match[1]} is not the shard of {device}")
+    return device, Channel(f"up/{match[3]}")
+
+
+def hub_filters() -> tuple[str, ...]:
+    """What a hub that owns every shard subscribes to."""
+    return tuple(f"v1/+/+/{channel}" for channel in (Channel.QUESTION, Channel.ASK, Channel.STATE, Channel.REPORT))
+
+
+def broker_acl() -> str:
+    """The static Mosquitto ACL: whole-level `%u` patterns only, so enrolment never has to reload it."""
+    return (
+        "user hub\ntopic read v1/+/+/up/#\ntopic write v1/+/+/down/#\n\n"
+        "pattern write v1/+/%u/up/+\npattern read v1/+/%u/down/+\n"
+    )
