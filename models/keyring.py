@@ -181,18 +181,27 @@ class Keyring:
         write_private(self.folder / "root.json", data)
 
     def claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> None:
-        """Write down, before it is signed, what is signed. Stop(CHECK_FAILED) for other content under an old number."""
-        path = self.folder / "signed.json"
-        signed: dict[str, dict[str, str]] = json.loads(read_file(path)) if path.exists() else {}
-        digest = sha256(payload).hexdigest()
-        before = signed.setdefault(role, {}).get(str(version))
-        if before not in (None, digest) and not again:
+        """Write down, before it is signed, what is signed. Stop as `check_claim`."""
+        signed = self.check_claim(role, version, payload, again=again)
+        signed.setdefault(role, {})[str(version)] = sha256(payload).hexdigest()
+        write_private(self._claims, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
+
+    def check_claim(
+        self, role: str, version: int, payload: bytes, *, again: bool = False
+    ) -> dict[str, dict[str, str]]:
+        """All claims so far. Stop(CHECK_FAILED) if other content was claimed under this number, unless `again`."""
+        signed: dict[str, dict[str, str]] = json.loads(read_file(self._claims)) if self._claims.exists() else {}
+        before = signed.get(role, {}).get(str(version))
+        if before not in (None, sha256(payload).hexdigest()) and not again:
             raise Stop(
                 Exit.CHECK_FAILED,
                 f"{role} {version} was signed here before with other content; if that request was thrown away: --again",
             )
-        signed[role][str(version)] = digest
-        write_private(path, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
+        return signed
+
+    @property
+    def _claims(self) -> Path:
+        return self.folder / "signed.json"
 
     def _next(self, role: str) -> int:
         """Numbers are not used twice, also after a key file was taken elsewhere."""

@@ -5,7 +5,7 @@ It needs tuf, securesystemslib, cryptography, typer and rich, and of ours only f
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 from rich.table import Table
+from securesystemslib.signer import CryptoSigner
 
 from models import ceremony, review
 from models.keyring import Ask, Cost, Keyring, read_file
@@ -191,15 +192,25 @@ def _amend(ring: Keyring, request: Request, passphrase_file: Path | None, *, aga
     """Review our own work with the same judge, say it, seal the new keys, sign."""
     _guard(lambda: review.check(request, trusted_root(ring), _now()))
     _tell(request)
-    _claim(ring, request, again=again)
-    sign(request, ring.save(lambda: _fresh(passphrase_file)))
-    _sign(ring, request, passphrase_file, again=again)
+    for role, changed in request.changes.items():
+        ring.check_claim(role, changed.signed.version, changed.signed_bytes, again=again)
+    _sign(ring, request, passphrase_file, again=again, fresh=ring.save(lambda: _fresh(passphrase_file)))
 
 
-def _sign(ring: Keyring, request: Request, passphrase_file: Path | None, *, again: bool) -> None:
+def _sign(
+    ring: Keyring,
+    request: Request,
+    passphrase_file: Path | None,
+    *,
+    again: bool,
+    fresh: Sequence[CryptoSigner] = (),
+) -> None:
+    """Unlock, claim, sign: a mistyped passphrase has claimed nothing. `fresh` keys were sealed a moment ago."""
     useful = frozenset[str]().union(*(missing(request, role)[0] for role in request.changes))
-    signers = ring.unlock(useful, _asking(passphrase_file))
+    known = frozenset(signer.public_key.keyid for signer in fresh)
+    signers = ring.unlock(useful - known, _asking(passphrase_file))
     _claim(ring, request, again=again)
+    sign(request, fresh)
     for role, keyid in sign(request, signers):
         name = next(s.public_key for s in signers if s.public_key.keyid == keyid)
         typer.echo(f"signed {role} with {review.key_name(name)}")

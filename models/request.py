@@ -105,7 +105,7 @@ def verified(delegator: Delegator, role: str, metadata: Metadata[Any]) -> bool:
     return good >= threshold
 
 
-def sign(request: Request, signers: list[CryptoSigner]) -> list[tuple[str, str]]:
+def sign(request: Request, signers: Sequence[CryptoSigner]) -> list[tuple[str, str]]:
     """Add every signature that is still of use. Returns (role, key id) of each."""
     done = []
     for role in request.changes:
