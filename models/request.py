@@ -5,7 +5,7 @@ installed. Signatures are collected in the file, so that it can go from one hold
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
