@@ -48,7 +48,12 @@ ROOMS = {
     "hub": Room("cloud_hub.command:app", "A hub: run it, invite devices, replace its CA."),
     "devices": Room("cloud_hub.devices_command:app", "Devices of a hub: list, show, suspend, resume, retire, revoke."),
     "models": Room(
-        "models.command:app", "Bundles: look into one, verify it, publish it.", {"publish": _PUBLISH["models"]}
+        "models.command:app",
+        "Bundles: forge, inspect, verify, compare, calibrate, measure, publish them.",
+        {
+            "publish": _PUBLISH["models"],
+            "measure": Room("cloud_hub.measure_command:measure", "Attack what a bundle's codes give away."),
+        },
     ),
     "keys": Room("models.keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."),
     "repository": Room("cloud_hub.publish_command:app", "The hub's update repository: export, install, status."),
@@ -194,7 +199,7 @@ def explain(
     """What would happen to a sample: every decision in order, up to the one that keeps it here.
 
     SAMPLE needs `confidence` and `data_class`; it may have `fields`, `hubs`, `link_up`, `hub_quiet`, `audit_dice`,
-    `size_bytes` and `spent_bytes`. Without `fields` and `hubs` those of the policy are taken.
+    `size_bytes`, `spent_bytes` and `leakage`. Without `fields` and `hubs` those of the policy are taken.
     """
     from policies.explain import FactsError, explain_sample, facts_of, schema_of
 

@@ -15,7 +15,7 @@ from wire.topics import Channel, shard_of, topic
 WINDOW = 32  # unreceipted questions a device may have in flight
 CODES = 640
 PADDED_BYTES = 832  # with header, HPKE and signature a frame of about 1 KB
-REF = ModelRef("bench", 1, "cut", "raw8")
+REF = ModelRef("bench", 1, "cut", "pack8")
 CARD = ModelCard(REF, (FieldSpec("features", DType.UINT8, (CODES,), 0, 255, Level.P2, "features"),), ("a", "b"))
 
 

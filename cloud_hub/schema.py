@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.work import ModelCard, Work
-from models.codec import NUMPY_DTYPES, CodecError, decode, payload_bytes
+from models.chain import digest
+from models.codec import NUMPY_DTYPES, CodecError, FeatureCodec, codec_of
+from policies import leakage
 from policies.egress import DERIVED
 from policies.judge import recheck
 from policies.locality import HubSite
@@ -21,7 +24,7 @@ class Rules:
     """The models served, the policies accepted, and where this hub stands. Answers with `Work` or a final `Reason`.
 
     `hashes` empty = questions under any policy hash; `policies` are full documents: where the hub has the document a
-    question names, the document is evaluated again as well.
+    question names, the document is evaluated again as well. CodecError if a card's codec cannot be opened.
     """
 
     def __init__(
@@ -35,7 +38,14 @@ class Rules:
         self._cards = {card.ref: card for card in cards}
         self._hashes = hashes
         self._policies: Mapping[str, Policy] = {policy.hash: policy for policy in policies}
-        self._travelling = {card.ref: _as_it_travels(card) for card in cards}
+        self._codecs = {card.ref: codec_of(card.ref.codec, card.features, card.tables) for card in cards}
+        self._travelling = {card.ref: _as_it_travels(card, self._codecs[card.ref]) for card in cards}
+
+        self._cleared = {
+            (card.ref, policy.hash): leakage.clear(policy, card.features, _evidence(card))
+            for card in cards
+            for policy in policies
+        }
 
     def model(self, ref: ModelRef) -> str | None:
         """`digits@7` if exactly this head's tail is served."""
@@ -49,8 +59,8 @@ class Rules:
         if card is None:
             return Reason.MODEL_GONE
         if question.policy in self._policies:
-            travelling = self._travelling[card.ref]
-            if recheck(self._policies, travelling, question, self._site, int(now // DAY_S)):
+            travelling, cleared = self._travelling[card.ref], self._cleared[card.ref, question.policy]
+            if recheck(self._policies, travelling, question, self._site, int(now // DAY_S), cleared):
                 return Reason.POLICY
         return self._decode(question, card)
 
@@ -67,7 +77,7 @@ class Rules:
             if tensor is None or spec.level > HARD_CEILING:
                 return Reason.SCHEMA
             try:
-                codes[spec.name] = decode(card.ref.codec, tensor, spec)
+                codes[spec.name] = self._codecs[card.ref].decode(spec.name, tensor)
             except CodecError:
                 return Reason.SCHEMA
         fits = all(name in _DERIVED and _plain_fits(_DERIVED[name], tensor) for name, tensor in left.items())
@@ -82,10 +92,14 @@ def _plain_fits(spec: FieldSpec, tensor: Tensor) -> bool:
     return (tensor.dtype, tensor.shape, len(tensor.data)) == (spec.dtype, spec.shape, size)
 
 
-def _as_it_travels(card: ModelCard) -> tuple[FieldSpec, ...]:
+def _evidence(card: ModelCard) -> leakage.Evidence:
+    return leakage.Evidence(card.leakage, partial(digest, card.ref.cut, card.ref.codec))
+
+
+def _as_it_travels(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:
     """The schema with features in their packed form, as `Tensor`s carry them, and the derived fields."""
     packed = tuple(
-        FieldSpec(f.name, DType.UINT8, (payload_bytes(card.ref.codec, f.shape),), f.low, f.high, f.level, f.category)
+        FieldSpec(f.name, DType.UINT8, (codec.payload_bytes(f.name),), f.low, f.high, f.level, f.category)
         for f in card.features
     )
     return packed + DERIVED

@@ -1,11 +1,15 @@
 """What a model takes and what one item of its work is: plain values that core, engines and web API share."""
 
+import math
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.codec import NUMPY_DTYPES
-from models.manifest import Manifest
+from models.bundle import Bundle
+from models.codec import NUMPY_DTYPES, CodecError, open_codec, tables_of
+from models.figures import Leakage
+from models.manifest import BundleError, Manifest
 from wire.messages import DType, FieldSpec, ModelRef
 
 
@@ -18,7 +22,12 @@ class ModelCard(msgspec.Struct, frozen=True):
     input_name: str = "input"
     input_dtype: str = "FP32"
     input_shape: tuple[int, ...] = ()
+    input_low: float = -math.inf
+    input_high: float = math.inf
+    outputs: int = 1  # values of a regressor, which has no labels; else one a label
     max_batch: int = 32
+    tables: bytes = b""  # of the codec, if it has some
+    leakage: tuple[Leakage, ...] = ()
 
     @property
     def name(self) -> str:
@@ -26,10 +35,12 @@ class ModelCard(msgspec.Struct, frozen=True):
         return f"{self.ref.name}@{self.ref.version}"
 
     def takes(self, inputs: npt.NDArray[np.generic]) -> bool:
-        """Whether `inputs` is `[n, *input_shape]`, n >= 1, of the right type and made of finite numbers."""
+        """Whether `inputs` is `[n, *input_shape]`, n >= 1, of the right type, made of finite numbers of its range."""
         if inputs.shape[1:] != self.input_shape or inputs.ndim < 1 or not len(inputs):
             return False
-        return inputs.dtype == NUMPY_DTYPES[DType(self.input_dtype)] and bool(np.isfinite(inputs).all())
+        if inputs.dtype != NUMPY_DTYPES[DType(self.input_dtype)] or not np.isfinite(inputs).all():
+            return False
+        return bool(self.input_low <= inputs.min() and inputs.max() <= self.input_high)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -39,8 +50,8 @@ class Work(msgspec.Struct, frozen=True):
     raw: npt.NDArray[np.generic] | None = None
 
 
-def card_of(manifest: Manifest, max_batch: int = 32) -> ModelCard:
-    """The card of a bundle's hub model."""
+def card_of(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> ModelCard:
+    """The card of the hub model a manifest describes. `tables`: of its codec, if it has some."""
     return ModelCard(
         ref=manifest.ref,
         features=manifest.features,
@@ -48,5 +59,20 @@ def card_of(manifest: Manifest, max_batch: int = 32) -> ModelCard:
         input_name=manifest.input.name,
         input_dtype=manifest.input.dtype.value,
         input_shape=manifest.input.shape,
+        input_low=manifest.input.low,
+        input_high=manifest.input.high,
+        outputs=manifest.outputs,
         max_batch=max_batch,
+        tables=tables,
+        leakage=manifest.leakage,
     )
+
+
+def card_of_bundle(bundle: Bundle, max_batch: int = 32) -> ModelCard:
+    """As `card_of`, with the tables. BundleError if its codec cannot be opened."""
+    manifest = bundle.manifest
+    try:
+        open_codec(manifest, bundle.read)
+    except CodecError as error:
+        raise BundleError(f"{manifest.model}: {error}") from None
+    return card_of(manifest, max_batch, tables_of(manifest, bundle.read))

@@ -5,6 +5,7 @@ Law: an id has one answer, at most one correction and at most one outcome; a sec
 
 import sqlite3
 from collections.abc import Iterator
+from math import isnan
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,10 +27,15 @@ def insert(db: sqlite3.Connection, r: AnswerRecord) -> None:
     db.execute(
         f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 17})",
         (
-            r.id, r.kind, r.at_ms, r.source, r.why, p.label, p.confidence, _scores_encoder.encode(p.scores), p.model,
+            r.id, r.kind, r.at_ms, r.source, r.why, p.label, _confidence(p), _scores_encoder.encode(p.scores), p.model,
             r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
         ),
     )  # fmt: skip
+
+
+def _confidence(prediction: Prediction) -> float:
+    """SQLite knows no NaN: it would be null, and the row ignored. `why` says that it was none."""
+    return 0.0 if isnan(prediction.confidence) else prediction.confidence
 
 
 def insert_all(db: sqlite3.Connection, records: list[AnswerRecord]) -> None:
@@ -80,8 +86,8 @@ def outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # 
     return None if row is None else (str(row[0]), str(row[1]), int(row[2]))
 
 
-def keep_truth(db: sqlite3.Connection, id: str, truth: int, at_ms: int) -> bool:  # noqa: A002
-    """The label that the user says is true; the last word counts. False if the id has no answer."""
+def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002
+    """The label or value that the user says is true; the last word counts. False if the id has no answer."""
     if db.execute("select 1 from answers where id=? limit 1", (id,)).fetchone() is None:
         return False
     db.execute(
@@ -91,9 +97,9 @@ def keep_truth(db: sqlite3.Connection, id: str, truth: int, at_ms: int) -> bool:
     return True
 
 
-def truth(db: sqlite3.Connection, id: str) -> int | None:  # noqa: A002
+def truth(db: sqlite3.Connection, id: str) -> float | None:  # noqa: A002
     row = db.execute("select truth from feedback where id=?", (id,)).fetchone()
-    return None if row is None else int(row[0])
+    return None if row is None else row[0]  # an integer column of SQLite keeps 87.5 as it is
 
 
 def prune(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_rows: int) -> int:

@@ -160,7 +160,8 @@ def status(
     if as_json:
         print(json.dumps({"url": address.url, **facts}, indent=2))
         return
-    told = update_words.rows(facts.pop("updates")) if "updates" in facts else []
+    told = [("drift", _drift(facts.pop("drift")))] if "drift" in facts else []
+    told += update_words.rows(facts.pop("updates")) if "updates" in facts else []
     _show([*((key, _plain(value)) for key, value in {"address": address.url, **facts}.items()), *told])
 
 
@@ -255,6 +256,13 @@ def _show(rows: Sequence[tuple[str, str]]) -> None:
     for about, text in rows:
         table.add_row(about, Text(text))
     Console().print(table)
+
+
+def _drift(found: dict[str, Any]) -> str:
+    if "since_ms" not in found:
+        return f"none seen in {found['samples']} samples (level {found['level']:g} of 1)"
+    since = datetime.fromtimestamp(found["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
+    return f"alarm since {since}: inputs no longer look like those the model was calibrated on"
 
 
 def _plain(value: object) -> str:

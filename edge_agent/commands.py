@@ -11,6 +11,7 @@ from edge_agent.records import Outcome, Source
 from policies.budget import Spend
 from policies.egress import Egress
 from policies.judge import Permit
+from policies.leakage import Evidence
 from policies.locality import HubSite
 from policies.reasons import Why
 from wire.messages import FieldSpec, Prediction, Reason, Seqs
@@ -50,6 +51,7 @@ class Setup(msgspec.Struct, frozen=True):
     hubs: tuple[HubSite, ...]
     frame_bytes: int
     limits: OutboxLimits = OutboxLimits()
+    evidence: Evidence | None = None  # of what the features give away; None = nothing was measured
 
 
 class Dice(msgspec.Struct, frozen=True, gc=False):

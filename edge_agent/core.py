@@ -29,7 +29,7 @@ from edge_agent.commands import (
 )  # fmt: skip
 from edge_agent.questions import Question, Questions
 from edge_agent.records import Outcome, Source
-from policies import escalation
+from policies import escalation, leakage
 from policies.budget import Spend
 from policies.escalation import Action, Link
 from policies.judge import Permit, Price, judge
@@ -46,7 +46,9 @@ _SEAL_AGAIN = (Reason.KEY_EXPIRED, Reason.CREATED_AHEAD)
 class EdgeCore:
     """One device. Times are seconds on one monotonic clock. Build it, then `restore` what was stored."""
 
-    __slots__ = ("_ask_at", "_day", "_hello_at", "_next_seq", "_open", "_setup", "epoch", "link", "policy", "spend")
+    __slots__ = (
+        "_ask_at", "_cleared", "_day", "_hello_at", "_next_seq", "_open", "_setup", "epoch", "link", "policy", "spend",
+    )  # fmt: skip
 
     def __init__(self, setup: Setup, policy: Policy | None) -> None:
         self.epoch = -1  # until restored nothing can be put on record, so nothing is asked
@@ -54,6 +56,7 @@ class EdgeCore:
         self.spend = Spend(0, 0)
         self.link = Link(up=False)
         self._setup = setup
+        self._cleared = leakage.clear(policy, setup.schema, setup.evidence)
         self._open = Questions()
         self._next_seq = 1
         self._day = 0
@@ -97,7 +100,7 @@ class EdgeCore:
         if len(self._open) + 1 > rows or self._open.bytes + setup.frame_bytes > size:
             return Denied(Why.OUTBOX_FULL)
         price = Price(self.spend, setup.frame_bytes, self._day)
-        return judge(policy, setup.schema, setup.hubs, facts.data_class, price)
+        return judge(policy, setup.schema, setup.hubs, facts.data_class, price, self._cleared)
 
     def _store(self, question: Question, permit: Permit, policy: Policy, now: float, *, audit: bool) -> list[Command]:
         self._next_seq += 1
@@ -235,10 +238,12 @@ class EdgeCore:
     def on_model(self, setup: Setup) -> None:
         """Another model answers from now on. What is open stays as it was sealed, under the model it names."""
         self._setup = setup
+        self._cleared = leakage.clear(self.policy, setup.schema, setup.evidence)
 
     def on_policy(self, policy: Policy | None, now: float) -> list[Command]:
         """Rows judged under another policy are judged again before each is next sent."""
         self.policy = policy
+        self._cleared = leakage.clear(policy, self._setup.schema, self._setup.evidence)
         return self._with_wake(self._flow(now))
 
     def on_day(self, day: int) -> None:
@@ -283,7 +288,7 @@ class EdgeCore:
     def _send(self, question: Question, now: float) -> list[Command]:
         if now >= question.expires:
             return self._finish(question, Outcome.EXPIRED, Why.EXPIRED)
-        denied = denied_now(question, self.policy, self._setup, self._day)
+        denied = denied_now(question, self.policy, self._setup, self._cleared, self._day)
         if denied is not None:
             return self._finish(question, Outcome.DENIED, denied)
         self._open.move(question, State.SENT)

@@ -15,7 +15,7 @@ from edge_agent.commands import Row, State, Store
 from edge_agent.envelope import Binding, Envelopes, Sealed
 from edge_agent.outbox import OutboxRow
 from edge_agent.vault import Kept, Vault, VaultError
-from models.codec import NUMPY_DTYPES
+from models.codec import NUMPY_DTYPES, FeatureCodec
 from models.manifest import Manifest
 from models.runner import Inference
 from policies.locality import HubSite
@@ -23,6 +23,13 @@ from wire import codec
 from wire.messages import Escalation, Prediction
 
 _UNKNOWN = Prediction(-1, 0.0, (), "")
+
+
+class Form(NamedTuple):
+    """In what form a model's questions travel: its manifest, and the codec opened from its files."""
+
+    manifest: Manifest
+    codec: FeatureCodec
 
 
 class Asked(NamedTuple):
@@ -46,21 +53,19 @@ class Memo(NamedTuple):
 class Desk:
     """Owned by the event loop; holds at most `cache_bytes` of sealed questions."""
 
-    def __init__(
-        self, envelopes: Envelopes, vault: Vault, clock: HubClock, manifest: Manifest, cache_bytes: int
-    ) -> None:
+    def __init__(self, envelopes: Envelopes, vault: Vault, clock: HubClock, form: Form, cache_bytes: int) -> None:
         self._envelopes = envelopes
         self._vault = vault
         self._clock = clock
-        self._manifest = manifest
+        self._manifest, self._codec = form
         self._cache_bytes = cache_bytes
         self._cached = 0
         self._frames: OrderedDict[int, bytes] = OrderedDict()
         self._memos: dict[int, Memo] = {}
 
-    def use(self, manifest: Manifest) -> None:
+    def use(self, form: Form) -> None:
         """Questions name this model from now on; stored ones keep theirs."""
-        self._manifest = manifest
+        self._manifest, self._codec = form
 
     def prepare(self, store: Store, asked: Asked, epoch: int, max_age_s: float) -> tuple[OutboxRow, Sealed]:
         """The row and its sealed bytes. LocalError if too big; TransformError or CodecError if it may not leave so."""
@@ -85,7 +90,7 @@ class Desk:
             self._manifest.ref,
             store.permit.policy,
             target.region,
-            transforms.apply(egress, asked.inference, self._manifest.codec),
+            transforms.apply(egress, asked.inference, self._codec),
             store.budget_s,
             store.audit,
             asked.trace,

@@ -153,7 +153,7 @@ class Journal:
         except sqlite3.Error:
             return []  # the stream goes on when the database does
 
-    async def keep_truth(self, id: str, truth: int) -> bool:  # noqa: A002
+    async def keep_truth(self, id: str, truth: float) -> bool:  # noqa: A002
         """False if the id is unknown, or if the disk does not take it."""
         self.flush()
         try:

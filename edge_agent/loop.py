@@ -69,7 +69,7 @@ class Agent:
         manifest = self._model.manifest
         self._core = EdgeCore(setup_of(manifest, sites(identity.hubs), envelopes, settings.outbox), policy)
         self._desk = Desk(
-            envelopes, Vault(identity.payload_key), self._clock, manifest, settings.frames_cache_bytes
+            envelopes, Vault(identity.payload_key), self._clock, self._model.form, settings.frames_cache_bytes
         )  # fmt: skip
         self._journal = Journal(settings, self._db, self._clock, self._counts)
         self._link = Link(identity.device, connect, settings, self._counts)
@@ -155,6 +155,7 @@ class Agent:
         self, sample: Sample, inference: Inference, began: float, done: float
     ) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
         now = self._clock.now()
+        self._model.watch(inference, self._clock)
         dice = Dice(secrets.token_hex(16), random.random(), random.random())  # noqa: S311 - lots, not secrets
         commands = self._core.on_prediction(inference.prediction, self._classes.of(sample.data_class), dice, now)
         first = commands[0]
@@ -184,8 +185,8 @@ class Agent:
         """The newest committed record's event id, 0 if there is none: a stream from there hears only what is new."""
         return await self._journal.last_event()
 
-    async def feedback(self, id: str, truth: int) -> bool:  # noqa: A002 - the product's word
-        """Keep the true label of an answer. False if the id is unknown."""
+    async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002 - the product's word
+        """Keep the true label or value of an answer. False if the id is unknown."""
         return await self._journal.keep_truth(id, truth)
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002 - the product's word
@@ -209,7 +210,7 @@ class Agent:
         self._model = model
         hubs = sites(self._envelopes.hubs.values())
         self._core.on_model(setup_of(model.manifest, hubs, self._envelopes, self._settings.outbox))
-        self._desk.use(model.manifest)
+        self._desk.use(model.form)
         self._hands.introduce(model.refs)
 
     @property
@@ -238,7 +239,7 @@ class Agent:
     def status(self) -> dict[str, Any]:
         """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
         named = (self._identity.device, self._model.manifest.model if self._model.present else "")
-        return report(self._parts, named, self._hands.unrecorded, self._alarms, self._sides)
+        return report(self._parts, named, self._hands.unrecorded, self._alarms, [self._model, *self._sides])
 
     @property
     def counts(self) -> dict[str, int]:

@@ -5,17 +5,25 @@ Law: there may be none, at first or after a revocation; then nothing is guessed 
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
+from typing import Any
 
+from edge_agent.clock import HubClock
 from edge_agent.commands import OutboxLimits, Setup
-from edge_agent.desk import blank
+from edge_agent.desk import Form, blank
 from edge_agent.envelope import Envelopes
 from edge_agent.records import NoModel, Sample
-from models.manifest import Manifest
+from models.chain import digest
+from models.codec import codec_of
+from models.manifest import Kind, Manifest
 from models.runner import Inference, Runner, echo_manifest
 from models.runner import Sample as Values
 from policies import egress
+from policies.drift import Drift, Reference, observe
+from policies.leakage import Evidence
 from policies.locality import HubSite
+from wire.daemon import Log, name
 from wire.messages import ModelRef
 
 _PROBES = 3
@@ -25,6 +33,8 @@ class Absent:
     """Stands where a model will be. Its manifest describes nothing that could be asked."""
 
     manifest = echo_manifest(labels=1, version=0)
+    codec = codec_of(manifest.codec, manifest.features)
+    notes: tuple[str, ...] = ()
 
     def infer_one(self, _: Values) -> Inference:
         raise NoModel
@@ -43,7 +53,13 @@ class Model:
         self.present = runner is not None
         runner = runner or Absent()
         self.manifest = runner.manifest
+        self.form = Form(runner.manifest, runner.codec)
         self.infer_one = runner.infer_one
+        self._notes = runner.notes
+        gate = runner.manifest.gate
+        self._calibrated = Reference(gate.novelty_deciles, gate.confidence_deciles)
+        self._drift = Drift()
+        self._drifting_since_ms = 0
         self._hop_s = hop_s
         self._thread: ThreadPoolExecutor | None = None
 
@@ -51,6 +67,8 @@ class Model:
         """Run it a few times. Call it before the model serves."""
         if not self.present:
             return
+        for note in self._notes:  # its first word is the processor's name; the status has the rest
+            Log().warning("runner_note", about=name(note.split()[0]))
         sample = blank(self.manifest)
         times_s = []
         for _ in range(_PROBES):
@@ -69,6 +87,25 @@ class Model:
     def is_quick(self) -> bool:
         return self._thread is None
 
+    def watch(self, inference: Inference, clock: HubClock) -> None:
+        """One more answer was given. Counts whether samples still look like those the model was calibrated on."""
+        if any(self._calibrated):
+            before = self._drift.alarm
+            self._drift = observe(self._drift, self._calibrated, inference.novelty, inference.prediction.confidence)
+            if self._drift.alarm and not before:
+                self._drifting_since_ms = clock.ms()
+
+    def facts(self) -> dict[str, Any]:
+        """For the status. `drift.level`: from 1 up it is no chance."""
+        facts: dict[str, Any] = {"notes": list(self._notes)} if self._notes else {}
+        if any(self._calibrated):
+            told = {"level": round(self._drift.statistic, 3), "samples": self._drift.samples}
+            facts["drift"] = told | ({"since_ms": self._drifting_since_ms} if self._drift.alarm else {})
+        return facts
+
+    def alarms(self) -> set[str]:
+        return {"drift"} if self._drift.alarm else set()
+
     async def infer_aside(self, sample: Sample) -> Inference:
         """In the model's own thread. SampleError if the sample does not fit."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.infer_one, sample.x)
@@ -80,4 +117,6 @@ class Model:
 
 def setup_of(manifest: Manifest, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
     """What the core has to know of a model."""
-    return Setup((*manifest.features, *egress.DERIVED), hubs, envelopes.frame_bytes(manifest.fixed_bytes), limits)
+    derived = egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
+    evidence = Evidence(manifest.leakage, partial(digest, manifest.cut, manifest.codec))
+    return Setup((*manifest.features, *derived), hubs, envelopes.frame_bytes(manifest.fixed_bytes), limits, evidence)

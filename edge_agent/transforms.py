@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models import codec
-from models.codec import NUMPY_DTYPES
+from models.codec import NUMPY_DTYPES, FeatureCodec
 from models.runner import Inference
-from policies.egress import CONFIDENCE, LOCAL_ANSWER, Egress, FieldPlan
+from policies.egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan
 from policies.policy import TransformKind, TransformSpec
 from wire.messages import Tensor
 
@@ -23,7 +22,7 @@ class TransformError(ValueError):
     """A field cannot be made what the policy says it must be: nothing leaves."""
 
 
-def apply(egress: Egress, inference: Inference, codec_name: str) -> dict[str, Tensor]:
+def apply(egress: Egress, inference: Inference, codec: FeatureCodec) -> dict[str, Tensor]:
     """The tensors that leave, by field name. The model's features pass through its codec; the rest travels plain."""
     tensors: dict[str, Tensor] = {}
     derived = _derived(inference)
@@ -31,16 +30,16 @@ def apply(egress: Egress, inference: Inference, codec_name: str) -> dict[str, Te
         name = plan.spec.name
         source = inference.features if name in inference.features else derived
         values = _transformed(plan, source)
-        tensors[name] = codec.encode(codec_name, values) if source is inference.features else _plain(plan, values)
+        tensors[name] = codec.encode(name, values) if source is inference.features else _plain(plan, values)
     return tensors
 
 
 def _derived(inference: Inference) -> dict[str, Values]:
     prediction = inference.prediction
-    return {
-        LOCAL_ANSWER: np.array([prediction.label], np.int32),
-        CONFIDENCE: np.array([prediction.confidence], np.float32),
-    }
+    confidence = {CONFIDENCE: np.array([prediction.confidence], np.float32)}
+    if prediction.label < 0:  # a regressor's
+        return confidence | {LOCAL_VALUE: np.array(prediction.scores[:1], np.float32)}
+    return confidence | {LOCAL_ANSWER: np.array([prediction.label], np.int32)}
 
 
 def _transformed(plan: FieldPlan, source: Mapping[str, Values]) -> Values:

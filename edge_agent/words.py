@@ -28,6 +28,8 @@ _WHY = {
     Why.DENIED_DATA_CLASS: "the policy does not let samples of this data class leave",
     Why.DENIED_REGION: "the policy allows no region where a hub could serve it",
     Why.DENIED_HUB: "the policy allows none of the hubs this device knows",
+    Why.DENIED_UNMEASURED: "the bundle has no measurement of what its codes, changed as the policy says, give away",
+    Why.DENIED_LEAKAGE: "by the bundle's own measurement the codes give away more than the policy lets",
     Why.DENIED_BUDGET: "the policy's bytes for the day were spent",
     Why.DENIED_TOO_BIG: "the question would have been larger than a message may be",
     Why.DENIED_POLICY_EXPIRED: "the policy had expired; under an expired policy nothing leaves",
@@ -118,16 +120,23 @@ def _correction(record: dict[str, Any], answer: dict[str, Any] | None) -> Line:
     times = record["timings"]
     work = f"{1000 * times['queue_s']:.1f} ms queued, {1000 * times['compute_s']:.1f} ms computed there"
     who = f"by {record['prediction']['model']} at the hub"
-    same = answer is not None and answer["prediction"]["label"] == record["prediction"]["label"]
+    same = answer is not None and _said(answer) == _said(record)
     about, to = ("confirmed", "as") if same else ("corrected", "to")
     return Line(about, f"{to} {_label(record)} {who}, {_when(record['at_ms'])}; {work}")
+
+
+def _said(record: dict[str, Any]) -> str:
+    """The answer itself: a regressor's value, or a label's number."""
+    prediction = record["prediction"]
+    value = prediction["label"] < 0 and len(prediction["scores"])
+    return f"{prediction['scores'][0]:.6g}" if value else str(prediction["label"])
 
 
 def _label(record: dict[str, Any]) -> str:
     prediction = record["prediction"]
     known = record.get("label_name", "")
     named = f" ({known})" if known and known != str(prediction["label"]) else ""
-    return f"{prediction['label']}{named}, confidence {prediction['confidence']:.3f}"
+    return f"{_said(record)}{named}, confidence {prediction['confidence']:.3f}"
 
 
 def _reason(why: str) -> str:

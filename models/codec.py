@@ -1,108 +1,136 @@
-"""The feature codec both sides share: small integer codes in, a `Tensor` for the link out, and back.
+"""The feature codec both sides share: small whole codes in, a `Tensor` for the link out, and back.
 
-Law: `decode` believes nothing it is given and raises `CodecError`, nothing else; both directions need only numpy.
+Law: opened once, from a manifest and its verified files; `decode` believes nothing it is given and raises `CodecError`,
+nothing else. The length of what is sent depends on the feature's shape and tables alone, never on the sample.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from models import codec_ans
+from models.codec_ans import ans_tables
+from models.codec_packs import ANS, CODECS, NUMPY_DTYPES, CodecError, Codes, levels, pack_of, smallest
 from wire.messages import DType, FieldSpec, Tensor
 
-Codes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    from models.manifest import Manifest
 
-NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
-    DType.FP32: np.dtype("<f4"),
-    DType.FP16: np.dtype("<f2"),
-    DType.INT64: np.dtype("<i8"),
-    DType.INT32: np.dtype("<i4"),
-    DType.INT8: np.dtype("i1"),
-    DType.UINT8: np.dtype("u1"),
-    DType.BOOL: np.dtype("?"),
-}
-
-
-class CodecError(ValueError):
-    """These codes, or this tensor, are not what the codec and the field's specification allow."""
-
-
-class _Codec(NamedTuple):
-    top: int  # largest code it can carry
-    size: Callable[[int], int]  # number of codes -> payload bytes
-    pack: Callable[[Codes], bytes]  # flat codes -> payload
-    unpack: Callable[[bytes, int], Codes]  # payload of the right size, number of codes -> flat codes
+__all__ = [
+    "ANS",
+    "CODECS",
+    "NUMPY_DTYPES",
+    "CodecError",
+    "Codes",
+    "FeatureCodec",
+    "ans_tables",
+    "codec_of",
+    "levels",
+    "open_codec",
+    "smallest",
+    "tables_of",
+]
 
 
-def encode(name: str, codes: npt.NDArray[Any]) -> Tensor:
-    """Codes of any shape (uint8) -> a flat UINT8 tensor of `payload_bytes` elements. CodecError if one does not fit."""
-    codec = _codec(name)
-    if codes.dtype != np.uint8:
-        raise CodecError(f"codes are {codes.dtype}, {name} takes uint8")
-    if codes.size and int(codes.max()) > codec.top:
-        raise CodecError(f"code {int(codes.max())} is above {codec.top}, the largest of {name}")
-    data = codec.pack(np.ascontiguousarray(codes).reshape(-1))
-    return Tensor(DType.UINT8, (len(data),), data)
+class _Coder(NamedTuple):
+    """Of one feature, for its number of codes."""
+
+    spec: FieldSpec
+    levels: int
+    size: int  # bytes of the payload
+    pack: Callable[[Codes], bytes]
+    unpack: Callable[[bytes], Codes]
 
 
-def decode(name: str, tensor: Tensor, spec: FieldSpec) -> Codes:
-    """The codes in the specification's shape, each inside its `low..high`. CodecError for anything else."""
-    codec = _codec(name)
+class FeatureCodec:
+    """A codec with its tables, opened for the features of one model. Immutable; threads may share it."""
+
+    def __init__(self, name: str, coders: Mapping[str, _Coder]) -> None:
+        self.name = name
+        self._coders = dict(coders)
+
+    def encode(self, feature: str, codes: npt.NDArray[Any]) -> Tensor:
+        """Codes (uint8, the feature's shape) -> a flat UINT8 tensor. CodecError if one does not fit."""
+        coder = self._coder(feature)
+        if codes.dtype != np.uint8 or codes.shape != coder.spec.shape:
+            raise CodecError(f"{feature}: {codes.dtype} {list(codes.shape)}; it is uint8 {list(coder.spec.shape)}")
+        flat = np.ascontiguousarray(codes).reshape(-1)
+        if int(flat.max()) >= coder.levels:
+            raise CodecError(
+                f"{feature}: code {int(flat.max())} is above {coder.levels - 1}, the largest of {self.name}"
+            )
+        data = coder.pack(flat)
+        return Tensor(DType.UINT8, (len(data),), data)
+
+    def decode(self, feature: str, tensor: Tensor) -> Codes:
+        """The codes in the feature's shape, each inside its `low..high`. CodecError for anything else."""
+        coder = self._coder(feature)
+        spec, size = coder.spec, coder.size
+        if tensor.dtype is not DType.UINT8 or tensor.shape != (size,) or len(tensor.data) != size:
+            got = f"{tensor.dtype} {list(tensor.shape)} of {len(tensor.data)} bytes"
+            raise CodecError(f"{feature}: {got}; {self.name} of {list(spec.shape)} is UINT8 [{size}]")
+        codes = coder.unpack(tensor.data)
+        if not spec.low <= int(codes.min()) <= int(codes.max()) <= spec.high:
+            raise CodecError(f"{feature}: codes {codes.min()}..{codes.max()} outside {spec.low:g}..{spec.high:g}")
+        return codes.reshape(spec.shape)
+
+    def payload_bytes(self, feature: str) -> int:
+        """Bytes on the link of one sample's codes of this feature, before envelope and padding."""
+        return self._coder(feature).size
+
+    @property
+    def total_bytes(self) -> int:
+        """As `payload_bytes`, of all features together."""
+        return sum(coder.size for coder in self._coders.values())
+
+    def _coder(self, feature: str) -> _Coder:
+        try:
+            return self._coders[feature]
+        except KeyError:
+            raise CodecError(f"the model has no feature {feature[:64]!r}") from None
+
+
+def open_codec(manifest: "Manifest", read: Callable[[str], bytes]) -> FeatureCodec:
+    """The codec of a manifest; `read` gives the verified bytes of a file it names. CodecError if tables do not fit."""
+    return codec_of(manifest.codec, manifest.features, tables_of(manifest, read))
+
+
+def tables_of(manifest: "Manifest", read: Callable[[str], bytes]) -> bytes:
+    """The bytes of the codec's tables, b"" if it has none."""
+    return read(manifest.codec_file) if manifest.codec_file else b""
+
+
+def codec_of(name: str, features: Sequence[FieldSpec], tables: bytes = b"") -> FeatureCodec:
+    """As `open_codec`, of the parts. `tables`: of "ans", in the order of the features."""
+    coders = _ans(features, tables) if name == ANS else [_packed(name, spec) for spec in features]
+    return FeatureCodec(name, {coder.spec.name: coder for coder in coders})
+
+
+def _packed(name: str, spec: FieldSpec) -> _Coder:
+    pack = pack_of(name)
     count = math.prod(spec.shape)
-    size = codec.size(count)
-    if tensor.dtype is not DType.UINT8 or tensor.shape != (size,) or len(tensor.data) != size:
-        got = f"{tensor.dtype} {list(tensor.shape)} of {len(tensor.data)} bytes"
-        raise CodecError(f"{spec.name}: {got}; {name} of {list(spec.shape)} is UINT8 [{size}]")
-    codes = codec.unpack(tensor.data, count)
-    if codes.size and not spec.low <= int(codes.min()) <= int(codes.max()) <= spec.high:
-        raise CodecError(f"{spec.name}: codes {codes.min()}..{codes.max()} outside {spec.low:g}..{spec.high:g}")
-    return codes.reshape(spec.shape)
+    return _Coder(spec, pack.levels, pack.size(count), pack.pack, lambda data: pack.unpack(data, count))
 
 
-def payload_bytes(name: str, shape: tuple[int, ...]) -> int:
-    """Bytes on the link of one sample's codes, before envelope and padding."""
-    return _codec(name).size(math.prod(shape))
+def _ans(features: Sequence[FieldSpec], data: bytes) -> list[_Coder]:
+    tables = codec_ans.read_tables(data)
+    if len(tables) != len(features):
+        raise CodecError(f"{len(tables)} tables for {len(features)} features")
+    return [_tabled(spec, table) for spec, table in zip(features, tables, strict=True)]
 
 
-def top(name: str) -> int:
-    """The largest code that the codec carries."""
-    return _codec(name).top
+def _tabled(spec: FieldSpec, table: codec_ans.Table) -> _Coder:
+    positions, count = table.probabilities.shape
+    if positions != math.prod(spec.shape) or spec.high > count - 1:
+        raise CodecError(f"{spec.name}: the table is for {positions} codes of {count} levels")
 
+    def pack(codes: Codes) -> bytes:
+        return codec_ans.encode(codes, table)
 
-def _codec(name: str) -> _Codec:
-    try:
-        return CODECS[name]
-    except (KeyError, TypeError):
-        raise CodecError(f"codec {name!r} is not known here; known: {', '.join(CODECS)}") from None
+    def unpack(payload: bytes) -> Codes:
+        return codec_ans.decode(payload, table)
 
-
-def _pack4(codes: Codes) -> bytes:
-    padded = np.zeros(codes.size + codes.size % 2, np.uint8)
-    padded[: codes.size] = codes
-    return ((padded[0::2] << 4) | padded[1::2]).tobytes()
-
-
-def _unpack4(data: bytes, count: int) -> Codes:
-    packed = np.frombuffer(data, np.uint8)
-    codes = np.empty(2 * packed.size, np.uint8)
-    codes[0::2] = packed >> 4
-    codes[1::2] = packed & 0x0F
-    if codes[count:].any():  # one question has one encoding: a filled spare nibble would be a hidden channel
-        raise CodecError("the spare half of the last byte is not zero")
-    return codes[:count]
-
-
-def _pack8(codes: Codes) -> bytes:
-    return codes.tobytes()
-
-
-def _unpack8(data: bytes, count: int) -> Codes:
-    return np.frombuffer(data, np.uint8, count).copy()
-
-
-CODECS: dict[str, _Codec] = {
-    "pack4": _Codec(15, lambda count: -(-count // 2), _pack4, _unpack4),  # two codes a byte, the first one high
-    "raw8": _Codec(255, lambda count: count, _pack8, _unpack8),
-}
+    return _Coder(spec, count, table.capped_bytes, pack, unpack)

@@ -1,32 +1,37 @@
-"""`skerry models`: look into a bundle, verify it, make the demo's.
+"""`skerry models`: forge a bundle, look into one, verify it, compare two, calibrate and measure one, make the demo's.
 
 Law: nothing here changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check says
 no).
 """
 
-import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from models import compare as side_by_side
 from models.bundle import Bundle, BundleError, open_bundle
-from models.codec import NUMPY_DTYPES, payload_bytes
+from models.calibrate_command import calibrate
 from models.firstload import FirstLoad, Golden, first_load
 from models.fit import judge_target, this_host
-from models.manifest import Calibration, InputSpec, Leakage, Manifest
+from models.forge_command import forge, stages
+from models.manifest import Calibration, InputSpec, Leakage, Manifest, Metric
 from models.trust import Refusal
 from wire.exits import Exit, Stop
 
+T = TypeVar("T")
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+app.command()(forge)
+app.command()(calibrate)
 
 
 @app.command()
@@ -71,6 +76,24 @@ def verify(
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
+@app.command()
+def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
+    """Two bundles side by side: figures, sizes, digests, and what a device that runs the first would have to fetch."""
+    bundles = _open(one), _open(other)
+    rows = _told(side_by_side.differences, *bundles)
+    changed = side_by_side.changed_files(*bundles)
+    if as_json:
+        both = [_facts(bundle) for bundle in bundles]
+        Console().print_json(data={"bundles": both, "differs": [r[0] for r in rows if r[3]], "changed_files": changed})
+        return
+    table = Table("", *(bundle.manifest.model for bundle in bundles), box=None)
+    for name, left, right, differs in rows:
+        table.add_row(Text(name, style="bold"), Text(left), Text(right, style="yellow" if differs else ""))
+    Console().print(table)
+    word = f"changed files: {', '.join(f'{name} {size:,} B' for name, size in changed.items()) or 'none'}"
+    Console().print(word, markup=False, highlight=False)
+
+
 @app.command("demo-bundle")
 def demo_bundle(
     out: Annotated[Path, typer.Argument(help="Folder that shall become the bundle.", show_default=False)],
@@ -80,11 +103,9 @@ def demo_bundle(
     """Train, quantise, calibrate and bundle the demo's model (scikit-learn's handwritten digits), in a few seconds."""
     from models.forge.demo import forge_demo  # noqa: PLC0415 - only this command needs the forge
 
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("training", total=1.0)
-            made = forge_demo(out, lambda stage, share: bar.update(task, description=stage, completed=share))
+        with stages() as tell:
+            made = forge_demo(out, tell)
     except OSError as error:
         raise Stop(Exit.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
     inspect(made.path, as_json=as_json)
@@ -98,10 +119,15 @@ def _open(path: Path) -> Bundle:
 
 
 def _build_hub(bundle: Bundle) -> None:
-    from models.zoo import build_tail  # noqa: PLC0415 - torch only on request
+    from models.graph_hub import open_hub  # noqa: PLC0415 - torch only on request
 
+    _told(open_hub, bundle)
+
+
+def _told(task: Callable[..., T], *bundles: Bundle) -> T:
+    """Stop, in one line, where a bundle that is intact still makes no sense."""
     try:
-        build_tail(bundle.manifest, bundle.read(bundle.manifest.hub.file))
+        return task(*bundles)
     except BundleError as error:
         raise Stop(Exit.MODEL, str(error)) from None
 
@@ -133,34 +159,16 @@ def _say(bundle: Bundle, found: FirstLoad, golden: Golden) -> None:
 
 def _facts(bundle: Bundle) -> dict[str, Any]:
     """Manifest, sizes and the forge's report as plain values."""
-    manifest = bundle.manifest
-    return {
-        "path": str(bundle.path),
-        "digest": bundle.digest,
-        "payload_bytes": _payload(manifest),
-        "raw_bytes": math.prod(manifest.input.shape) * NUMPY_DTYPES[manifest.input.dtype].itemsize,
-        "file_bytes": {name: len(bundle.read(name)) for name in manifest.files},
-        "manifest": msgspec.to_builtins(manifest),
-        "forge": _report(bundle),
-    }
-
-
-def _report(bundle: Bundle) -> Any:
-    """The forge's report is not verified and may be absent; nothing depends on it."""
-    try:
-        return msgspec.json.decode(bundle.report) if bundle.report else {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-
-
-def _payload(manifest: Manifest) -> int:
-    return sum(payload_bytes(manifest.codec, feature.shape) for feature in manifest.features)
+    return _told(side_by_side.facts, bundle)
 
 
 def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
     manifest = bundle.manifest
     rows = [
-        ("model", f"{manifest.model}, {manifest.kind} of {len(manifest.labels)} labels"),
+        (
+            "model",
+            f"{manifest.model}, {manifest.kind}" + (f" of {len(manifest.labels)} labels" if manifest.labels else ""),
+        ),
         ("digest", bundle.digest),
         ("input", _input(manifest.input)),
         *(
@@ -168,11 +176,16 @@ def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
             for f in manifest.features
         ),
         ("leaves", f"{facts['payload_bytes']} B of codes ({manifest.codec}) for {facts['raw_bytes']} B raw"),
-        ("question", f"{manifest.fixed_bytes} B before sealing, whatever the sample"),
+        ("cut", manifest.cut),
+        ("question", f"{manifest.fixed_bytes} B, {facts['sealed_bytes']} B sealed, whatever the sample"),
         ("edge", f"{manifest.target.precision} for {manifest.target.runtime} on {manifest.target.machine}"),
-        ("hub", manifest.hub.architecture),
-        *_figures(manifest.calibration, manifest.temperature),
+        (
+            "hub",
+            f"{len(manifest.hub.weights)} file(s) of weights, {len(manifest.parallel.stages)} stages of a pipeline",
+        ),
+        *_figures(manifest),
         *(("leakage", _leak(row)) for row in manifest.leakage),
+        ("made of", f"{manifest.provenance.model or 'a model given in Python'}, seed {manifest.provenance.seed}"),
         *((name, f"{size:,} B") for name, size in facts["file_bytes"].items()),
     ]
     return rows + _timings(facts["forge"])
@@ -182,18 +195,36 @@ def _input(spec: InputSpec) -> str:
     return f"{spec.name} {spec.dtype} {list(spec.shape)} {spec.low:g}..{spec.high:g}"
 
 
-def _figures(c: Calibration, temperature: float) -> list[tuple[str, str]]:
+def _figures(m: Manifest) -> list[tuple[str, str]]:
+    c = m.calibration
+    damaged = f", {c.corrupted:.0%} of them damaged on purpose" if c.corrupted else ""
     return [
-        ("accuracy", f"edge {c.edge_accuracy:.1%}, pair {c.pair_accuracy:.1%}, hub alone {c.hub_accuracy:.1%}"),
-        ("measured on", f"{c.samples} held-out samples, {c.corrupted:.0%} of them damaged on purpose"),
+        _quality(c),
+        ("measured on", f"{c.samples} held-out samples{damaged}"),
         ("asked", f"{c.asked:.1%} at threshold {c.threshold:g}"),
-        ("calibration", f"error {c.ece_before:.3f} -> {c.ece_after:.3f} at temperature {temperature:g}"),
+        ("calibration", f"error {c.ece_before:.3f} -> {c.ece_after:.3f} at temperature {m.temperature:g}"),
+        ("sure", _gate(m)),
+        *([("guarantee", side_by_side.promise(m))] if m.guarantee else []),
     ]
 
 
+def _gate(m: Manifest) -> str:
+    confidence = "a learned gate" if m.gate.confidence_output else "the largest probability"
+    if m.gate.tolerance and not m.gate.confidence_output:
+        confidence = f"P(error <= {m.gate.tolerance:g})"
+    return confidence + (", and a score of novelty" if m.gate.novelty_output else "")
+
+
+def _quality(c: Calibration) -> tuple[str, str]:
+    form = ".1%" if c.metric == Metric.ACCURACY else ".4g"
+    named = {"edge": c.edge, "pair": c.pair, "hub alone": c.hub, "best gate": c.oracle}
+    return c.metric, ", ".join(f"{name} {figure:{form}}" for name, figure in named.items())
+
+
 def _leak(row: Leakage) -> str:
-    scale = f"label alone {row.floor:.2f}, raw sample {row.ceiling:.2f}"
-    return f"{row.probe}: {row.metric} {row.score:.2f} ({scale}; {row.pairs} pairs)"
+    what = f"{row.kind} of {row.subject}" if row.subject else row.kind
+    scale = f"at most {row.upper95:.2f}; without features {row.floor:.2f}, raw sample {row.ceiling:.2f}"
+    return f"{what} by {row.attack}: {row.metric} {row.score:.2f} ({scale}; {row.pairs} pairs)"
 
 
 def _timings(report: Any) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from models.bundle import Bundle
+from models.codec import tables_of
 from models.manifest import EDGE_FILE, encode_manifest
 from models.trust import Failure
 
@@ -115,6 +116,7 @@ class Handed(NamedTuple):
     manifest: bytes
     edge: bytes
     golden: bytes
+    tables: bytes  # of the codec; often none
 
 
 def first_load(bundle: Bundle, limits: Limits | None = None) -> FirstLoad:
@@ -124,7 +126,12 @@ def first_load(bundle: Bundle, limits: Limits | None = None) -> FirstLoad:
     """
     limits = limits or Limits()
     manifest = bundle.manifest
-    handed = Handed(encode_manifest(manifest), bundle.read(EDGE_FILE), bundle.read(manifest.golden))
+    handed = Handed(
+        encode_manifest(manifest),
+        bundle.read(EDGE_FILE),
+        bundle.read(manifest.golden),
+        tables_of(manifest, bundle.read),
+    )
     with _sealed(handed) as file:
         found = _run(file, limits)
     if found.passed and found.edge != manifest.files[EDGE_FILE]:

@@ -186,9 +186,7 @@ class Keyring:
         signed.setdefault(role, {})[str(version)] = sha256(payload).hexdigest()
         write_private(self._claims, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
 
-    def check_claim(
-        self, role: str, version: int, payload: bytes, *, again: bool = False
-    ) -> dict[str, dict[str, str]]:
+    def check_claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> dict[str, dict[str, str]]:
         """All claims so far. Stop(CHECK_FAILED) if other content was claimed under this number, unless `again`."""
         signed: dict[str, dict[str, str]] = json.loads(read_file(self._claims)) if self._claims.exists() else {}
         before = signed.get(role, {}).get(str(version))

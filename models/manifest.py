@@ -9,20 +9,56 @@ from enum import StrEnum
 
 import msgspec
 
-from models.codec import CODECS, NUMPY_DTYPES, top
+from models.codec_packs import ANS, CODECS, NUMPY_DTYPES, levels
+from models.figures import (
+    Calibration,
+    Gate,
+    Guarantee,
+    Leakage,
+    LeakKind,
+    Metric,
+    calibration_fits,
+    gate_fits,
+    guarantee_fits,
+    leakage_fits,
+)
 from wire.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
 from wire.messages import DType, FieldSpec, ModelRef
 
-FORMAT = 1
+__all__ = [
+    "Calibration",
+    "Gate",
+    "Guarantee",
+    "HubModel",
+    "InputSpec",
+    "Kind",
+    "LeakKind",
+    "Leakage",
+    "Manifest",
+    "Metric",
+    "ParallelPlan",
+    "Precision",
+    "Provenance",
+    "Stage",
+    "Target",
+    "check_manifest",
+    "decode_manifest",
+    "encode_manifest",
+]
+
+FORMAT = 2
 MANIFEST_FILE = "manifest.json"
 EDGE_FILE = "edge.onnx"
 HUB_FILE = "hub.safetensors"
+HUB_GRAPH_FILE = "hub.json"
+CODEC_FILE = "codec.bin"
 GOLDEN_FILE = "golden.npz"
 MAX_ELEMENTS = 2**24  # of one sample or one field: 64 MiB of float32
 MAX_LABELS = 100_000
+MAX_ROWS = 1000  # of leakage, of stages
 FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")  # one level, no leading dot: it cannot leave the folder
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
-_ARCHITECTURE = re.compile(r"[a-z0-9_]+(?:/[a-z0-9_]+)*")
+_PROVIDER = re.compile(r"[A-Za-z]{1,40}ExecutionProvider")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -45,55 +81,56 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: float
 
 
-class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Held-out figures as shares in 0..1, all on the same samples, of which `corrupted` were damaged on purpose.
+class Precision(StrEnum):
+    """Arithmetic of the edge graph. `int8-weights`: only the weights are small; they are widened when it loads."""
 
-    `ece_*`: expected calibration error of the edge before and after temperature scaling (Guo et al. 2017).
-    `threshold`: ask the hub below this confidence; it was chosen on a calibration split, never on the held-out samples.
-    `asked`: share of held-out samples below it. `pair_accuracy`: the edge where it is sure, the hub's tail elsewhere.
-    """
-
-    samples: int
-    corrupted: float
-    ece_before: float
-    ece_after: float
-    edge_accuracy: float
-    pair_accuracy: float
-    hub_accuracy: float
-    threshold: float
-    asked: float
-
-
-class Leakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measurement of what the forwarded features give away, valid for exactly one chain of cut, codec, transforms.
-
-    `chain` is the digest of that chain. `score` is the probe's success; `floor` the same figure for a guesser that
-    sees the label alone; `ceiling` for one that sees the raw sample.
-    """
-
-    chain: str
-    probe: str
-    metric: str
-    pairs: int
-    score: float
-    floor: float
-    ceiling: float
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+    INT8_DYNAMIC = "int8-dynamic"
+    INT8_WEIGHTS = "int8-weights"
 
 
 class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`architecture` names a builder in the hub's registry; only names found there are ever built."""
+    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights they name."""
 
-    architecture: str
-    file: str
+    graph: str = HUB_GRAPH_FILE
+    weights: tuple[str, ...] = (HUB_FILE,)
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A stretch of the tail that a machine of its own may run. `output_shape` has no batch axis."""
+
+    name: str
+    weight_bytes: int
+    output_shape: tuple[int, ...]
+
+
+class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the tail may be cut into a pipeline, in order; none if it is one piece."""
+
+    stages: tuple[Stage, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the edge graph was made for: `precision` is `int8` or `float32`, `machine` the kind of processor."""
+    """What the edge graph was made for. `providers`: of ONNX Runtime, the preferred one first; the CPU always can."""
 
     runtime: str
     opset: int
-    precision: str
+    precision: Precision
     machine: str
+    providers: tuple[str, ...] = ()
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What it was made from. `model`: `pkg:function`; digests: SHA-256 of data and weights; `forge`: its edition."""
+
+    model: str = ""
+    data_digest: str = ""
+    weights_digest: str = ""
+    seed: int = 0
+    torch: str = ""
+    forge: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -104,16 +141,23 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     version: int
     kind: Kind
     labels: tuple[str, ...]
+    outputs: int  # logits of the hub's half: one a label, or the values of a regressor
     input: InputSpec
     features: tuple[FieldSpec, ...]
     cut: str
     codec: str
+    codec_file: str = ""  # tables of a codec that has some
     fixed_bytes: int
     temperature: float
+    hub_temperature: float = 1.0
+    gate: Gate = Gate()
     calibration: Calibration
+    guarantee: Guarantee | None = None
     leakage: tuple[Leakage, ...] = ()
-    hub: HubModel
+    hub: HubModel = HubModel()
+    parallel: ParallelPlan = ParallelPlan()
     target: Target
+    provenance: Provenance = Provenance()
     golden: str = GOLDEN_FILE
     files: dict[str, str] = msgspec.field(default_factory=dict)  # name -> SHA-256 in hex
 
@@ -146,13 +190,18 @@ def decode_manifest(data: bytes) -> Manifest:
     try:
         found = _format_decoder.decode(data).format
         if found != FORMAT:
-            hint = "made by a newer version: update this installation" if found > FORMAT else "not a format of ours"
-            raise BundleError(f"{MANIFEST_FILE}: format {found}, this version reads {FORMAT} ({hint})")
+            raise BundleError(f"{MANIFEST_FILE}: format {found}, this version reads {FORMAT} ({_hint(found)})")
         manifest = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"{MANIFEST_FILE}: {error}") from None
     check_manifest(manifest)
     return manifest
+
+
+def _hint(found: int) -> str:
+    if found > FORMAT:
+        return "made by a newer version: update this installation"
+    return "made by an older version: forge it again" if found >= 1 else "not a format of ours"
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -169,23 +218,34 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("name", bool(_NAME.fullmatch(m.name))),
         ("version", m.version >= 1),
         ("labels", _labels_fit(m)),
+        ("outputs", m.outputs == len(m.labels) if m.kind is Kind.CLASSIFIER else 0 < m.outputs <= MAX_LABELS),
         ("input", _range_fits(m.input.low, m.input.high) and _shape_fits(m.input.shape) and bool(m.input.name)),
         ("features", 0 < len(m.features) == len({f.name for f in m.features})),
         ("cut", bool(_NAME.fullmatch(m.cut))),
         ("codec", m.codec in CODECS),
+        ("codec_file", bool(FILE_NAME.fullmatch(m.codec_file)) if m.codec == ANS else not m.codec_file),
         ("fixed_bytes", 0 < m.fixed_bytes <= MAX_FRAME_BYTES and m.fixed_bytes % SIZE_CLASS_BYTES == 0),
         ("temperature", math.isfinite(m.temperature) and m.temperature > 0),
-        ("calibration", _calibration_fits(m.calibration)),
-        ("leakage", all(math.isfinite(v) for row in m.leakage for v in (row.score, row.floor, row.ceiling))),
-        ("hub.architecture", bool(_ARCHITECTURE.fullmatch(m.hub.architecture))),
+        ("hub_temperature", math.isfinite(m.hub_temperature) and m.hub_temperature > 0),
+        ("gate", gate_fits(m.gate, regressor=m.kind is Kind.REGRESSOR)),
+        ("calibration", calibration_fits(m.calibration)),
+        ("guarantee", m.guarantee is None or guarantee_fits(m.guarantee)),
+        ("leakage", len(m.leakage) <= MAX_ROWS and all(map(leakage_fits, m.leakage))),
+        ("hub", 0 < len(m.hub.weights) == len({*m.hub.weights, m.hub.graph}) - 1),
+        ("parallel", len(m.parallel.stages) <= MAX_ROWS and all(map(_stage_fits, m.parallel.stages))),
+        ("target", m.target.precision in set(Precision) and all(map(_PROVIDER.fullmatch, m.target.providers))),
         ("files", all(_file_fits(name, digest) for name, digest in m.files.items())),
-        ("files: edge, hub or golden", {EDGE_FILE, m.hub.file, m.golden} <= m.files.keys()),
+        ("files: edge, hub, codec or golden", _needed(m) <= m.files.keys()),
     )
+
+
+def _needed(m: Manifest) -> set[str]:
+    return {EDGE_FILE, m.golden, m.hub.graph, *m.hub.weights, *((m.codec_file,) if m.codec_file else ())}
 
 
 def _labels_fit(m: Manifest) -> bool:
     unique = len(set(m.labels)) == len(m.labels) <= MAX_LABELS
-    return unique and (len(m.labels) >= 2 if m.kind is Kind.CLASSIFIER else True)
+    return unique and (len(m.labels) >= 2 if m.kind is Kind.CLASSIFIER else not m.labels)
 
 
 def _shape_fits(shape: tuple[int, ...]) -> bool:
@@ -196,9 +256,8 @@ def _range_fits(low: float, high: float) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low < high
 
 
-def _calibration_fits(c: Calibration) -> bool:
-    shares = (c.corrupted, c.ece_before, c.ece_after, c.edge_accuracy, c.pair_accuracy, c.hub_accuracy, c.threshold)
-    return c.samples >= 0 and all(0 <= share <= 1 for share in (*shares, c.asked))
+def _stage_fits(stage: Stage) -> bool:
+    return bool(_NAME.fullmatch(stage.name)) and stage.weight_bytes >= 0 and _shape_fits(stage.output_shape)
 
 
 def _file_fits(name: str, digest: str) -> bool:
@@ -209,5 +268,5 @@ def _check_feature(feature: FieldSpec, codec: str) -> None:
     fits = bool(_NAME.fullmatch(feature.name)) and feature.dtype in NUMPY_DTYPES and _shape_fits(feature.shape)
     if not fits or not _range_fits(feature.low, feature.high):
         raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is impossible")
-    if feature.dtype is not DType.UINT8 or feature.low < 0 or feature.high > top(codec):
+    if feature.dtype is not DType.UINT8 or feature.low < 0 or feature.high >= levels(codec):
         raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is not what codec {codec} carries (UINT8 codes)")

@@ -10,8 +10,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.codec import NUMPY_DTYPES
-from models.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, Calibration, HubModel, InputSpec, Kind, Manifest, Target
+from models.chain import Field, digest
+from models.codec import NUMPY_DTYPES, FeatureCodec, codec_of
+from models.figures import Leakage, LeakKind
+from models.manifest import (
+    EDGE_FILE,
+    GOLDEN_FILE,
+    HUB_FILE,
+    HUB_GRAPH_FILE,
+    Calibration,
+    InputSpec,
+    Kind,
+    Manifest,
+    Metric,
+    Precision,
+    Target,
+)
 from wire.messages import DType, FieldSpec, Level, Prediction
 
 Sample = npt.NDArray[Any]
@@ -22,10 +36,14 @@ class SampleError(ValueError):
 
 
 class Inference(msgspec.Struct, frozen=True, gc=False):
-    """What one sample gave: the local answer, and per feature its codes in the manifest's shape."""
+    """What one sample gave: the local answer, and per feature its codes in the manifest's shape.
+
+    `novelty`: share of calibration samples that look more usual, 0..1; -1 if the model does not say.
+    """
 
     prediction: Prediction
     features: dict[str, npt.NDArray[np.uint8]]
+    novelty: float = -1.0
 
 
 class Runner(Protocol):
@@ -33,6 +51,16 @@ class Runner(Protocol):
 
     @property
     def manifest(self) -> Manifest: ...
+
+    @property
+    def codec(self) -> FeatureCodec:
+        """How its features travel."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of how it runs here; none if it runs as it was made to."""
+        ...
 
     def infer(self, batch: Sample) -> list[Inference]:
         """One `Inference` per sample, in order. SampleError if any sample is unfit."""
@@ -81,6 +109,8 @@ class EchoRunner:
 
     def __init__(self, labels: int = 10, version: int = 1) -> None:
         self.manifest = echo_manifest(labels, version)
+        self.codec = codec_of(self.manifest.codec, self.manifest.features)
+        self.notes: tuple[str, ...] = ()
         self.closed = False
 
     def infer(self, batch: Sample) -> list[Inference]:
@@ -100,19 +130,23 @@ class EchoRunner:
 
 def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
     """The manifest of `EchoRunner`: `labels` scores in, the same scores and their 4-bit codes out."""
+    codes = FieldSpec("features", DType.UINT8, (labels,), 0.0, 15.0, Level.P2, "features")
+    known = digest("echo", "pack4", (Field(codes),))
     return Manifest(
         name="echo",
         version=version,
         kind=Kind.CLASSIFIER,
         labels=tuple(str(i) for i in range(labels)),
+        outputs=labels,
         input=InputSpec("scores", DType.FP32, (labels,), 0.0, 1.0),
-        features=(FieldSpec("features", DType.UINT8, (labels,), 0.0, 15.0, Level.P2, "features"),),
+        features=(codes,),
         cut="echo",
         codec="pack4",
         fixed_bytes=512,
         temperature=1.0,
-        calibration=Calibration(0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.8, 0.0),
-        hub=HubModel("zoo/echo", HUB_FILE),
-        target=Target("none", 0, "float32", "any"),
-        files=dict.fromkeys((EDGE_FILE, HUB_FILE, GOLDEN_FILE), "0" * 64),
+        calibration=Calibration(Metric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
+        # the codes are the sample: they give all of it away
+        leakage=(Leakage(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),
+        target=Target("none", 0, Precision.FLOAT32, "any"),
+        files=dict.fromkeys((EDGE_FILE, HUB_FILE, HUB_GRAPH_FILE, GOLDEN_FILE), "0" * 64),
     )

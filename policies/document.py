@@ -24,7 +24,17 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from policies.policy import HARD_CEILING, FieldRule, Mode, Policy, PolicyError, TransformKind, TransformSpec, day_of
+from policies.policy import (
+    HARD_CEILING,
+    FieldRule,
+    Mode,
+    Policy,
+    PolicyError,
+    Privacy,
+    TransformKind,
+    TransformSpec,
+    day_of,
+)
 from wire.messages import Level
 
 __all__ = ["Document", "Mode", "Policy", "PolicyError", "parse"]
@@ -189,6 +199,23 @@ class Budget(_Closed):
     max_open: Count = 1000  # questions in the outbox without an outcome; narrower: lower
 
 
+class Leakage(_Closed):
+    """How much the codes may give away, by the measurements in the bundle (upper end of their 95 % interval)."""
+
+    max_leakage: Share | None = None  # success of the reconstruction attack; narrower: lower
+    metric: Literal["ssim", "explained_variance", "token_f1"] | None = None  # which figure; left out = any of them
+    max_attribute_advantage: Share | None = None  # of guessing a sensitive column, above chance; narrower: lower
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        if self.metric is not None and self.max_leakage is None:
+            raise ValueError(f"metric {self.metric!r} limits nothing without max_leakage")
+        return self
+
+    def compile(self) -> Privacy:
+        return Privacy(self.max_leakage, self.metric or "", self.max_attribute_advantage)
+
+
 class Document(_Closed):
     """A whole policy."""
 
@@ -200,10 +227,13 @@ class Document(_Closed):
     egress: Egress
     locality: Locality
     budget: Budget
+    privacy: Leakage | None = None  # left out = measured is enough
 
     def canonical(self) -> bytes:
         """What the hash is taken of: the values alone, so that comments and layout change nothing."""
         values = self.model_dump(mode="json", by_alias=True)
+        if self.privacy is None:
+            del values["privacy"]  # so that a document of before this key keeps its hash
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def compile(self) -> Policy:
@@ -225,6 +255,7 @@ class Document(_Closed):
             bytes_per_day=self.budget.bytes_per_day,
             expires=self.expires,
             expires_day=None if self.expires is None else day_of(self.expires),
+            privacy=Privacy() if self.privacy is None else self.privacy.compile(),
         )
 
 

@@ -8,16 +8,19 @@ from policies.policy import HARD_CEILING, FieldRule, Policy, TransformSpec
 from policies.reasons import FAULTS, Denied, Why
 from wire.messages import DType, FieldSpec, Level
 
+_MOST = 3.4028234663852886e38  # the largest number in single precision
 LOCAL_ANSWER = "local_answer"
+LOCAL_VALUE = "local_value"
 CONFIDENCE = "confidence"
 # What the device itself derives. Unlisted, these stay behind and the rest may go; a feature of the model is needed
 # by the hub, so an unlisted one denies the whole question.
-OPTIONAL = frozenset({LOCAL_ANSWER, CONFIDENCE})
+OPTIONAL = frozenset({LOCAL_ANSWER, LOCAL_VALUE, CONFIDENCE})
 
-# How the two travel and how they are labelled, on both sides of the link.
+# How these travel and how they are labelled, on both sides of the link. A regressor answers with a value.
 DERIVED = (
     FieldSpec(LOCAL_ANSWER, DType.INT32, (1,), -1, 2**31 - 1, Level.P2, "answer"),
     FieldSpec(CONFIDENCE, DType.FP32, (1,), 0.0, 1.0, Level.P1, "confidence"),
+    FieldSpec(LOCAL_VALUE, DType.FP32, (1,), -_MOST, _MOST, Level.P2, "answer"),
 )
 
 
@@ -30,6 +33,12 @@ _ITEM_BYTES = {
     DType.UINT8: 1,
     DType.BOOL: 1,
 }
+
+
+def derived(*, regressor: bool) -> tuple[FieldSpec, ...]:
+    """Those of `DERIVED` that a model of this kind gives rise to."""
+    absent = LOCAL_ANSWER if regressor else LOCAL_VALUE
+    return tuple(spec for spec in DERIVED if spec.name != absent)
 
 
 class FieldPlan(msgspec.Struct, frozen=True):

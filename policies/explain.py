@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from policies import budget, egress, escalation, locality
+from policies import budget, egress, escalation, leakage, locality
 from policies.budget import Spend
 from policies.egress import OPTIONAL, Egress
 from policies.escalation import Action, Decision, Link
@@ -33,10 +33,25 @@ class SampleField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     category: str = ""
 
 
+class SampleLeakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the bundle for exactly the chain that the policy makes, as a person writes it down."""
+
+    kind: str
+    metric: str
+    upper95: float
+    subject: str = ""
+
+    @property
+    def chain(self) -> str:
+        """Of no name: what a person writes here is about this sample's chain."""
+        return ""
+
+
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of one sample and of the device at that moment.
 
     `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
+    `leakage` left out = the bundle is measured for this policy, and within its limits.
     """
 
     confidence: float
@@ -48,6 +63,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audit_dice: float = 1.0
     size_bytes: int = 1024
     spent_bytes: int = 0
+    leakage: tuple[SampleLeakage, ...] | None = None
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -135,9 +151,18 @@ def _chain(policy: Policy, schema: tuple[FieldSpec, ...], facts: Facts, day: int
     yield _step("locality", allowed, f"may be answered by {words}")
     out = egress.decide(policy, schema, facts.data_class)
     yield _step("egress", out, "" if isinstance(out, Denied) else _egress_words(facts.data_class, schema, out))
+    leaks = _leaks(policy, out, facts.leakage)
+    yield _step("leakage", leaks, "measured for exactly this, and within the policy's limits")
     total = budget.charge(policy, Spend(day, facts.spent_bytes), facts.size_bytes, day)
     spent = 0 if isinstance(total, Denied) else total.bytes
     yield _step("budget", total, f"{facts.size_bytes} bytes: {spent} of {policy.bytes_per_day} today")
+
+
+def _leaks(policy: Policy, out: Egress | Denied, rows: tuple[SampleLeakage, ...] | None) -> Denied | None:
+    if rows is None or isinstance(out, Denied):
+        return None
+    specs = tuple(plan.spec for plan in out.fields)
+    return leakage.clear(policy, specs, leakage.Evidence(rows, lambda _: "")).denied
 
 
 def _step(decision: str, verdict: object, words: str) -> tuple[Step, bool]:
@@ -197,6 +222,9 @@ def summary(policy: Policy) -> list[str]:
         for each in policy.fields.values()
     ]
     classes = [name for name, leaves in policy.data_classes.items() if leaves]
+    privacy = policy.privacy
+    limits = {"max_leakage": privacy.max_leakage, "max_attribute_advantage": privacy.max_attribute_advantage}
+    stated = ", ".join(f"{key} {limit:g}" for key, limit in limits.items() if limit is not None)
     return [
         f"{policy.name}@{policy.version} ({policy.hash})"
         + (f", valid until {policy.expires}" if policy.expires else ""),
@@ -204,6 +232,7 @@ def summary(policy: Policy) -> list[str]:
         f"may leave: {'; '.join(fields) or 'nothing'}; nothing above {policy.ceiling.name}",
         f"of data classes: {', '.join(classes) or 'none'}",
         f"to hubs: {', '.join(policy.hubs) or 'none'}; in regions: {', '.join(policy.regions) or 'none'}",
+        f"only if measured for leakage{f', within {stated}' if stated else ''}",
         f"at most {policy.bytes_per_day} bytes a day, {policy.max_open} open questions",
     ]
 

@@ -1,12 +1,13 @@
-"""May this question leave, to whom, and at what price? Locality, egress and budget in one word; any error denies."""
+"""May this question leave, to whom, and at what price? Locality, egress, leakage, budget in one word; errors deny."""
 
 from collections.abc import Mapping
 
 import msgspec
 
-from policies import budget, egress, locality
+from policies import budget, egress, leakage, locality
 from policies.budget import Spend
 from policies.egress import Egress, FieldPlan
+from policies.leakage import Cleared
 from policies.locality import HubSite
 from policies.policy import ASKING, Mode, Policy
 from policies.reasons import FAULTS, Denied, Why
@@ -39,10 +40,15 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     day: int
 
 
-def judge(
-    policy: Policy | None, schema: tuple[FieldSpec, ...], hubs: tuple[HubSite, ...], data_class: str, price: Price
+def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
+    policy: Policy | None,
+    schema: tuple[FieldSpec, ...],
+    hubs: tuple[HubSite, ...],
+    data_class: str,
+    price: Price,
+    cleared: Cleared,
 ) -> Permit | Denied:
-    """A permit only if hub, fields and budget all allow it. Any failure inside is a denial."""
+    """A permit only if hub, fields, leakage (`leakage.clear`) and budget all allow it. Any failure is a denial."""
     try:
         denied = in_force(policy, price.day)
         if denied or policy is None:
@@ -53,6 +59,9 @@ def judge(
         out = egress.decide(policy, schema, data_class)
         if isinstance(out, Denied):
             return out
+        leaks = leakage.decide(policy, cleared)
+        if leaks:
+            return leaks
         total = budget.charge(policy, price.spend, price.size_bytes, price.day)
         if isinstance(total, Denied):
             return total
@@ -82,8 +91,13 @@ def _key(plan: FieldPlan) -> tuple[FieldSpec, bytes]:
     return plan.spec, msgspec.msgpack.encode(plan.transforms)
 
 
-def recheck(
-    policies: Mapping[str, Policy], schema: tuple[FieldSpec, ...], question: Escalation, site: HubSite, day: int
+def recheck(  # noqa: PLR0917
+    policies: Mapping[str, Policy],
+    schema: tuple[FieldSpec, ...],
+    question: Escalation,
+    site: HubSite,
+    day: int,
+    cleared: Cleared,
 ) -> Denied | None:
     """Hub side, before anything is stored: None if the policy that the question names lets these fields come here."""
     try:
@@ -96,7 +110,7 @@ def recheck(
         allowed = locality.decide(policy, (site,))
         if isinstance(allowed, Denied):
             return allowed
-        return _fields_denied(policy, schema, question.fields)
+        return _fields_denied(policy, schema, question.fields) or leakage.decide(policy, cleared)
     except FAULTS as error:
         return Denied(Why.DENIED_POLICY_ERROR, f"recheck: {type(error).__name__}")
 

@@ -48,6 +48,17 @@ class FieldRule(msgspec.Struct, frozen=True):
     transforms: tuple[TransformSpec, ...]
 
 
+class Privacy(msgspec.Struct, frozen=True, gc=False):
+    """Limits on what the codes may give away, each for the upper end of a 95 % interval; None = no limit.
+
+    `metric`: which figure of reconstruction must be there and is limited; "" = each that runs from 0 to 1.
+    """
+
+    max_leakage: float | None = None
+    metric: str = ""
+    max_attribute_advantage: float | None = None
+
+
 class Policy(msgspec.Struct, frozen=True):
     """The compiled document. `expires_day` = last day (days since 1970, UTC) on which anything may leave."""
 
@@ -67,6 +78,7 @@ class Policy(msgspec.Struct, frozen=True):
     bytes_per_day: int
     expires: str | None = None
     expires_day: int | None = None
+    privacy: Privacy = Privacy()
 
 
 def may_replace(current: Policy, candidate: Policy) -> bool:

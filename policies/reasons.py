@@ -32,6 +32,8 @@ class Why(StrEnum):
     DENIED_DATA_CLASS = "denied_data_class"
     DENIED_REGION = "denied_region"
     DENIED_HUB = "denied_hub"
+    DENIED_UNMEASURED = "denied_unmeasured"  # the bundle says not what these codes, so changed, give away
+    DENIED_LEAKAGE = "denied_leakage"  # it says so, and it is more than the policy lets
     DENIED_BUDGET = "denied_budget"
     DENIED_TOO_BIG = "denied_too_big"
     DENIED_POLICY_EXPIRED = "denied_policy_expired"

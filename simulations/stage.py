@@ -157,16 +157,17 @@ class Stage:
 
     async def start_hub(
         self,
-        bundle: Path,
+        bundle: Path | Sequence[Path],
         extra: Mapping[str, Mapping[str, Any]] | None = None,
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
     ) -> HubHandle:
-        """A hub that serves `bundle`, with a broker of its own; both on ports that were free a moment ago.
+        """A hub that serves `bundle` or several, with a broker of its own; both on ports that were free a moment ago.
 
-        With `policies` it serves questions under these alone, and has an update repository with these, the bundle and
+        With `policies` it serves questions under these alone, and has an update repository with these, the bundles and
         its own keys. `also`: bundles that it serves and has not published.
         """
+        bundles = [bundle] if isinstance(bundle, Path) else [*bundle]
         folder = self.folder / "hub"
         folder.mkdir(parents=True, exist_ok=True)
         api_port, broker_port = free_port(), free_port()
@@ -176,14 +177,14 @@ class Stage:
         config = folder / "hub.toml"
         values = {
             "state": str(folder / "state"),
-            "models": [str(bundle), *map(str, also)],
+            "models": [*map(str, bundles), *map(str, also)],
             "policies": [str(path) for path in policies],
         }
         config.write_text(toml(values, tables))
         child = Child("cloud_hub", config, folder / "hub.log")
         self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child)
         if policies:
-            await asyncio.to_thread(self._found, config, bundle, policies)
+            await asyncio.to_thread(self._found, config, bundles, policies)
         await child.start()
         await self._ready(child, f"{self.hub.url}/readyz")
         return self.hub
@@ -222,12 +223,12 @@ class Stage:
         state = StateDir(self.hub.folder)
         return Repository(state.repository, OnlineKeys(state.online))
 
-    def _found(self, config: Path, bundle: Path, policies: Sequence[Path]) -> None:
+    def _found(self, config: Path, bundles: Sequence[Path], policies: Sequence[Path]) -> None:
         """Before the hub runs, so that its first invite names the root already."""
         told = load(config)
         keys = lay(told).keys
         card = HubCard(told.hub.name, told.hub.region, keys.hpke_public, keys.signing_public)
-        found_demo(self.repository, card, [bundle], [policy.read_bytes() for policy in policies], datetime.now(UTC))
+        found_demo(self.repository, card, bundles, [policy.read_bytes() for policy in policies], datetime.now(UTC))
 
     async def ready(self, agent: AgentHandle) -> None:
         """Until it would answer a sample."""

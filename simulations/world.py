@@ -16,7 +16,7 @@ from wire.messages import DType, FieldSpec, Level, ModelRef, Tensor
 
 HUB_ZERO_S = 1_700_000_000.0  # hub time when virtual time is 0
 FRAME_BYTES = 320
-MODEL = ModelRef("sim", 1, "cut", "raw8")
+MODEL = ModelRef("sim", 1, "cut", "pack8")
 SITE = HubSite("hub-1", "local")
 FEATURES = FieldSpec("features", DType.UINT8, (16,), 0.0, 15.0, Level.P1, "features")
 SAMPLE = Tensor(DType.UINT8, (16,), bytes(range(16)))

@@ -1,11 +1,10 @@
 """Open Inference Protocol v2 for every model of the hub: a raw sample through the whole model.
 
-Rule: the protocol's text and bytes are `wire.oip`'s; here a request becomes `hub.infer` and a prediction three tensors.
+Rule: the protocol's text and bytes are `wire.oip`'s; here a request becomes `hub.infer` and predictions become tensors.
 """
 
 from collections.abc import Sequence
 
-import numpy as np
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -15,14 +14,13 @@ from cloud_hub.loop import InferRefused
 from wire import oip
 from wire.doors import read_body, refusal
 from wire.messages import Prediction, Reason
-from wire.oip import OipError, TensorSpec, text_tensor
-from wire.oip_tensors import Array
+from wire.oip import OipError, TensorSpec
+from wire.oip_answers import answer_outputs, answer_tensors
 
 MAX_ROWS = 256  # of one request; larger batches are several requests
 _MODEL = "/v2/models/{model}"
 _VERSIONED = _MODEL + "/versions/{version}"
 _HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
-_OUTPUTS = ("scores", "label", "confidence", "label_name")  # as a device names them
 _STATUS = {Reason.BUSY: 503, Reason.DRAINING: 503, Reason.MODEL_GONE: 404, Reason.SCHEMA: 400, Reason.ENGINE: 500}
 _LINE = {
     Reason.BUSY: "the hub is busy, ask again",
@@ -80,7 +78,7 @@ class Models:
         body = await read_body(request, self._max_body_bytes)
         asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
         _check_parameters(asked)
-        oip.check_wanted(asked, _OUTPUTS)
+        oip.check_wanted(asked, [spec.name for spec in card.outputs])
         inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
         try:
             predictions = await self._hub.infer(engine.name, inputs)
@@ -99,37 +97,18 @@ class Models:
 
 
 def describe(card: EngineCard, versions: Sequence[str]) -> oip.ModelCard:
-    """The protocol's card: one raw input with a free batch, three outputs."""
+    """The protocol's card: one raw input with a free batch, and the outputs of its kind of model."""
     given = TensorSpec(card.input_name, card.input_dtype, (-1, *card.input_shape))
-    outputs = (
-        TensorSpec("scores", "FP32", (-1, len(card.labels) or -1)),
-        TensorSpec("label", "INT64", (-1,)),
-        TensorSpec("confidence", "FP32", (-1,)),
-        TensorSpec("label_name", "BYTES", (-1,)),
-    )
+    outputs = answer_outputs(card.labels, card.outputs)
     return oip.ModelCard(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
-
-
-def tensors(card: EngineCard, predictions: Sequence[Prediction]) -> dict[str, Array]:
-    """`scores` FP32 [n, labels], `label` INT64 [n], `confidence` FP32 [n], `label_name` BYTES [n]."""
-    return {
-        "scores": np.array([p.scores for p in predictions], np.float32),
-        "label": np.array([p.label for p in predictions], np.int64),
-        "confidence": np.array([p.confidence for p in predictions], np.float32),
-        "label_name": text_tensor(_label(card, p.label) for p in predictions),
-    }
 
 
 def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:
     version = str(card.ref.version)
     facts: dict[str, oip.Parameter] = {"source": "hub", "model_version": version}
-    reply = oip.InferResponse(card.ref.name, version, asked.id, tensors(card, predictions), facts)
+    reply = oip.InferResponse(card.ref.name, version, asked.id, answer_tensors(predictions, card.labels), facts)
     encoded = oip.encode_infer(reply, asked)
     return web.Response(body=encoded.body, headers=encoded.headers())
-
-
-def _label(card: EngineCard, label: int) -> str:
-    return card.labels[label] if 0 <= label < len(card.labels) else ""
 
 
 def _check_parameters(asked: oip.InferRequest) -> None:

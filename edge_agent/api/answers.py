@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from edge_agent.api.service import AnswerService, answer_json, is_answer_id, label_name, label_of
+from edge_agent.api.service import AnswerService, answer_json, is_answer_id, label_name, truth_of
 from edge_agent.records import EventRecord
 from wire.doors import read_body
 from wire.oip import OipError, short
@@ -25,7 +25,7 @@ _MAX_EVENT = 2**63 - 1
 
 
 class _Feedback(msgspec.Struct, forbid_unknown_fields=True):
-    truth: int | str
+    truth: int | float | str
 
 
 class AnswerRoutes:
@@ -62,14 +62,14 @@ class AnswerRoutes:
         return _json(facts)
 
     async def feedback(self, request: web.Request) -> web.Response:
-        """`{"truth": 7}` or `{"truth": "seven"}`."""
+        """`{"truth": 7}` or `{"truth": "seven"}`; of a regressor `{"truth": 87.5}`."""
         body = await read_body(request, MAX_FEEDBACK_BYTES)
         try:
-            truth = label_of(msgspec.json.decode(body, type=_Feedback).truth, self._service.manifest)
+            truth = truth_of(msgspec.json.decode(body, type=_Feedback).truth, self._service.manifest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise OipError(400, 'the body is {"truth": label}, a number or a name') from None
         if truth is None:
-            raise OipError(400, "truth is no label of the model here")
+            raise OipError(400, "truth is no label or value of the model here")
         if not await self._service.feedback(_id(request), truth):
             raise _unknown(request)
         return _json({"answer_id": _id(request), "truth": truth})

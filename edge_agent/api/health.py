@@ -72,6 +72,10 @@ class _AgentCollector(Collector):
             value = _number(status.get(key))
             if value is not None:
                 yield GaugeMetricFamily(f"skerry_agent_{key}", text, value=value)
+        drift = status.get("drift")
+        if isinstance(drift, dict):
+            text = "How far inputs are from looking like the calibration samples; 1 and more is no chance."
+            yield GaugeMetricFamily("skerry_agent_drift", text, value=drift["level"])
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)

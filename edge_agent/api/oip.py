@@ -10,16 +10,16 @@ import secrets
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 from aiohttp import web
 
-from edge_agent.api.service import AnswerService, label_name, parameters, traceparent_of
+from edge_agent.api.service import AnswerService, parameters, traceparent_of
 from edge_agent.records import AnswerRecord, Disabled, NoModel, Sample
 from models.manifest import Manifest
 from models.runner import SampleError, check_samples
 from wire import oip
 from wire.doors import read_body
 from wire.oip import OipError
+from wire.oip_answers import answer_outputs, answer_tensors
 
 SERVER = "skerry-agent"
 PLATFORM = "skerry_edge"
@@ -39,12 +39,7 @@ class InferLimits(msgspec.Struct, frozen=True):
 def model_card(manifest: Manifest) -> oip.ModelCard:
     """Metadata of the one model an agent serves: its input, and outputs that every answer has."""
     spec = manifest.input
-    outputs = (
-        oip.TensorSpec("scores", "FP32", (-1, len(manifest.labels))),
-        oip.TensorSpec("label", "INT64", (-1,)),
-        oip.TensorSpec("confidence", "FP32", (-1,)),
-        oip.TensorSpec("label_name", oip.BYTES, (-1,)),
-    )
+    outputs = answer_outputs(manifest.labels, manifest.outputs)
     inputs = (oip.TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape)),)
     return oip.ModelCard(manifest.name, (str(manifest.version),), PLATFORM, inputs, outputs)
 
@@ -149,13 +144,7 @@ class OipRoutes:
 
 
 def _response(records: list[AnswerRecord], request_id: str, served: Served) -> oip.InferResponse:
-    predictions = [record.prediction for record in records]
-    outputs: dict[str, oip.Array] = {
-        "scores": np.array([p.scores for p in predictions], np.float32),
-        "label": np.array([p.label for p in predictions], np.int64),
-        "confidence": np.array([p.confidence for p in predictions], np.float32),
-        "label_name": oip.text_tensor(label_name(p.label, served.manifest) for p in predictions),
-    }
+    outputs = answer_tensors([record.prediction for record in records], served.manifest.labels)
     version = served.card.versions[0]
     return oip.InferResponse(served.card.name, version, request_id, outputs, {**parameters(records)})
 

@@ -5,10 +5,13 @@ Law: an answer has one form, whichever route it leaves by: source, reason, model
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from math import isfinite
 from typing import Any, Protocol
 
 from edge_agent.records import AnswerRecord, EventRecord, Sample
-from models.manifest import Manifest
+from models.manifest import Kind, Manifest
+from wire.messages import Prediction
+from wire.oip_answers import name_of
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
@@ -25,7 +28,7 @@ class AnswerService(Protocol):
 
     async def last_event(self) -> int: ...
 
-    async def feedback(self, id: str, truth: int) -> bool: ...  # noqa: A002
+    async def feedback(self, id: str, truth: float) -> bool: ...  # noqa: A002
 
     async def explain(self, id: str) -> dict[str, Any]: ...  # noqa: A002
 
@@ -41,7 +44,10 @@ class AnswerService(Protocol):
 
 
 def answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, Any]:
-    """One record for a caller. Times in seconds, `at_ms` hub time; `label_name` "" where the model names none."""
+    """One record for a caller. Times in seconds, `at_ms` hub time; `label_name` "" where the model names none.
+
+    `value`: a regressor's; a classifier's is None. A regressor's `label` is -1.
+    """
     prediction = record.prediction
     model, version = model_of(record)
     return {
@@ -53,6 +59,7 @@ def answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, An
         "label_name": label_name(prediction.label, manifest),
         "confidence": prediction.confidence,
         "scores": prediction.scores,
+        "value": value_of(prediction),
         "model": model,
         "model_version": version,
         "policy_hash": record.policy,
@@ -97,13 +104,23 @@ def model_of(record: AnswerRecord) -> tuple[str, str]:
 
 
 def label_name(label: int, manifest: Manifest | None) -> str:
-    return manifest.labels[label] if manifest and 0 <= label < len(manifest.labels) else ""
+    return name_of(label, manifest.labels) if manifest else ""
 
 
-def label_of(truth: object, manifest: Manifest | None) -> int | None:
-    """The label's number from its number or its name; None if this model has no such label."""
+def value_of(prediction: Prediction) -> float | None:
+    return prediction.scores[0] if prediction.label < 0 and prediction.scores else None
+
+
+def truth_of(truth: object, manifest: Manifest | None) -> float | None:
+    """The label's number from its number or its name, or a regressor's value; None if this model gives no such answer.
+
+    A label's number is an `int`.
+    """
     if manifest is None:
         return None
+    if manifest.kind is Kind.REGRESSOR:
+        known = isinstance(truth, int | float) and not isinstance(truth, bool) and isfinite(truth)
+        return float(truth) if known else None  # type: ignore[arg-type]
     if isinstance(truth, str):
         return manifest.labels.index(truth) if truth in manifest.labels else None
     if isinstance(truth, bool) or not isinstance(truth, int):

@@ -31,7 +31,11 @@ def probabilities(logits: Logits, temperature: float) -> npt.NDArray[np.float64]
 
 
 def temperature(logits: Logits, y: Labels) -> float:
-    """The temperature of the lowest negative log-likelihood (Guo et al. 2017), by golden section on its logarithm."""
+    """The temperature of the lowest negative log-likelihood (Guo et al. 2017), by golden section on its logarithm.
+
+    Samples of no label (-1) have no likelihood and do not count.
+    """
+    logits, y = logits[y >= 0], y[y >= 0]
     low, high = math.log(0.05), math.log(20.0)
     while high - low > 1e-4:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
@@ -49,10 +53,14 @@ def _loss(logits: Logits, y: Labels, value: float) -> float:
 
 def calibration_error(scores: npt.NDArray[np.float64], y: Labels) -> float:
     """Expected calibration error of the top label: mean |accuracy - confidence| over 15 equal bins, by their weight."""
-    confidence, right = scores.max(1), scores.argmax(1) == y
+    return confidence_error(scores.max(1), scores.argmax(1) == y)
+
+
+def confidence_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
+    """The same for any confidence `[n]` in 0..1, a gate's or a regressor's."""
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     gaps = [abs(float((right[bins == b] - confidence[bins == b]).sum())) for b in np.unique(bins)]
-    return sum(gaps) / len(y)
+    return sum(gaps) / len(right)
 
 
 def threshold(scores: npt.NDArray[np.float64], ask_share: float) -> float:

@@ -1,39 +1,48 @@
-"""The demo's model: scikit-learn's digits through the picture recipe, cached by everything that could change it.
+"""The demo's bundle: the network of `models/zoo/digits.py` through the forge, cached by all that could change it.
 
 Law: a cached bundle is used only if it verifies and passes its golden set; otherwise it is forged again. torch is
 imported when something is forged, so a cached demo starts without it.
 """
 
-import platform
+from collections.abc import Callable
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from models.bundle import Bundle, BundleError, open_bundle
+from models.forge.recipe import recipe_digest
+from models.forge.wish import Effort, Wish
 from models.golden import check_golden
 from models.onnx import OnnxRunner
 
-if TYPE_CHECKING:
-    from models.forge.images import Progress
-
 NAME, VERSION = "digits", 1
-_SOURCES = Path(__file__).parent.parent  # every module that decides what is in a bundle lies under `models`
-_PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime", "scikit-learn", "numpy", "safetensors", "msgspec")
+CUT = "early.3.relu"
+PAYLOAD_BYTES = 32
+Progress = Callable[[str, float], None]
+WISH = Wish(
+    NAME, VERSION, cut=CUT, max_bytes=PAYLOAD_BYTES, precision="int8-weights", effort=Effort.QUICK, max_share=0.3
+)
+_TRAINING, _WHOLE = "training", 1.0
+# where each stage ends, as a share of the whole: a demo shows one bar
+_ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
+_SOURCES = ("demo.py", "digits.py", "corrupt.py", "../zoo/digits.py")
 
 
-def forge_demo(out_dir: Path | str, progress: "Progress | None" = None) -> Bundle:
-    """Train, quantise, calibrate and bundle the demo's model at `out_dir`: about ten seconds on two cores."""
-    from models.forge import digits  # noqa: PLC0415 - scikit-learn and torch only when something is forged
-    from models.forge.images import forge_images  # noqa: PLC0415
-    from models.forge.task import Labelled, Task  # noqa: PLC0415
+def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
+    """Train the network and forge it at `out_dir`: about twenty seconds on two cores."""
+    from models.forge.forge import Aids, forge  # noqa: PLC0415 - torch only when something is forged
+    from models.zoo.digits import CORRUPTED, build_model, samples  # noqa: PLC0415
 
-    labels = tuple(str(digit) for digit in range(10))
-    task = Task(NAME, VERSION, labels, Labelled(*digits.training()), Labelled(*digits.heldout()), digits.CORRUPTED)
-    return forge_images(task, out_dir, progress)
+    told = _Whole(progress or _silent)
+    told(_TRAINING, 0.0)
+    model = build_model()
+    told(_TRAINING, 1.0)
+    aids = Aids(source="models.zoo.digits:build_model", corrupted=CORRUPTED, report=False)
+    bundle = forge(model, samples(), WISH, out_dir, told, aids=aids)
+    told.end()
+    return bundle
 
 
-def cached_demo_bundle(cache_dir: Path | str, progress: "Progress | None" = None) -> Bundle:
+def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) -> Bundle:
     """The demo's bundle out of `cache_dir`, forged there first if it is missing, damaged or made by another recipe."""
     path = Path(cache_dir) / f"{NAME}-{recipe_key()[:16]}"
     try:
@@ -46,14 +55,34 @@ def cached_demo_bundle(cache_dir: Path | str, progress: "Progress | None" = None
 
 
 def recipe_key() -> str:
-    """SHA-256 in hex over the sources of `models`, the versions it builds on, and the kind of machine."""
-    digest = sha256()
-    for source in sorted(_SOURCES.rglob("*.py")):
-        digest.update(str(source.relative_to(_SOURCES)).encode() + b"\0" + source.read_bytes() + b"\0")
-    for package in _PACKAGES:
-        digest.update(f"{package}={version(package)}\0".encode())
-    digest.update(f"{platform.python_version()} {platform.machine()}".encode())
+    """SHA-256 in hex over the forge's stages and packages, and over the demo's own network and data."""
+    digest = sha256(recipe_digest().encode())
+    for source in _SOURCES:
+        digest.update((Path(__file__).parent / source).read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+class _Whole:
+    """Stages of their own length as one bar that only rises."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = self._start = 0.0
+        self._stage = ""
+
+    def __call__(self, stage: str, share: float) -> None:
+        if stage != self._stage:
+            self._stage, self._start = stage, self._done
+        end = max(_ENDS.get(stage, self._start), self._start)
+        self._done = max(self._done, self._start + (end - self._start) * share)
+        self._progress(stage, self._done)
+
+    def end(self) -> None:
+        self._progress("done", _WHOLE)
+
+
+def _silent(_stage: str, _share: float) -> None:
+    """Nobody is told."""
 
 
 def _sound(path: Path) -> Bundle:

@@ -5,7 +5,7 @@ Law: the graph says nothing of the machine that made it (no source paths, no tra
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from models.manifest import InputSpec
 from models.onnx import LOGITS
+from wire.messages import DType
 
 BATCH = "batch"
 MAX_BATCH = 4096
 OPSET = 20
+_DTYPES = {DType.INT64: torch.int64, DType.INT32: torch.int32, DType.UINT8: torch.uint8}
 
 
 class _AsShipped(nn.Module):
@@ -31,6 +33,31 @@ class _AsShipped(nn.Module):
     def forward(self, sample: Tensor) -> tuple[Tensor, Tensor]:
         logits, codes = self.head(sample)
         return logits, codes.to(torch.uint8)
+
+
+def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Float32 ONNX of `pieces.edge_module`: input `[batch, *spec.shape]`, `outputs` in the module's order.
+
+    The example batch is 2: a batch of 1 would be frozen in.
+    """
+    with _quiet():
+        program: Any = torch.onnx.export(
+            module.eval(),
+            (_example(spec),),
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+            external_data=False,
+            opset_version=OPSET,
+            input_names=[spec.name],
+            output_names=list(outputs),
+            dynamic_shapes=({0: torch.export.Dim(BATCH, min=1, max=MAX_BATCH)},),
+        )
+    return anonymous(program.model_proto)
+
+
+def _example(spec: InputSpec) -> Tensor:
+    return torch.full((2, *spec.shape), spec.low, dtype=_DTYPES.get(spec.dtype, torch.float32))
 
 
 def export_head(head: nn.Module, spec: InputSpec, feature: str) -> onnx.ModelProto:

@@ -1,113 +1,170 @@
-"""Static int8 for x86 (VNNI): QUInt8 activations, per-channel QInt8 weights; float stays where int8 costs accuracy.
+"""The edge graph in every precision the target may like, each measured; and the choice of the one that ships.
 
-Law: what is kept is decided by figures measured here and reported, never by belief. Timings go to the report, not to
-the manifest: they differ from run to run.
+Law: nothing is kept for belief. Never slower than float32, never more than the allowed loss of accuracy, then the
+smallest; whatever is not shipped is told with its reason. Timings go to the report, not to the manifest: they differ
+from run to run.
 """
 
-import logging
-import statistics
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from models.forge.export import anonymous, serialise
+from models.forge.export import serialise
+from models.forge.precisions import UnfitError, dynamic_int8, float16, int8_weights, static_int8
+from models.forge.samples import ForgeError
+from models.forge.speed import compare, p50_us, resident_bytes, run
+from models.forge.targets import Precision, Profile, measured_here, pick
+from models.lint import LintError, lint
+from models.onnx import ORT_ERRORS
 
-_CALIBRATION_BATCH = 64
-_KEPT_FLOAT = ("Clip", "Round", "Cast")  # what makes codes of numbers: a second rounding there would move them
-_WARM_UP, _RUNS = 50, 600
+__all__ = ["Candidate", "Choice", "Dropped", "candidates", "choose", "p50_us", "run"]
+
+Values = npt.NDArray[Any]
+Score = Callable[[bytes], float]
+MAX_LOSS = 0.005  # half a point
+NOISE = 0.03  # a median ratio of turns taken side by side: two equal graphs stay within this on a busy machine
+_ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes nobody would tell apart: the quicker one ships
+_QUICKER = 0.9
+_ROUNDING = 1e-9  # 0.483 - 0.478 is a little more than 0.005
+_FLOATING = frozenset({Precision.FLOAT32, Precision.INT8_WEIGHTS, Precision.FLOAT16})
 
 
 class Candidate(NamedTuple):
-    """One way to ship the edge graph. `p50_us`: microseconds per sample at batch 1, one thread, on this machine."""
+    """One way to ship the edge graph. What was not measured is NaN or 0; `fault` says why it cannot ship, if so.
+
+    `p50_us`: microseconds per sample at batch 1, one thread, on this machine. `ratio`: to float32, taking turns.
+    `rss_bytes`: what loading and one run add to a fresh process, at its highest.
+    """
 
     precision: str
     graph: bytes
     p50_us: float
+    size_bytes: int
+    rss_bytes: int
+    accuracy: float = math.nan
+    ratio: float = math.nan
+    fault: str = ""
 
 
-def candidates(model: onnx.ModelProto, samples: npt.NDArray[np.float32]) -> tuple[Candidate, Candidate]:
-    """(float32, int8) of one graph; `samples` `[n, *shape]` show the range of every activation."""
-    exact, small = serialise(model), serialise(quantise(model, samples))
-    return tuple(  # type: ignore[return-value]
-        Candidate(precision, graph, p50_us(graph, samples[:1]))
-        for precision, graph in (("float32", exact), ("int8", small))
-    )
+class Dropped(NamedTuple):
+    precision: str
+    reason: str
 
 
-def quantise(model: onnx.ModelProto, samples: npt.NDArray[np.float32]) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _quiet():
-        source, ready, small = (str(Path(folder) / name) for name in ("source", "ready", "small"))
-        onnx.save(model, source)
-        quant_pre_process(source, ready, skip_symbolic_shape=True)
-        graph = onnx.load(ready).graph
-        quantize_static(
-            ready,
-            small,
-            _Reader(graph.input[0].name, samples),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            nodes_to_exclude=[node.name for node in graph.node if node.op_type in _KEPT_FLOAT],
+class Choice(NamedTuple):
+    """`candidates` are all, with their accuracy; `dropped` are those that do not ship."""
+
+    shipped: Candidate
+    dropped: tuple[Dropped, ...]
+    candidates: tuple[Candidate, ...]
+
+
+def candidates(model: onnx.ModelProto, samples: Values, profile: Profile) -> tuple[Candidate, ...]:
+    """float32 first, then what else the profile names. `samples` `[n, *shape]` show the range of every activation.
+
+    Speed and memory are measured if the profile's provider is on this machine. ForgeError if float32 does not run.
+    """
+    made = [_made(precision, model, samples, profile) for precision in profile.precisions]
+    if made[0].fault:
+        raise ForgeError(f"the edge graph cannot ship: {made[0].fault}")
+    if not measured_here(profile):
+        return tuple(made)
+    sound = [candidate for candidate in made if not candidate.fault]
+    speeds = compare([candidate.graph for candidate in sound], samples[:1], pick(profile.providers).providers)
+    measured = {
+        candidate.precision: candidate._replace(
+            p50_us=speed.p50_us, ratio=speed.ratio, rss_bytes=resident_bytes(candidate.graph, samples[:1])
         )
-        return anonymous(onnx.load(small))
+        for candidate, speed in zip(sound, speeds, strict=True)
+    }
+    return tuple(measured.get(candidate.precision, candidate) for candidate in made)
 
 
-def run(graph: bytes, samples: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """All outputs of a graph for a whole array, in the graph's order."""
-    session = _session(graph)
-    found: list[npt.NDArray[Any]] = session.run(None, {session.get_inputs()[0].name: samples})
-    return found
+def choose(found: Sequence[Candidate], score: Score, max_loss: float = MAX_LOSS) -> Choice:
+    """The smallest that is not slower than float32 and within `max_loss` of its score; of equals, the quicker one.
+
+    `score(graph)`: accuracy as a share, or anything else of which more is better and `max_loss` is said in. `found`
+    begins with float32. Where nothing was timed only float arithmetic may ship.
+    """
+    scored = [_scored(candidate, score) for candidate in found]
+    exact = scored[0]
+    reasons = {candidate.precision: _against(candidate, exact, max_loss) for candidate in scored}
+    fit = [candidate for candidate in scored if not reasons[candidate.precision]]
+    shipped = _smallest(fit)
+    dropped = [
+        Dropped(candidate.precision, reasons[candidate.precision] or _lesser(candidate, shipped))
+        for candidate in scored
+        if candidate is not shipped
+    ]
+    return Choice(shipped, tuple(dropped), tuple(scored))
 
 
-def p50_us(graph: bytes, sample: npt.NDArray[Any]) -> float:
-    """Median microseconds of one `InferenceSession.run`."""
-    session = _session(graph)
-    feed = {session.get_inputs()[0].name: sample}
-    for _ in range(_WARM_UP):
-        session.run(None, feed)
-    seconds = []
-    for _ in range(_RUNS):
-        start = time.perf_counter()
-        session.run(None, feed)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds) * 1e6
-
-
-def _session(graph: bytes) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, name: str, samples: npt.NDArray[np.float32]) -> None:
-        self._feeds = iter(
-            {name: samples[start : start + _CALIBRATION_BATCH]} for start in range(0, len(samples), _CALIBRATION_BATCH)
-        )
-
-    def get_next(self) -> dict[str, npt.NDArray[np.float32]] | None:
-        return next(self._feeds, None)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The quantiser advises pre-processing on the root logger, even after it was done."""
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)
+def _made(precision: Precision, model: onnx.ModelProto, samples: Values, profile: Profile) -> Candidate:
     try:
-        yield
-    finally:
-        root.setLevel(level)
+        graph = serialise(_converted(precision, model, samples, profile))
+        lint(graph)
+        run(graph, samples[:2])
+    except (UnfitError, LintError) as error:
+        return _faulty(precision, str(error))
+    except Exception as error:  # noqa: BLE001  a converter of ONNX Runtime fails in any way; the others still stand
+        return _faulty(precision, f"it cannot be converted: {(str(error).splitlines() or [type(error).__name__])[0]}")
+    return Candidate(str(precision), graph, math.nan, len(graph), 0)
+
+
+def _converted(precision: Precision, model: onnx.ModelProto, samples: Values, profile: Profile) -> onnx.ModelProto:
+    if precision is Precision.INT8:
+        return static_int8(model, samples, profile.activation)
+    if precision is Precision.INT8_DYNAMIC:
+        return dynamic_int8(model)
+    if precision is Precision.INT8_WEIGHTS:
+        return int8_weights(model)
+    return float16(model) if precision is Precision.FLOAT16 else model
+
+
+def _faulty(precision: Precision, fault: str) -> Candidate:
+    return Candidate(str(precision), b"", math.nan, 0, 0, fault=fault)
+
+
+def _scored(candidate: Candidate, score: Score) -> Candidate:
+    if candidate.fault:
+        return candidate
+    try:
+        return candidate._replace(accuracy=float(score(candidate.graph)))
+    except ORT_ERRORS as error:
+        return candidate._replace(fault=f"it does not run: {str(error).splitlines()[0]}")
+
+
+def _against(candidate: Candidate, exact: Candidate, max_loss: float) -> str:
+    """Why it may not ship; empty if it may. float32 always may."""
+    loss = exact.accuracy - candidate.accuracy
+    if candidate is exact:
+        return ""
+    if candidate.fault:
+        return candidate.fault
+    if not loss <= max_loss + _ROUNDING:
+        return f"loses {loss * 100:.2f} points, at most {max_loss * 100:g} are allowed"
+    if math.isnan(candidate.ratio):
+        known = candidate.precision in _FLOATING
+        return "" if known else "nobody knows its speed on the target: forge there, and it is measured"
+    if candidate.ratio > 1 + NOISE:
+        return f"{candidate.ratio:.2f} x the time of float32 ({candidate.p50_us:.0f} against {exact.p50_us:.0f} us)"
+    return ""
+
+
+def _smallest(fit: Sequence[Candidate]) -> Candidate:
+    ordered = sorted(fit, key=lambda candidate: candidate.size_bytes)
+    best = ordered[0]
+    alike = max(best.size_bytes * _ALIKE_SHARE, best.size_bytes + _ALIKE_BYTES)
+    for candidate in ordered[1:]:
+        if candidate.size_bytes <= alike and candidate.ratio < best.ratio * _QUICKER:
+            best = candidate
+    return best
+
+
+def _lesser(candidate: Candidate, shipped: Candidate) -> str:
+    if candidate.size_bytes > shipped.size_bytes:
+        return f"{candidate.size_bytes:,} bytes, {shipped.precision} has {shipped.size_bytes:,}"
+    return f"no larger, but slower: {candidate.p50_us:.0f} us, {shipped.precision} takes {shipped.p50_us:.0f}"

@@ -27,7 +27,9 @@ def folder(name: str) -> Path:
     root = os.environ.get("SKERRY_DATA", "")
     path = Path(root) / name
     if not root or not path.is_dir():
-        raise ForgeError(f"{name}: not found; set SKERRY_DATA to the folder that holds {name}/ (docs/forge.md says more)")
+        raise ForgeError(
+            f"{name}: not found; set SKERRY_DATA to the folder that holds {name}/ (docs/forge.md says more)"
+        )
     return path
 
 

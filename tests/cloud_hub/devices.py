@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cloud_hub.devices import Enrolled, MemoryRegistry, Standing
 from cloud_hub.keys import HubKeys, fresh
 from cloud_hub.work import card_of
-from models.codec import encode as encode_codes
+from models.codec import codec_of
 from models.runner import echo_manifest
 from wire.codec import (
     decode_down,
@@ -25,6 +25,7 @@ from wire.topics import Channel, shard_of, topic
 
 MANIFEST = echo_manifest()
 CARD = card_of(MANIFEST)
+CODEC = codec_of(MANIFEST.codec, MANIFEST.features)
 HUB = fresh()
 NOW_S = 1_800_000_000.0
 POLICY = "ab" * 16
@@ -58,7 +59,7 @@ class SimDevice:
 
     def escalation(self, seq: int, **changes) -> Escalation:
         codes = np.full(10, seq % 16, np.uint8)
-        fields: dict[str, Tensor] = {"features": encode_codes("pack4", codes)}
+        fields: dict[str, Tensor] = {"features": CODEC.encode("features", codes)}
         question = Escalation(f"{seq:032x}", MANIFEST.ref, POLICY, "local", fields, 1.0, False, "")
         return msgspec.structs.replace(question, **changes)
 

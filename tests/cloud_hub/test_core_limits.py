@@ -7,10 +7,9 @@ from cloud_hub.commands import LOCAL, Key, Row
 from cloud_hub.core import HubCore
 from cloud_hub.memory import RECENT_ROWS, STREAMS, Memory
 from cloud_hub.store import Job
-from models.codec import encode as encode_codes
 from policies.admission import Refuse
 from tests.cloud_hub.bench import DAY_S, POISON, Bench
-from tests.cloud_hub.devices import CARD, HUB, MANIFEST, SimDevice
+from tests.cloud_hub.devices import CARD, CODEC, HUB, MANIFEST, SimDevice
 from wire.codec import encode, pad
 from wire.messages import (
     Ask,
@@ -194,7 +193,7 @@ def test_case_87_through_another_replica_on_the_same_store_it_is_one_effect_and_
 
 
 def test_a_result_of_a_question_that_was_given_up_answers_no_later_one(device, bench):
-    fields = {code: {"features": encode_codes("pack4", np.array([code] + [0] * 9, np.uint8))} for code in (1, 2)}
+    fields = {code: {"features": CODEC.encode("features", np.array([code] + [0] * 9, np.uint8))} for code in (1, 2)}
     bench.ask(device, 1, fields=fields[1])
     bench.commit()
     bench.flush()

@@ -65,7 +65,7 @@ def test_a_bundle_is_one_file_whose_bytes_unpack_to_it(tmp_path, hub, device):
     assert info.custom == {
         "version": 1,
         "min_agent": "0.1.0",
-        "target": msgspec.to_builtins(bundle.manifest.target),
+        "target": json.loads(msgspec.json.encode(bundle.manifest.target)),
     }
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from cloud_hub.commands import Ending, Find, Key, Question
 from cloud_hub.store import Job, Store, StoreError
-from models.codec import encode as encode_codes
 from tests.cloud_hub.bench import Bench
-from tests.cloud_hub.devices import SimDevice
+from tests.cloud_hub.devices import CODEC, SimDevice
 from wire.exits import Exit, Stop
 from wire.messages import Reason
 
@@ -170,7 +169,7 @@ def test_case_111_nothing_of_a_sample_lies_on_disk_in_the_clear(tmp_path):
     bench = Bench(device)
     bench.store = Store.open(f"sqlite:///{tmp_path}/hub.db")
     canary = np.array([7, 10, 7, 10, 11, 14, 14, 15, 7, 1], np.uint8)
-    tensor = encode_codes("pack4", canary)
+    tensor = CODEC.encode("features", canary)
     bench.ask(device, 1, fields={"features": tensor}, trace="canary-trace")
     bench.commit()
     bench.commit()

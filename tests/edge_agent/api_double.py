@@ -29,7 +29,7 @@ class MemoryAgent:
         self.refreshed = 0
         self.samples: list[Sample] = []
         self.records: list[AnswerRecord] = []
-        self.truths: dict[str, int] = {}
+        self.truths: dict[str, float] = {}
         self._changed = asyncio.Condition()
 
     @property
@@ -92,7 +92,7 @@ class MemoryAgent:
     async def last_event(self) -> int:
         return len(self.records)
 
-    async def feedback(self, id: str, truth: int) -> bool:  # noqa: A002
+    async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002
         known = any(r.id == id for r in self.records)
         if known:
             self.truths[id] = truth

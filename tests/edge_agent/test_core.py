@@ -1,8 +1,10 @@
 """EdgeCore by itself: events and `now` in, commands out. No loop, no clock, no double."""
 
+from functools import partial
 from math import inf, nan
 from typing import Any
 
+import msgspec
 import pytest
 
 from edge_agent.commands import (
@@ -25,9 +27,11 @@ from edge_agent.commands import (
 )  # fmt: skip
 from edge_agent.core import EdgeCore
 from edge_agent.records import Outcome, Source
+from models import chain
 from models.runner import echo_manifest
 from policies import egress
 from policies.budget import Spend
+from policies.leakage import Evidence
 from policies.locality import HubSite
 from policies.policy import Policy
 from policies.reasons import Why
@@ -37,7 +41,9 @@ from wire.messages import Prediction, Reason, Receipt, Refusal, Statuses, Verdic
 SURE = Prediction(1, 0.95, (0.05, 0.95), "echo@1")
 UNSURE = Prediction(1, 0.55, (0.45, 0.55), "echo@1")
 VERDICT = Verdict(Prediction(0, 0.99, (0.99, 0.01), "big@1"), "hub-1", "local", 0.1, 0.2)
-SETUP = Setup((*echo_manifest(2).features, *egress.DERIVED), (HubSite("hub-1", "local"),), 700)
+ECHO = echo_manifest(2)
+EVIDENCE = Evidence(ECHO.leakage, partial(chain.digest, ECHO.cut, ECHO.codec))
+SETUP = Setup((*ECHO.features, *egress.DERIVED), (HubSite("hub-1", "local"),), 700, evidence=EVIDENCE)
 OPEN = Facts("open")
 EPOCH = 5
 
@@ -227,20 +233,20 @@ def test_no_policy_lets_nothing_go():
 
 
 def test_a_full_outbox_refuses_the_new_and_keeps_the_old():
-    setup = Setup(SETUP.schema, SETUP.hubs, 700, OutboxLimits(max_rows=2))
+    setup = msgspec.structs.replace(SETUP, limits=OutboxLimits(max_rows=2))
     edge = core(setup=setup)
     accepted(edge, 1)
     accepted(edge, 2)
     (said,) = ask(edge, 3)
     assert (said.why, said.seq) == (Why.OUTBOX_FULL, None)
     assert len(edge.open) == 2
-    by_bytes = core(setup=Setup(SETUP.schema, SETUP.hubs, 700, OutboxLimits(max_bytes=1000)))
+    by_bytes = core(setup=msgspec.structs.replace(SETUP, limits=OutboxLimits(max_bytes=1000)))
     accepted(by_bytes, 1)
     assert ask(by_bytes, 2)[0].why is Why.OUTBOX_FULL
 
 
 def test_audits_fill_half_the_outbox_at_most_and_stay_confident_answers():
-    edge = core(policy(audit=1.0), Setup(SETUP.schema, SETUP.hubs, 700, OutboxLimits(max_rows=4)))
+    edge = core(policy(audit=1.0), msgspec.structs.replace(SETUP, limits=OutboxLimits(max_rows=4)))
     for number in range(2):
         assert isinstance(ask(edge, number, local=SURE)[0], Store)
     (said,) = ask(edge, 3, local=SURE)

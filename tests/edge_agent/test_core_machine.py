@@ -268,7 +268,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def replace_limits() -> Setup:
-    return Setup(SETUP.schema, SETUP.hubs, 700, LIMITS)
+    return msgspec.structs.replace(SETUP, limits=LIMITS)
 
 
 def replace_row(row: Row, **changes: object) -> Row:

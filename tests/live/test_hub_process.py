@@ -31,7 +31,7 @@ from cloud_hub.engine.base import EchoEngine
 from cloud_hub.work import ModelCard
 from wire.messages import ModelRef
 
-card = ModelCard(ModelRef("echo", 1, "c", "raw8"), (), ("a", "b"), "x", "FP32", (2,))
+card = ModelCard(ModelRef("echo", 1, "c", "pack8"), (), ("a", "b"), "x", "FP32", (2,))
 hub.open_engines = lambda config: [EchoEngine(card)]
 sys.exit(hub.main(["--config", sys.argv[1]]))
 """

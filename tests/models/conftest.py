@@ -1,6 +1,9 @@
 """Bundles for the tests: `made` needs no training (a graph written by hand), `forged` is a real but tiny forge run."""
 
+import os
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -10,8 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle import Bundle, write_bundle
 from models.golden import pack_golden
-from models.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, Manifest
+from models.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, Manifest
 from models.runner import EchoRunner, echo_manifest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from models.forge.samples import Data
+    from models.forge.wish import Wish
 
 LABELS = 10
 
@@ -51,7 +60,7 @@ def contents(edge: bytes | None = None) -> dict[str, bytes]:
     weights = np.exp(samples)
     codes = np.stack([i.features["features"] for i in EchoRunner(LABELS).infer(samples)])
     golden = pack_golden(samples, weights / weights.sum(1, keepdims=True), {"features": codes})
-    return {EDGE_FILE: edge or echo_graph(), HUB_FILE: b"weights", GOLDEN_FILE: golden}
+    return {EDGE_FILE: edge or echo_graph(), HUB_FILE: b"weights", HUB_GRAPH_FILE: b"{}", GOLDEN_FILE: golden}
 
 
 def make(path: Path, edge: bytes | None = None, **changes: object) -> Bundle:
@@ -66,17 +75,44 @@ def made(tmp_path) -> Bundle:
 
 @pytest.fixture(scope="session")
 def forged(tmp_path_factory) -> Bundle:
-    """Two epochs on 300 digits: good for nothing but for being looked at."""
-    return forge(tmp_path_factory.mktemp("forged") / "tiny-3")
+    """A few steps on 300 digits: good for nothing but for being looked at. Its report lies beside it."""
+    return forge(tmp_path_factory.mktemp("forged") / "tiny-3", kept=True)
 
 
-def forge(path: Path) -> Bundle:
-    from models.forge import digits  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
-    from models.forge.images import forge_images  # noqa: PLC0415
-    from models.forge.task import Labelled, Task  # noqa: PLC0415
-    from models.forge.train import Course  # noqa: PLC0415
+def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
+    """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
+    from models.forge.forge import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
+    from models.forge.forge import forge as forged_bundle  # noqa: PLC0415
 
-    (x, y), (heldout_x, heldout_y) = digits.training(), digits.heldout()
-    names = tuple(str(digit) for digit in range(10))
-    task = Task("tiny", 3, names, Labelled(x[:300], y[:300]), Labelled(heldout_x[:100], heldout_y[:100]))
-    return forge_images(task, path, course=Course(epochs=3, copies=1, batch=64, tail_epochs=1))
+    aids = Aids(cache=Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}" if kept else None)
+    return forged_bundle(tiny_net(), tiny_data(), tiny_wish(**wishes), path, aids=aids)
+
+
+def tiny_wish(**wishes: Any) -> "Wish":
+    from models.forge.wish import Effort, Wish  # noqa: PLC0415
+
+    plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16}
+    plain |= {"precision": "int8-weights", "effort": Effort.QUICK}
+    return Wish(**plain | wishes)
+
+
+def tiny_net() -> "nn.Module":
+    """The demo's network with weights of a fixed seed, untrained."""
+    import torch  # noqa: PLC0415
+
+    from models.zoo.digits import DigitsNet  # noqa: PLC0415
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return DigitsNet().eval()
+
+
+def tiny_data() -> "Data":
+    from models.forge import digits  # noqa: PLC0415
+    from models.forge.samples import Data, Part  # noqa: PLC0415
+
+    training, calibration, heldout = (
+        Part((x[:count],), y[:count])
+        for (x, y), count in ((digits.training(), 300), (digits.calibration(), 100), (digits.heldout(), 100))
+    )
+    return Data(training, calibration, heldout, tuple(str(digit) for digit in range(10)))

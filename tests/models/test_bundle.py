@@ -66,7 +66,7 @@ def test_a_file_the_manifest_does_not_name_cannot_be_read(made):
         made.read("../manifest.json")
 
 
-@pytest.mark.parametrize("name", ["edge.onnx", "hub.safetensors", "golden.npz"])
+@pytest.mark.parametrize("name", ["edge.onnx", "hub.json", "hub.safetensors", "golden.npz"])
 def test_one_flipped_bit_is_found(made, name):
     data = bytearray((made.path / name).read_bytes())
     data[len(data) // 2] ^= 1
@@ -144,7 +144,7 @@ def test_an_unknown_key_is_refused(made):
 
 
 def test_a_newer_format_asks_for_an_update(made):
-    rewrite(made.path, format=2)
+    rewrite(made.path, format=3)
     refused(made.path, "newer version: update this installation")
 
 

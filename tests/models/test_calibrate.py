@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.forge.calibrate import calibration_error, gate, probabilities, temperature, threshold
-from models.forge.leakage import chain_digest, linear_inversion
+from models.forge.calibrate import calibration_error, confidence_error, gate, probabilities, temperature, threshold
+from models.forge.leakage.linear import chain_digest, linear_inversion
 
 
 def overconfident(factor, count=4000, labels=5):
@@ -65,3 +65,13 @@ def test_the_probe_has_power_on_codes_that_are_the_picture_and_none_on_noise():
 def test_a_chain_is_named_by_its_exact_parts():
     assert chain_digest("ab", "c") != chain_digest("a", "bc")
     assert chain_digest("a", "b") != chain_digest("a", "b", ("clip",))
+
+
+def test_samples_of_no_label_do_not_move_the_temperature():
+    logits, y = overconfident(3.0)
+    strange = np.random.default_rng(3).normal(0, 9, (500, 5))
+    assert temperature(np.vstack([logits, strange]), np.r_[y, np.full(500, -1)]) == temperature(logits, y)
+
+
+def test_a_gate_that_is_sure_of_everything_is_off_by_its_error_rate():
+    assert confidence_error(np.ones(10), np.arange(10) < 7) == pytest.approx(0.3)

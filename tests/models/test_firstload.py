@@ -12,14 +12,16 @@ from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle import open_bundle, write_bundle
+from models.codec import ANS, ans_tables
 from models.firstload import FirstLoad, Limits, Outcome, first_load, judge_end
 from models.golden import SCORES, pack_golden
-from models.manifest import EDGE_FILE, GOLDEN_FILE
+from models.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
 from models.runner import echo_manifest
 from models.trust import Failure
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
@@ -73,6 +75,14 @@ def grown(size, times=0):
     nodes.insert(0, helper.make_node("ReduceMax", ["scores"], ["first"], keepdims=0))
     weights = {"sides": np.array([size, size], np.int64), "nought": np.float32(0)}
     return echo_with(nodes, [numpy_helper.from_array(np.asarray(v), k) for k, v in weights.items()])
+
+
+def test_a_bundle_with_tables_passes_in_a_child_that_can_open_no_file(tmp_path):
+    codes = np.random.default_rng(4).integers(0, 16, (20, LABELS)).astype(np.uint8)
+    manifest = msgspec.structs.replace(echo_manifest(LABELS), codec=ANS, codec_file=CODEC_FILE)
+    for tables, outcome in ((ans_tables(codes, 16), Outcome.SOUND), (b"no tables", Outcome.UNFIT)):
+        found = first_load(write_bundle(tmp_path / "b", manifest, {**contents(), CODEC_FILE: tables}))
+        assert found.outcome is outcome, found.detail
 
 
 def test_a_sound_bundle_passes_and_says_how_quick_and_big_it_is(made):

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from models.fit import Ending, Host, Needs, ending, judge_custom, judge_fit, judge_target, this_host
-from models.manifest import Target
+from models.manifest import Precision, Target
 from models.operators import ONNX, OPSETS
 from models.trust import Failure, Refusal
 
 HERE = Host("0.1.0", "x86_64")
-TARGET = Target("onnxruntime", 20, "int8", "x86_64")
+TARGET = Target("onnxruntime", 20, Precision.INT8, "x86_64")
 
 
 def rejected(refusal: Refusal | None, words: str) -> None:

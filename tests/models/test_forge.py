@@ -1,38 +1,49 @@
-"""The recipe on a tiny course: is what it says true, and does it come out the same twice?"""
+"""The forge on a tiny network: is the bundle true, does it come out the same twice, does it go on if killed?"""
 
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
 
-from models.codec import decode, encode
 from models.forge.demo import cached_demo_bundle, recipe_key
-from models.forge.images import forge_images
-from models.forge.task import ForgeError, Labelled, Task, hold_out, split
-from models.forge.train import repeatable
+from models.forge.forge import Aids
+from models.forge.forge import forge as forge_bundle
+from models.forge.outcomes import OUTCOMES_FILE, read_outcomes
+from models.forge.repeatable import repeatable
+from models.forge.report import HTML_FILE, report_folder
+from models.forge.samples import Data, ForgeError, Part
 from models.golden import check_golden
+from models.graph_hub import open_hub
 from models.manifest import EDGE_FILE
 from models.onnx import OnnxRunner
-from tests.models.conftest import forge
+from tests.models.conftest import forge, tiny_data, tiny_net, tiny_wish
 from wire.codec import encode as encode_message
 from wire.codec import pad
 from wire.messages import DType, Escalation, Tensor
 
-
-def blank(count=60, side=8):
-    return Labelled(np.zeros((count, 1, side, side), np.float32), np.arange(count) % 2)
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_forged_bundle_is_sound_and_its_codes_fit_the_link(forged):
     runner = OnnxRunner(forged)
     assert check_golden(forged, runner).passed
     codes = runner.infer_one(np.zeros((1, 8, 8), np.float32)).features["features"]
-    spec = forged.manifest.features[0]
-    tensor = encode(forged.manifest.codec, codes)
-    assert len(tensor.data) == 16
-    assert np.array_equal(decode(forged.manifest.codec, tensor, spec), codes)
+    tensor = runner.codec.encode("features", codes)
+    assert len(tensor.data) == runner.codec.total_bytes == 16
+    assert np.array_equal(runner.codec.decode("features", tensor), codes)
+
+
+def test_the_hub_answers_from_the_codes_and_from_the_sample(forged):
+    hub, sample = open_hub(forged), torch.zeros(3, 1, 8, 8)
+    codes = np.stack([one.features["features"] for one in OnnxRunner(forged).infer(sample.numpy())])
+    assert hub.tail(torch.from_numpy(codes.astype(np.float32))).shape == (3, 10)
+    assert torch.allclose(hub.whole(sample), tiny_net()(sample), atol=1e-5), "the hub alone is the given model"
 
 
 def test_the_longest_question_fits_the_size_all_questions_have(forged):
@@ -46,7 +57,7 @@ def test_the_longest_question_fits_the_size_all_questions_have(forged):
     assert len(pad(encode_message(question), m.fixed_bytes)) == m.fixed_bytes
 
 
-def test_equal_data_and_seed_give_an_equal_bundle(forged, tmp_path):
+def test_equal_model_data_and_seed_give_an_equal_bundle(forged, tmp_path):
     again = forge(tmp_path / "again")
     for name in forged.manifest.files:
         assert again.read(name) == forged.read(name), name
@@ -55,8 +66,7 @@ def test_equal_data_and_seed_give_an_equal_bundle(forged, tmp_path):
 
 def test_timings_stay_out_of_the_content(forged):
     report = json.loads(forged.report)
-    assert set(report["p50_us"]) == set(report["edge_bytes"]) == {"float32", "int8"}
-    assert report["codes_equal"]["float32"] == 1.0
+    assert set(report["p50_us"]) == set(report["edge_bytes"]) == {"float32", "int8-weights"}
     assert report["forge_s"] >= sum(report["stage_s"].values()) * 0.9
     assert b"_us" not in (forged.path / "manifest.json").read_bytes()
 
@@ -69,37 +79,135 @@ def test_the_graph_tells_nothing_of_the_machine_that_made_it(forged):
         assert trace not in text
 
 
-def test_the_shipped_graph_is_int8_where_the_manifest_says_so(forged):
-    graph = onnx.load_from_string(forged.read(EDGE_FILE))
-    quantised = any(node.op_type == "QuantizeLinear" for node in graph.graph.node)
-    assert quantised == (forged.manifest.target.precision == "int8")
+def test_the_manifest_says_where_the_bundle_comes_from(forged):
+    m = forged.manifest
+    assert (m.cut, m.target.precision, m.provenance.seed) == ("early.3.relu", "int8-weights", 11)
+    assert len(m.provenance.data_digest) == len(m.provenance.weights_digest) == 64
+    assert m.parallel.stages[0].weight_bytes > 0
+    assert m.calibration.samples == 100
 
 
-def test_the_three_sets_share_no_picture():
-    x = (np.arange(400).reshape(400, 1, 1, 1) * np.ones((8, 8)) / 400).astype(np.float32)
-    training, heldout = hold_out(x, np.arange(400) % 2, 0.25)
-    parts = split(Task("t", 1, ("a", "b"), training, heldout, corrupted=0.0), np.random.default_rng(0))
-    sets = [{float(picture.flat[0]) for picture in part.x} for part in parts]
-    assert sum(map(len, sets)) == len(set.union(*sets)) == 400
+def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
+    folder = report_folder(forged.path)
+    page = (folder / HTML_FILE).read_text()
+    for words in ("Bytes", "Whom to ask", "How sure is sure", "Precisions", "give away", "<svg", forged.digest):
+        assert words in page
+    for link in ("http://", "https://", "<script", 'src="/'):
+        assert link not in page
+    assert len(read_outcomes(folder / OUTCOMES_FILE)) == 100
 
 
+def test_another_seed_gives_another_bundle(forged, tmp_path):
+    aids = Aids(cache=tmp_path / "cache", report=False)
+    other = forge_bundle(tiny_net(), tiny_data(), tiny_wish(seed=12), tmp_path / "other", aids=aids)
+    assert other.digest != forged.digest
+    assert not report_folder(other.path).exists()
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from models.forge.forge import Aids, forge
+from tests.models.conftest import tiny_data, tiny_net, tiny_wish
+
+def tell(stage, share):
+    if stage == "teaching" and share > 0.4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+forge(tiny_net(), tiny_data(), tiny_wish(), Path(sys.argv[1]), tell, aids=Aids(cache=Path(sys.argv[2]), report=False))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_forge_killed_in_the_middle_goes_on_where_it_was(forged, tmp_path):
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    command = [sys.executable, "-c", CHILD, str(out), str(cache)]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not out.exists()
+    epochs = []
+
+    def tell(stage, share):
+        if stage == "teaching" and 0 < share < 0.95:
+            epochs.append(share)
+
+    again = forge_bundle(tiny_net(), tiny_data(), tiny_wish(), out, tell, aids=Aids(cache=cache, report=False))
+    assert min(epochs) > 0.4, "it went on behind the last whole epoch"
+    assert again.digest == forged.digest, "interrupted or not, the same bundle"
+    stages = []
+    forge_bundle(
+        tiny_net(),
+        tiny_data(),
+        tiny_wish(),
+        tmp_path / "third",
+        lambda stage, _: stages.append(stage),
+        aids=Aids(cache=cache, report=False),
+    )
+    assert not {"exporting", "quantising", "tuning", "attacking"} & set(stages), "what is kept is not done again"
+
+
+def labelled(y: np.ndarray) -> Data:
+    x = np.broadcast_to(np.arange(len(y), dtype=np.float32)[:, None, None, None] / 100, (len(y), 1, 8, 8))
+    part = Part((np.ascontiguousarray(x),), y)
+    return Data(part, part, part, ("a", "b"))
+
+
+class Forked(torch.nn.Module):
+    """Its flow depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x.flatten(1))
+        return y * 2 if bool(y.sum() > 0) else y
+
+
+def spoiled() -> torch.nn.Module:
+    model = tiny_net()
+    with torch.no_grad():
+        next(model.parameters())[0] = float("nan")
+    return model
+
+
+ALTERNATE = np.arange(60) % 2
 BAD = {
-    "even": (blank(side=7), blank(side=7), ("a", "b")),
-    "at least 50": (blank(10), blank(), ("a", "b")),
-    "as many of each": (Labelled(blank().x, blank(59).y), blank(), ("a", "b")),
-    "0..1": (Labelled(blank().x + 2, blank().y), blank(), ("a", "b")),
-    "float32": (Labelled(blank().x.astype(np.float64), blank().y), blank(), ("a", "b")),
-    "0..1 ": (Labelled(blank().x + np.float32("nan"), blank().y), blank(), ("a", "b")),
-    "1 names": (blank(), blank(), ("a",)),
-    "differ in shape": (blank(), blank(side=10), ("a", "b")),
+    "NaN": (spoiled, tiny_data),
+    "torch.where instead of if": (Forked, lambda: labelled(ALTERNATE)),
+    "label 2 is out of range": (
+        lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
+        lambda: labelled(np.where(np.arange(60) == 7, 2, ALTERNATE)),
+    ),
+    "no valid cut": (
+        lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
+        lambda: labelled(ALTERNATE),
+    ),
+    "10 outputs, but the data has 2 labels": (tiny_net, lambda: labelled(ALTERNATE)),
 }
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_data_that_cannot_make_a_model_is_named_before_training(words, tmp_path):
-    training, heldout, labels = BAD[words]
-    with pytest.raises(ForgeError, match=words.strip().replace(".", r"\.")):
-        forge_images(Task("t", 1, labels, training, heldout), tmp_path / "out")
+def test_what_cannot_become_a_bundle_is_refused_in_one_line(words, tmp_path):
+    model, data = BAD[words]
+    with pytest.raises(ForgeError, match=words) as refused:
+        forge_bundle(model(), data(), tiny_wish(cut=""), tmp_path / "out")
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_guarantee_that_the_samples_cannot_give_is_refused_before_any_work(tmp_path):
+    stages = []
+    with pytest.raises(ForgeError, match=r"100 calibration samples cannot show a risk of 0\.001"):
+        forge_bundle(
+            tiny_net(), tiny_data(), tiny_wish(max_risk=0.001), tmp_path / "out", lambda stage, _: stages.append(stage)
+        )
+    assert set(stages) == {"reading"}
+
+
+def test_an_impossible_limit_says_what_is_nearest_and_leaves_nothing(forged, tmp_path):
+    with pytest.raises(ForgeError, match=r"cut early.3.relu: --target-ms 1e-06 is not met: the nearest is .*relax"):
+        forge(tmp_path / "out", kept=True, target_ms=1e-6)
     assert list(tmp_path.iterdir()) == []
 
 

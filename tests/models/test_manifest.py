@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.manifest import BundleError, Kind, check_manifest, decode_manifest, encode_manifest
+from models.manifest import (
+    BundleError,
+    Gate,
+    Guarantee,
+    Kind,
+    Leakage,
+    LeakKind,
+    Metric,
+    ParallelPlan,
+    Stage,
+    check_manifest,
+    decode_manifest,
+    encode_manifest,
+)
 from models.runner import echo_manifest
 from wire.messages import DType, Level, ModelRef
 
@@ -27,7 +40,7 @@ def test_its_reference_names_the_head():
     assert MANIFEST.model == "echo@1"
 
 
-@pytest.mark.parametrize("where", ["", "input", "calibration", "hub", "target"])
+@pytest.mark.parametrize("where", ["", "input", "gate", "calibration", "hub", "parallel", "target", "provenance"])
 def test_an_unknown_key_is_refused_wherever_it_stands(where):
     values = json.loads(encode_manifest(MANIFEST))
     (values[where] if where else values)["surprise"] = 1
@@ -36,13 +49,15 @@ def test_an_unknown_key_is_refused_wherever_it_stands(where):
 
 
 def test_a_newer_format_is_called_newer_even_if_nothing_else_is_understood():
-    with pytest.raises(BundleError, match=r"format 2.*newer version"):
-        decode_manifest(b'{"format": 2, "name": {"new": true}}')
+    with pytest.raises(BundleError, match=r"format 3.*newer version"):
+        decode_manifest(b'{"format": 3, "name": {"new": true}}')
 
 
 def test_an_older_or_odd_format_is_not_guessed_at():
     with pytest.raises(BundleError, match="not a format of ours"):
         decode_manifest(b'{"format": 0}')
+    with pytest.raises(BundleError, match=r"format 1.*older version: forge it again"):
+        decode_manifest(b'{"format": 1, "name": "digits"}')
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
@@ -54,7 +69,7 @@ def test_arbitrary_bytes_raise_a_bundle_error_of_one_line(data):
 
 def test_a_deeply_nested_manifest_is_refused():
     with pytest.raises(BundleError):
-        decode_manifest(b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+        decode_manifest(b'{"format": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 @given(st.data())
@@ -68,6 +83,12 @@ def test_one_damaged_value_never_gives_another_error(data):
         decode_manifest(json.dumps(values).encode())
 
 
+def measured(**changes):
+    return changed(calibration=msgspec.structs.replace(MANIFEST.calibration, **changes))
+
+
+LEAK = Leakage("0" * 64, LeakKind.RECONSTRUCTION, "", "ridge", "explained variance", 9, 0.2, 0.3, 0.1, 0.9)
+TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 IMPOSSIBLE = {
     "name": changed(name="../echo"),
     "version": changed(version=0),
@@ -86,9 +107,33 @@ IMPOSSIBLE = {
     "temperature ": changed(temperature=float("inf")),
     "calibration": changed(calibration=msgspec.structs.replace(MANIFEST.calibration, asked=1.5)),
     "calibration ": changed(calibration=msgspec.structs.replace(MANIFEST.calibration, threshold=float("nan"))),
-    "hub.architecture": changed(hub=msgspec.structs.replace(MANIFEST.hub, architecture="os.system")),
+    "calibration  ": measured(edge=1.5),
+    "calibration   ": measured(metric=Metric.RMSE, hub=float("inf")),
+    "outputs": changed(outputs=9),
+    "outputs ": changed(kind=Kind.REGRESSOR, labels=(), gate=Gate(tolerance=1.0), outputs=0),
+    "labels  ": changed(kind=Kind.REGRESSOR, outputs=1),
+    "hub_temperature": changed(hub_temperature=float("nan")),
+    "gate": changed(kind=Kind.REGRESSOR, labels=(), outputs=1),
+    "gate ": changed(gate=Gate(tolerance=float("nan"))),
+    "gate  ": changed(gate=Gate(novelty_deciles=(0.1, 0.2))),
+    "gate   ": changed(gate=Gate(novelty_deciles=TENTHS[::-1])),
+    "gate    ": changed(gate=Gate(confidence_deciles=(*TENTHS[:8], float("nan")))),
+    "guarantee": changed(guarantee=Guarantee(1.5, 0.9, 100, 0.8, "Clopper-Pearson")),
+    "guarantee ": changed(guarantee=Guarantee(0.05, 0.9, 0, 0.8, "Clopper-Pearson")),
+    "leakage": changed(leakage=(msgspec.structs.replace(LEAK, score=float("nan")),)),
+    "leakage ": changed(leakage=(msgspec.structs.replace(LEAK, chain="short"),)),
+    "leakage  ": changed(leakage=(LEAK,) * 1001),
+    "hub": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=())),
+    "hub ": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=("hub.json",))),
+    "parallel": changed(parallel=ParallelPlan((Stage("a", -1, (3,)),))),
+    "target": changed(target=msgspec.structs.replace(MANIFEST.target, precision="int3")),
+    "target ": changed(target=msgspec.structs.replace(MANIFEST.target, providers=("/tmp/evil.so",))),
+    "codec_file": changed(codec="ans"),
+    "codec_file ": changed(codec_file="codec.bin"),
+    "hub, codec or golden": changed(codec="ans", codec_file="codec.bin"),
+    "codec or golden": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=("hub.safetensors", "more.bin"))),
     "files": changed(files={**MANIFEST.files, "edge.onnx": "abc"}),
-    "edge, hub or golden": changed(files={"edge.onnx": "0" * 64}),
+    "edge, hub, codec or golden": changed(files={"edge.onnx": "0" * 64}),
 }
 
 
@@ -117,8 +162,19 @@ def test_a_feature_the_codec_cannot_carry_is_refused(change):
 
 
 def test_a_regressor_needs_no_labels():
-    check_manifest(changed(kind=Kind.REGRESSOR, labels=()))
+    check_manifest(changed(kind=Kind.REGRESSOR, labels=(), outputs=1, gate=Gate(tolerance=0.5)))
 
 
 def test_a_feature_states_its_label():
     assert MANIFEST.features[0].level is Level.P2
+
+
+def test_all_that_was_measured_comes_back():
+    full = changed(
+        gate=Gate(novelty_output=True, novelty_deciles=TENTHS, confidence_deciles=(1.0,) * 9),
+        guarantee=Guarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson"),
+        leakage=(LEAK,),
+        parallel=ParallelPlan((Stage("first", 100, (3, 4)),)),
+    )
+    check_manifest(full)
+    assert decode_manifest(encode_manifest(full)) == full

@@ -65,7 +65,7 @@ def test_packing_is_the_same_bytes_each_time_and_a_tar_anyone_can_read(tmp_path,
     (again.path / "forge.json").write_text('{"forge_s": 1}')
     assert pack(open_bundle(again.path)) == pack(open_bundle(made.path)) == old
     with tarfile.open(fileobj=io.BytesIO(old)) as file:
-        assert file.getnames() == ["edge.onnx", "golden.npz", "hub.safetensors", "manifest.json"]
+        assert file.getnames() == ["edge.onnx", "golden.npz", "hub.json", "hub.safetensors", "manifest.json"]
         assert {member.mtime + member.uid + member.gid for member in file} == {0}
 
 

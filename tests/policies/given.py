@@ -9,6 +9,7 @@ import policies
 from policies.budget import Spend
 from policies.document import parse
 from policies.egress import DERIVED
+from policies.leakage import Cleared
 from policies.locality import HubSite
 from policies.policy import Policy
 from wire.messages import DType, FieldSpec, Level
@@ -20,6 +21,7 @@ FEATURES = FieldSpec("features", DType.UINT8, (32,), 0.0, 15.0, Level.P2, "featu
 SCHEMA = (FEATURES, *DERIVED)
 HUBS = (HubSite("hub-1", "local"),)
 DEMO = parse(TEXT).compile()
+MEASURED = Cleared(DEMO.hash, None)  # for the features of SCHEMA as the demo's policy changes them
 
 # Values that stand in no sound policy, whatever the key.
 JUNK = st.sampled_from([None, float("nan"), float("inf"), -1, "junk", b"\0", object(), [], {}, (), {1: 2}, True, 1e308])
@@ -38,3 +40,8 @@ def policy(**changes: object) -> Policy:
 
 def spec(name: str = "features", level: Level = Level.P2) -> FieldSpec:
     return FieldSpec(name, DType.UINT8, (32,), 0.0, 15.0, level, "features")
+
+
+def cleared(under: object) -> Cleared:
+    """A finding that the features may leave under whatever stands in for a policy."""
+    return Cleared(getattr(under, "hash", ""), None)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from policies.document import MAX_CHARS, Budget, Egress, Escalation, Locality, parse
+from policies.document import MAX_CHARS, Budget, Egress, Escalation, Leakage, Locality, parse
 from policies.policy import Mode, PolicyError, TransformKind, TransformSpec, day_of, may_replace
 from tests.policies.given import DEMO, TEXT, policy, with_
 from wire.messages import Level
@@ -208,6 +208,7 @@ def test_the_page_says_of_every_key_which_direction_is_narrower():
         "egress": Egress,
         "locality": Locality,
         "budget": Budget,
+        "privacy": Leakage,
     }
     keys = {f"{table}.{key}" for table, model in tables.items() for key in model.model_fields} | {"expires"}
     rows = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.egress import CONFIDENCE, DERIVED, LOCAL_ANSWER, Egress, decide
+from policies.egress import CONFIDENCE, DERIVED, LOCAL_ANSWER, LOCAL_VALUE, Egress, decide
 from policies.policy import HARD_CEILING, FieldRule, Policy, TransformKind, TransformSpec
 from policies.reasons import Denied, Why
 from tests.policies.given import DEMO, FEATURES, JUNK, SCHEMA, policy, spec
@@ -33,7 +33,7 @@ def test_local_answer_and_confidence_leave_only_if_listed():
     rules = DEMO.fields | {each.name: FieldRule(each.name, each.level, ()) for each in DERIVED}
     out = decide(policy(fields=rules), SCHEMA, "open")
     assert isinstance(out, Egress)
-    assert [plan.spec.name for plan in out.fields] == ["features", LOCAL_ANSWER, CONFIDENCE]
+    assert [plan.spec.name for plan in out.fields] == ["features", LOCAL_ANSWER, CONFIDENCE, LOCAL_VALUE]
 
 
 def test_public_features_need_no_fixed_size():

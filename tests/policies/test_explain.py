@@ -22,7 +22,7 @@ from policies.judge import Permit, Price, judge
 from policies.locality import HubSite
 from policies.policy import FieldRule, Mode, Policy, TransformKind, TransformSpec
 from policies.reasons import Why
-from tests.policies.given import DEMO, TODAY, UNSPENT, policy
+from tests.policies.given import DEMO, MEASURED, TODAY, UNSPENT, policy
 from wire.messages import Level
 
 UNSURE = Facts(0.4, "open")
@@ -40,7 +40,7 @@ def last(explanation: Explanation) -> tuple[str, str, str]:
 def test_a_question_that_leaves_names_each_decision():
     told = explain(UNSURE)
     assert told.leaves
-    assert [step.decision for step in told.steps] == ["policy", "escalation", "locality", "egress", "budget"]
+    assert [step.decision for step in told.steps] == ["policy", "escalation", "locality", "egress", "leakage", "budget"]
     text = "\n".join(told.lines())
     assert "confidence 0.4 is below the threshold 0.9: ask (unsure)" in text
     assert "hub-1 in local" in text
@@ -108,7 +108,8 @@ def test_explanation_and_device_agree(confidence, data_class, up, quiet, dice, s
     facts = Facts(confidence, data_class, link_up=up, hub_quiet=quiet, audit_dice=dice, size_bytes=size)
     link = Link(up, float("inf") if quiet else 0.0)
     asks = decide(confidence, link, DEMO, dice, 0.0).action is not Action.KEEP
-    verdict = judge(DEMO, schema_of(DEMO, facts), (HubSite("hub-1", "local"),), data_class, Price(UNSPENT, size, TODAY))
+    price = Price(UNSPENT, size, TODAY)
+    verdict = judge(DEMO, schema_of(DEMO, facts), (HubSite("hub-1", "local"),), data_class, price, MEASURED)
     assert explain(facts).leaves == (asks and isinstance(verdict, Permit))
 
 

@@ -13,7 +13,7 @@ from policies.judge import Permit, Price, covers, judge, recheck
 from policies.locality import HubSite
 from policies.policy import FieldRule, Mode, Policy, TransformKind, TransformSpec
 from policies.reasons import Denied, Why
-from tests.policies.given import DEMO, FEATURES, HUBS, JUNK, SCHEMA, TODAY, UNSPENT, policy, spec
+from tests.policies.given import DEMO, FEATURES, HUBS, JUNK, MEASURED, SCHEMA, TODAY, UNSPENT, cleared, policy, spec
 from wire.messages import DType, Escalation, Level, ModelRef, Tensor
 
 CODED = Tensor(DType.UINT8, (16,), bytes(16))  # 32 codes of 4 bits
@@ -21,7 +21,7 @@ SITE = HUBS[0]
 
 
 def ask(under: Any, data_class: str = "open", size_bytes: int = 500, day: int = TODAY) -> Permit | Denied:
-    return judge(under, SCHEMA, HUBS, data_class, Price(UNSPENT, size_bytes, day))
+    return judge(under, SCHEMA, HUBS, data_class, Price(UNSPENT, size_bytes, day), cleared(under))
 
 
 def why(decision: object) -> Why:
@@ -42,7 +42,7 @@ def question(**changes: Any) -> Escalation:
 
 
 def check(asked: Escalation, schema: Any = SCHEMA, site: HubSite = SITE, known: Policy = DEMO) -> Denied | None:
-    return recheck({DEMO.hash: known}, schema, asked, site, TODAY)
+    return recheck({DEMO.hash: known}, schema, asked, site, TODAY, cleared(known))
 
 
 def test_permit_names_policy_targets_fields_and_the_new_total():
@@ -70,7 +70,7 @@ def test_a_row_of_yesterday_may_not_leave_once_the_mode_asks_no_more(mode, reaso
 
 
 def test_first_reason_is_told():
-    assert why(judge(DEMO, SCHEMA, (), "private", Price(UNSPENT, 10, TODAY))) is Why.DENIED_HUB
+    assert why(judge(DEMO, SCHEMA, (), "private", Price(UNSPENT, 10, TODAY), MEASURED)) is Why.DENIED_HUB
     assert why(ask(DEMO, data_class="private")) is Why.DENIED_DATA_CLASS
     assert why(ask(policy(bytes_per_day=499))) is Why.DENIED_BUDGET
 

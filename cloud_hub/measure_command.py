@@ -1,0 +1,188 @@
+"""`skerry models measure`: attack what a policy lets leave of a bundle, and write the finding into its manifest.
+
+Law: the chain that is attacked is the one that the policy makes, by the same functions devices and hubs use. It needs
+policies and models both, so it lives above them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from models.bundle import Bundle, BundleError, open_bundle
+from models.runner import SampleError
+from policies import egress, leakage
+from policies.document import PolicyError, parse
+from policies.policy import Policy
+from policies.reasons import Denied
+from wire.exits import Exit, Stop
+
+if TYPE_CHECKING:
+    from models.forge.leakage.remeasure import Case
+    from models.forge.samples import Data
+
+_MAX_POLICY_BYTES = 1 << 20
+
+Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+DataFrom = Annotated[
+    str, typer.Option("--data", metavar="PKG:FUNCTION", help="Returns the samples.", show_default=False)
+]
+PolicyFile = Annotated[Path | None, typer.Option("--policy", help="Attack the codes as this policy changes them.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: weaker attacks.")]
+Defences = Annotated[bool, typer.Option("--defences", help="Show noise, clip, coarser steps and short answers too.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print only; leave the bundle as it is.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+def measure(
+    bundle: Folder,
+    data: DataFrom,
+    policy: PolicyFile = None,
+    *,
+    quick: Quick = False,
+    defences: Defences = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a bundle's codes as they would leave, print what was won, and add the rows to its manifest.
+
+    The manifest's digest changes, so the bundle has to be published again. Exit code 40 if the attack had no power
+    (nothing was measured) or the policy, by these figures, lets nothing leave; 11, 12 and 13 for a policy, bundle or
+    samples that cannot be used.
+    """
+    opened, rules = _open(bundle), _policy(policy)
+    cases = _attacked(opened, data, _steps(opened, rules), quick=quick, defences=defences)
+    made = opened if dry_run else _written(opened, cases)
+    verdict = None if rules is None else leakage.within(rules.privacy, cases[0].found.rows)
+    if as_json:
+        Console().print_json(data=_facts(opened, made, cases, verdict))
+    else:
+        _say(opened, made, cases, verdict)
+    if cases[0].found.void or verdict:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def _open(path: Path) -> Bundle:
+    try:
+        return open_bundle(path)
+    except BundleError as error:
+        raise Stop(Exit.MODEL, str(error)) from None
+
+
+def _policy(file: Path | None) -> Policy | None:
+    if file is None:
+        return None
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_POLICY_BYTES + 1).decode()
+        return parse(text).compile()
+    except (OSError, UnicodeDecodeError, PolicyError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise Stop(Exit.POLICY, f"{file}: {said}; skerry policy check {file}") from None
+
+
+def _steps(bundle: Bundle, policy: Policy | None) -> dict[str, tuple[Any, ...]]:
+    """Transforms per feature. Stop if the policy lets these features leave under no condition."""
+    features = bundle.manifest.features
+    if policy is None:
+        return {spec.name: () for spec in features}
+    out = egress.plan(policy, features)
+    if isinstance(out, Denied):
+        raise Stop(
+            Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves: {out.detail}; nothing to measure"
+        )
+    return {plan.spec.name: plan.transforms for plan in out.fields}
+
+
+def _attacked(
+    bundle: Bundle, where: str, steps: dict[str, tuple[Any, ...]], *, quick: bool, defences: bool
+) -> "tuple[Case, ...]":
+    from models.forge.leakage.remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
+    from models.forge.samples import ForgeError  # noqa: PLC0415
+
+    data = _data(where)
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("opening", total=1.0)
+
+        def tell(stage: str, share: float) -> None:
+            bar.update(task, description=stage, completed=share)
+
+        try:
+            first = remeasure(bundle, data, steps, "quick" if quick else "full", tell)
+            return (first, *(defended(bundle, data, tell) if defences else ()))
+        except ForgeError as error:
+            raise Stop(Exit.SAMPLE, str(error)) from None
+        except SampleError as error:
+            raise Stop(Exit.SAMPLE, f"{where}: {error}") from None
+        except BundleError as error:
+            raise Stop(Exit.MODEL, str(error)) from None
+
+
+def _data(where: str) -> "Data":
+    from models.forge.given import load_data  # noqa: PLC0415
+    from models.forge.samples import ForgeError  # noqa: PLC0415
+
+    try:
+        return load_data(where, Path.cwd())
+    except ForgeError as error:
+        raise Stop(Exit.SAMPLE, str(error)) from None
+
+
+def _written(bundle: Bundle, cases: "Sequence[Case]") -> Bundle:
+    """Rows of the first case count; a quick look at defences does not take the place of a full measurement."""
+    from models.forge.leakage.remeasure import with_rows  # noqa: PLC0415
+    from models.forge.samples import ForgeError  # noqa: PLC0415
+
+    known = {row.chain for row in bundle.manifest.leakage} | {cases[0].chain}
+    new = [cases[0], *(case for case in cases[1:] if case.chain not in known)]
+    try:
+        return with_rows(bundle, new)
+    except ForgeError as error:
+        raise Stop(Exit.MODEL, str(error)) from None
+    except OSError as error:
+        raise Stop(Exit.DISK, f"{bundle.path}: {error.strerror}; make room or choose another folder") from None
+
+
+def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> dict[str, Any]:
+    return {
+        "model": made.manifest.model,
+        "digest": made.digest,
+        "digest_before": old.digest,
+        "denied": None if verdict is None else {"why": verdict.why.value, "detail": verdict.detail},
+        "chains": [
+            {
+                "what": case.what,
+                "chain": case.chain,
+                "void": case.found.void,
+                "rows": [msgspec.to_builtins(row) for row in case.found.rows],
+            }
+            for case in cases
+        ],
+    }
+
+
+def _say(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> None:
+    console = Console()
+    table = Table("codes", "attack", "pairs", "figure", "won (at most)", "label alone", "untouched", box=None)
+    for case in cases:
+        for row in case.found.rows:
+            subject = f" of {row.subject}" if row.subject else ""
+            won = f"{row.score:.3f} ({row.upper95:.3f})"
+            about = f"{row.kind}{subject}: {row.metric}"
+            table.add_row(case.what, row.attack, str(row.pairs), about, won, f"{row.floor:.3f}", f"{row.ceiling:.3f}")
+    console.print(table)
+    for case in cases:
+        if case.found.void:
+            console.print(f"{case.what}: {case.found.void}", markup=False)
+    if verdict:
+        console.print(f"denied  {verdict.detail} ({verdict.why})", markup=False)
+    if made.digest != old.digest:
+        console.print(f"digest  {made.digest} (was {old.digest[:16]}): publish the bundle again", markup=False)
+    else:
+        console.print(f"digest  {made.digest}: the bundle is unchanged", markup=False)

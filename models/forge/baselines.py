@@ -1,0 +1,81 @@
+"""What a sample costs if it is simply compressed and sent: the figure every feature has to beat.
+
+Law: sizes are of whole files that a usual decoder opens, headers included; JPEG and WebP only where Pillow is there.
+"""
+
+import io
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[Any]
+_MOST = 500
+_QUALITIES = (("JPEG", 75), ("JPEG", 50), ("WEBP", 50))
+
+
+class Baseline(NamedTuple):
+    """Mean bytes of one sample compressed in this way."""
+
+    name: str
+    mean_bytes: float
+
+
+def baselines(x: Values) -> tuple[Baseline, ...]:
+    """Of samples `[n, *shape]`: as they are, by zlib, and as picture files if they are pictures in 0..1."""
+    some = x[:_MOST]
+    packed = np.mean([len(zlib.compress(np.ascontiguousarray(one).tobytes(), 9)) for one in some])
+    found = [Baseline("raw", float(some[0].nbytes)), Baseline("zlib -9", float(packed))]
+    if is_picture(x):
+        eight = [as_bytes(one) for one in some]
+        found.append(Baseline("8 bits a pixel", float(eight[0].nbytes)))
+        found += _files(eight)
+    return tuple(found)
+
+
+def is_picture(x: Values) -> bool:
+    """`[n, 1 or 3, height, width]` with values in 0..1."""
+    fits = x.ndim == 4 and x.shape[1] in {1, 3} and min(x.shape[2:]) >= 4
+    return bool(fits and x.dtype.kind == "f" and x.min() >= 0 and x.max() <= 1)
+
+
+def as_bytes(picture: Values) -> npt.NDArray[np.uint8]:
+    """`[channels, height, width]` in 0..1 -> `[height, width]` or `[height, width, 3]` in 0..255."""
+    turned = np.clip(np.rint(picture * 255), 0, 255).astype(np.uint8).transpose(1, 2, 0)
+    return np.ascontiguousarray(turned[:, :, 0] if turned.shape[2] == 1 else turned)
+
+
+def png(picture: npt.NDArray[np.uint8]) -> bytes:
+    """A PNG file of `[height, width]` or `[height, width, 3]`."""
+    height, width = picture.shape[:2]
+    colour = 0 if picture.ndim == 2 else 2
+    rows = b"".join(b"\0" + row.tobytes() for row in picture)
+    head = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in parts)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def _files(pictures: Sequence[npt.NDArray[np.uint8]]) -> list[Baseline]:
+    try:
+        from PIL import Image  # noqa: PLC0415 - not a dependency: a report without it has fewer rows
+    except ImportError:
+        return []
+    found = []
+    for kind, quality in _QUALITIES:
+        sizes = []
+        for picture in pictures:
+            file = io.BytesIO()
+            try:
+                Image.fromarray(picture).save(file, kind, quality=quality)
+            except (OSError, KeyError):  # built without this kind
+                break
+            sizes.append(file.tell())
+        found += [Baseline(f"{kind} quality {quality}", float(np.mean(sizes)))] if sizes else []
+    return found

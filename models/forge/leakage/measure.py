@@ -1,0 +1,204 @@
+"""What the codes of one chain give away, as rows of a manifest: reconstruction, attributes, membership.
+
+Law: an attack that cannot rebuild what it is given almost untouched (the earliest cut, or the sample itself) proves
+nothing about the codes: then the measurement is void, says so, and gives no row of reconstruction.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.figures import Leakage, LeakKind
+from models.forge.leakage import attack, metrics
+from models.forge.leakage.attack import FULL, MIN_SAMPLES, QUICK, Effort, Inversion, Metric, Truth
+from models.forge.leakage.membership import Answers, membership
+from models.forge.leakage.metrics import Interval, Ratio
+from models.forge.leakage.probes import by_label_alone, probe
+
+Values = npt.NDArray[Any]
+Tell = Callable[[str, float], None]
+
+POWER = 0.8  # what the attack must reach on the earliest cut
+_FEW = (100, 1000)
+_SHOWN = 12
+_EFFORTS = {"quick": QUICK, "full": FULL}
+_POWER_SHARE, _REBUILT_SHARE, _PROBED_SHARE = 0.3, 0.8, 0.95
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """What the attacker has and wants.
+
+    `x`: the original samples `[n, ...]` (packed as the bundle's one input); `codes`: per feature `[n, ...]` exactly as
+    they leave (after codec range and transforms); `y`: `[n]` labels or values.
+    `sensitive`: named columns `[n]` of whole numbers. `earliest`: the features `[m, ...]` of the earliest cut for the
+    first m samples, the proof of the attack's power; None = the sample itself. `ids`: the samples are token ids.
+    `members` and `outsiders`: what the hub answers (logits `[n, k]`, `y` `[n]`) to samples the model was trained on and
+    to others.
+    """
+
+    x: Values
+    codes: tuple[Values, ...]
+    y: Values
+    sensitive: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    earliest: Values | None = None
+    ids: bool = False
+    members: tuple[Values, Values] | None = None
+    outsiders: tuple[Values, Values] | None = None
+
+
+class Pictures(NamedTuple):
+    """For the report: originals and what the attacker made of their codes, both `[m, c, h, w]` in 0..1."""
+
+    originals: Values
+    rebuilt: Values
+
+
+class Measured(NamedTuple):
+    """`void`: why there is no row of reconstruction, "" if there is one."""
+
+    rows: tuple[Leakage, ...]
+    pictures: Pictures | None
+    void: str = ""
+
+    @property
+    def upper95(self) -> float:
+        """Of the strongest reconstruction, on the scale 0..1; 1 if nothing was measured: what is not known is all."""
+        about = [r.upper95 for r in self.rows if r.kind == LeakKind.RECONSTRUCTION and r.metric in set(Metric)]
+        return max(about, default=1.0)
+
+
+def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: Tell | None = None) -> Measured:
+    """`chain`: `models.chain.digest(...)`; `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your own.
+
+    Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for pictures, the same
+    by peak signal to noise and by distance in random features; the advantage of guessing each sensitive column; and
+    the advantage of telling members of the training set.
+    """
+    limits = effort if isinstance(effort, Effort) else _EFFORTS[effort]
+    return _Run(exposed, chain, limits, tell or _silent).measured()
+
+
+def quick_upper95(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
+    """For a frontier of many cuts: upper bound of a quick attack's score, 0..1. Seconds on one thread."""
+    truth = attack.truth_of(x, QUICK, ids=ids)
+    return float(min(1.0, max(0.0, attack.invert(truth, codes, QUICK).score.high)))
+
+
+class _Run:
+    def __init__(self, exposed: Exposed, chain: str, effort: Effort, tell: Tell) -> None:
+        self._of = exposed
+        self._chain = chain
+        self._effort = effort
+        self._quick = effort.pairs <= QUICK.pairs
+        self._tell = tell
+
+    def measured(self) -> Measured:
+        rows, pictures, void = self._rebuilt()
+        self._tell("attributes", _REBUILT_SHARE)
+        rows += self._attributes()
+        self._tell("membership", _PROBED_SHARE)
+        rows += self._membership()
+        self._tell("measured", 1.0)
+        return Measured(tuple(rows), pictures, void)
+
+    def _rebuilt(self) -> tuple[list[Leakage], Pictures | None, str]:
+        of = self._of
+        if len(of.x) < MIN_SAMPLES:
+            return [], None, f"{len(of.x)} samples are too few to attack with; give {MIN_SAMPLES} or more"
+        truth = attack.truth_of(of.x, self._effort, ids=of.ids)
+        if not truth.values.shape[1]:
+            return [], None, "the samples do not differ from one another: there is nothing to rebuild"
+        self._tell("power of the attack", 0.0)
+        ceiling = self._power(truth)
+        if ceiling < POWER:
+            early = "the sample itself" if of.earliest is None else "the earliest cut"
+            said = f"from {early} the attack reaches {truth.metric} {ceiling:.2f}, less than {POWER}"
+            return [], None, f"void: {said}; give more samples or --effort thorough"
+        floor = attack.label_only(truth, of.y).value
+        found = []
+        counts = self._pair_counts(len(truth.train))
+        for at, pairs in enumerate(counts):
+            self._tell("reconstruction", _POWER_SHARE + (_REBUILT_SHARE - _POWER_SHARE) * at / len(counts))
+            found.append(attack.invert(truth, of.codes, self._effort, pairs))
+        rows = [self._row(truth.metric, each, each.score, floor, ceiling) for each in found]
+        if truth.metric is not Metric.SSIM:
+            return rows, None, ""
+        best = max(found, key=lambda each: each.score.value)
+        rows += list(self._more(truth, best))
+        shown = truth.values[truth.test[:_SHOWN]]
+        return rows, Pictures(shown, best.rebuilt[:_SHOWN]), ""
+
+    def _power(self, truth: Truth) -> float:
+        """The same attack, on what hides nothing. It may be given fewer samples: features of early cuts are large."""
+        if self._of.earliest is None:
+            seen: Values = truth.values if truth.metric is Metric.IDS else self._of.x
+            return attack.invert(truth, (seen,), self._effort).score.value
+        count = len(self._of.earliest)
+        part = attack.truth_of(self._of.x[:count], self._effort, ids=self._of.ids)
+        return attack.invert(part, (self._of.earliest,), self._effort).score.value
+
+    def _pair_counts(self, most: int) -> list[int]:
+        return [most] if self._quick else [*(few for few in _FEW if few < most), most]
+
+    def _more(self, truth: Truth, best: Inversion) -> Iterator[Leakage]:
+        """The strongest picture by other figures: decibels, and closeness in random features.
+
+        Of the latter 1 = equal, 0 = as far away as the mean picture.
+        """
+        originals = truth.values[truth.test]
+        mean = np.repeat(truth.values[truth.train].mean(0)[None], len(originals), 0)
+        peak = metrics.interval(Ratio.mean(metrics.psnr_db(originals, best.rebuilt)))
+        blind_db = float(metrics.psnr_db(originals, mean).mean())
+        yield self._row("psnr_db", best, peak, blind_db, 100.0)
+        far, blind = (metrics.feature_distance(originals, each) for each in (best.rebuilt, mean))
+        yield self._row("feature_closeness", best, metrics.interval(Ratio(blind - far, blind)), 0.0, 1.0)
+
+    def _row(self, metric: str, found: Inversion, score: Interval, floor: float, ceiling: float) -> Leakage:
+        return row(
+            self._chain, LeakKind.RECONSTRUCTION, "", (found.attack, metric, found.pairs), (score, floor, ceiling)
+        )
+
+    def _attributes(self) -> list[Leakage]:
+        rows = []
+        for name, column in sorted(self._of.sensitive.items()):
+            told = probe(self._of.codes, column, quick=self._quick)
+            if told is None:
+                continue
+            floor = by_label_alone(self._of.y, column)
+            raw = None if self._of.ids else probe((self._of.x,), column, quick=self._quick)
+            ceiling = raw.score.value if raw else 1 - 1 / told.values
+            how = (told.attack, "advantage", told.pairs)
+            rows.append(row(self._chain, LeakKind.ATTRIBUTE, name, how, (told.score, floor, ceiling)))
+        return rows
+
+    def _membership(self) -> list[Leakage]:
+        if self._of.members is None or self._of.outsiders is None:
+            return []
+        found = membership(Answers(*self._of.members), Answers(*self._of.outsiders))
+        if found is None:
+            return []
+        kind, pairs = LeakKind.MEMBERSHIP, found.pairs
+        return [
+            row(self._chain, kind, "", (found.attack, "advantage", pairs), (found.advantage, 0.0, 1.0)),
+            row(self._chain, kind, "", (found.attack, "found_at_1_percent", pairs), (found.found_at_1, 0.01, 1.0)),
+        ]
+
+
+def row(
+    chain: str, kind: LeakKind, subject: str, how: tuple[str, str, int], figures: tuple[Interval, float, float]
+) -> Leakage:
+    """`how`: attack, metric, pairs; `figures`: score, floor, ceiling. Rounded, the upper bound never down."""
+    (name, metric, pairs), (score, floor, ceiling) = how, figures
+    upper = math.ceil(max(score.high, score.value) * 1e4) / 1e4
+    return Leakage(
+        chain, kind, subject, name, str(metric), pairs, round(score.value, 4), upper, round(floor, 4), round(ceiling, 4)
+    )
+
+
+def _silent(_stage: str, _share: float) -> None:
+    """Nobody is told."""

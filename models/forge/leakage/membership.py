@@ -1,0 +1,99 @@
+"""Do the hub's answers tell whether a sample was in the training set? An advantage of 0 says no.
+
+Law: the attacker sees what the tail answers to the codes, and knows the truth (`y`) of the sample: more than a hub that
+answers gives away. Members and outsiders in equal number; thresholds are chosen on one half and scored on the other.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.forge.leakage.metrics import Interval
+from models.forge.leakage.probes import fitted_scores
+
+Values = npt.NDArray[Any]
+
+_MOST = 5000  # of each kind
+_RESAMPLES = 1000
+_FALSE_ALARMS = 0.01
+
+
+class Answers(NamedTuple):
+    """What the hub says: `logits` `[n, labels]` (a regressor: `[n, values]`) about samples whose truth is `y` `[n]`."""
+
+    logits: Values
+    y: Values
+
+
+class Membership(NamedTuple):
+    """`advantage`: true minus false positive rate (Yeom et al. 2018).
+
+    `found_at_1`: share of members found when one outsider in a hundred is taken for one (Carlini et al. 2022); blind
+    guessing has 0.01.
+    """
+
+    advantage: Interval
+    found_at_1: Interval
+    attack: str
+    pairs: int
+
+
+def membership(members: Answers, outsiders: Answers) -> Membership | None:
+    """The better of the threshold on the loss and a learned attack. None with fewer than 40 of a kind."""
+    count = min(len(members.y), len(outsiders.y), _MOST)
+    if count < 40:
+        return None
+    clues = np.concatenate([_clues(members, count), _clues(outsiders, count)])
+    truth = np.repeat([True, False], count)
+    learns = np.tile(np.arange(count) % 2 == 0, 2)
+    scores = {"loss": -clues[:, 0], "learned": fitted_scores(clues, truth.astype(np.int64), learns)}
+    found = {name: _scored(each, truth, learns) for name, each in scores.items()}
+    best = max(found, key=lambda name: found[name][0].value)
+    return Membership(*found[best], best, count)
+
+
+def _clues(answers: Answers, count: int) -> npt.NDArray[np.float32]:
+    """Loss first; then what a learned attack may use as well: entropy and the three largest probabilities."""
+    rows = np.random.default_rng(0).permutation(len(answers.y))[:count]
+    logits, y = answers.logits[rows].astype(np.float64), answers.y[rows]
+    if not np.issubdtype(y.dtype, np.integer):
+        error = np.abs(logits[:, 0] - y)
+        return np.stack([error, logits[:, 0], y], 1).astype(np.float32)
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    shares = weights / weights.sum(1, keepdims=True)
+    inside = y >= 0  # a sample out of scope has no label that could be right
+    own = np.where(inside, shares[np.arange(len(y)), np.where(inside, y, 0)], shares.max(1))
+    entropy = -(shares * np.log(shares.clip(1e-12))).sum(1)
+    most = -np.sort(-shares, 1)[:, :3]
+    return np.column_stack([-np.log(own.clip(1e-12)), entropy, most]).astype(np.float32)
+
+
+def _scored(scores: Values, truth: npt.NDArray[np.bool_], learns: npt.NDArray[np.bool_]) -> tuple[Interval, Interval]:
+    bar = _best_bar(scores[learns & truth], scores[learns & ~truth])
+    inside, outside = scores[~learns & truth], scores[~learns & ~truth]
+    strict = float(np.quantile(scores[learns & ~truth], 1 - _FALSE_ALARMS))
+    hits, alarms = inside > bar, outside > bar
+    rng = np.random.default_rng(0)
+    gained, rare = [], []
+    for _ in range(_RESAMPLES):
+        a, b = rng.integers(0, len(hits), len(hits)), rng.integers(0, len(alarms), len(alarms))
+        gained.append(hits[a].mean() - alarms[b].mean())
+        rare.append((inside[a] > strict).mean())
+    return (
+        _between(float(hits.mean() - alarms.mean()), gained),
+        _between(float((inside > strict).mean()), rare),
+    )
+
+
+def _best_bar(inside: Values, outside: Values) -> float:
+    """The threshold of the largest advantage on the half that may be learned from."""
+    bars = np.unique(np.concatenate([inside, outside]))
+    found = 1 - np.searchsorted(np.sort(inside), bars, "right") / len(inside)
+    alarms = 1 - np.searchsorted(np.sort(outside), bars, "right") / len(outside)
+    return float(bars[int(np.argmax(found - alarms))])
+
+
+def _between(value: float, drawn: list[Any]) -> Interval:
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Interval(value, float(low), float(high))

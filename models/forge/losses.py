@@ -1,0 +1,65 @@
+"""What each part is punished for while it learns: for labels, for values, with and without a teacher.
+
+Law: pure functions of tensors; values are compared in units of the target's spread, so no target needs its own rates.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, huber_loss, kl_div, log_softmax, softmax
+
+
+class Aim(NamedTuple):
+    """`labels` 0: a regressor, whose targets have this `mean` and `spread`.
+
+    `softness`: temperature of the distillation; `hard`: weight of the true targets beside the teacher's answers.
+    """
+
+    labels: int
+    mean: float = 0.0
+    spread: float = 1.0
+    softness: float = 3.0
+    hard: float = 0.3
+
+
+def taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
+    """Distillation (Hinton et al. 2015) and the true targets; of no label (-1): the teacher's answer only."""
+    if not aim.labels:
+        value, hint = _values(outputs), _values(teacher)
+        return _distance(value, hint, aim) + aim.hard * _distance(value, y, aim)
+    goal = softmax(teacher / aim.softness, 1)
+    soft = kl_div(log_softmax(outputs.float() / aim.softness, 1), goal, reduction="batchmean") * aim.softness**2
+    known = (y >= 0).sum().clamp(min=1)
+    return soft + aim.hard * cross_entropy(outputs.float(), y, ignore_index=-1, reduction="sum") / known
+
+
+def exit_taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
+    """As `taught`; a regressor's exit `[n, 2]` tells its own error too: Laplace likelihood of (value, log scale)."""
+    if aim.labels:
+        return taught(outputs, teacher, y, aim)
+    value, log_scale = outputs.float().unbind(1)
+    error = (value - y).abs()
+    likelihood = (error * torch.exp(-log_scale) + log_scale - math_log(aim.spread)).mean()
+    return likelihood + 0.5 * _distance(value, _values(teacher), aim)
+
+
+def math_log(value: float) -> float:
+    return float(torch.tensor(value).log())
+
+
+def matched(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> Tensor:
+    """Mean squared distance of features, as a share of the wanted ones' variance."""
+    shares = [
+        ((f.float() - w.float()) ** 2).mean() / w.float().var().clamp(min=1e-6)
+        for f, w in zip(found, wanted, strict=True)
+    ]
+    return torch.stack(shares).mean()
+
+
+def _distance(value: Tensor, target: Tensor, aim: Aim) -> Tensor:
+    return huber_loss((value - aim.mean) / aim.spread, (target.float() - aim.mean) / aim.spread)
+
+
+def _values(outputs: Tensor) -> Tensor:
+    return outputs.float().reshape(len(outputs), -1)[:, 0]

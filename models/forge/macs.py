@@ -1,0 +1,88 @@
+"""Multiply-accumulates of one node of an exported graph: what makes a head heavy, known without running it.
+
+Law: only what multiplies a tensor by weights or by another tensor counts (convolution, linear, matrix product,
+attention, recurrence); everything else is counted as free.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+_Count = Callable[[fx.Node], int]
+
+
+def sizes(node: Any) -> tuple[int, ...]:
+    """The shape of a node's tensor as it was for the example; () for what is no tensor."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return tuple(whole(size) for size in value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def whole(size: Any) -> int:
+    """A symbolic size as it was for the example. `int(size)` would add a guard to the graph."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+def multiplies(node: fx.Node) -> int:
+    """Of the whole example batch."""
+    if node.op != "call_function":
+        return 0
+    target = node.target
+    name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else ""  # noqa: SLF001
+    count = _COUNTS.get(name)
+    return count(node) if count else 0
+
+
+def _convolution(node: fx.Node) -> int:
+    weight = sizes(node.args[1])
+    transposed = len(node.args) > 6 and node.args[6] is True
+    return prod(sizes(node.args[0] if transposed else node)) * prod(weight[1:])
+
+
+def _transposed(node: fx.Node) -> int:
+    return prod(sizes(node.args[0])) * prod(sizes(node.args[1])[1:])
+
+
+def _linear(node: fx.Node) -> int:
+    return prod(sizes(node)) * sizes(node.args[1])[-1]
+
+
+def _product(first: int) -> _Count:
+    return lambda node: prod(sizes(node)) * sizes(node.args[first])[-1]
+
+
+def _attention(node: fx.Node) -> int:
+    query, key = sizes(node.args[0]), sizes(node.args[1])
+    return (prod(query) + prod(sizes(node.args[2])[-1:]) * prod(query[:-1])) * key[-2]
+
+
+def _recurrence(node: fx.Node) -> int:
+    """Every step multiplies by every matrix once; the matrices are in a list among the arguments."""
+    shape = sizes(node.args[0])
+    lists = [argument for argument in node.args if isinstance(argument, Sequence) and not isinstance(argument, str)]
+    matrices = max(lists, key=len, default=())
+    return prod(shape[:-1]) * sum(prod(sizes(matrix)) for matrix in matrices if len(sizes(matrix)) == 2)
+
+
+def _einsum(node: fx.Node) -> int:
+    equation, operands = node.args[0], node.args[1]
+    if not isinstance(equation, str) or not isinstance(operands, Sequence) or "." in equation:
+        return prod(sizes(node))
+    known: dict[str, int] = {}
+    for letters, operand in zip(equation.replace(" ", "").split("->")[0].split(","), operands, strict=True):
+        known |= dict(zip(letters, sizes(operand), strict=True))
+    return prod(known.values())
+
+
+_COUNTS: dict[str, _Count] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    "linear": _linear,
+    **dict.fromkeys(("mm", "bmm", "matmul", "mv"), _product(0)),
+    **dict.fromkeys(("addmm", "baddbmm"), _product(1)),
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("gru", "lstm", "rnn_tanh", "rnn_relu"), _recurrence),
+    "einsum": _einsum,
+}

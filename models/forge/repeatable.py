@@ -1,0 +1,27 @@
+"""Torch made repeatable for a while: fixed threads, one seed, deterministic kernels; all put back at the end.
+
+Law: same seed, same machine, same threads: same weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+# one is as quick as two for small nets, and waiting at barriers made two six times slower on a busy machine
+THREADS = 1
+
+
+@contextmanager
+def repeatable(seed: int, threads: int = THREADS) -> Iterator[None]:
+    """Inside, torch's own chance follows from `seed`."""
+    before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(mode=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(mode=strict)
+            torch.set_num_threads(before)

@@ -1,0 +1,60 @@
+"""A bundle's hub model: its two graphs, decoded and held against the manifest.
+
+Law: a graph that takes or gives anything but what the manifest says is a `BundleError`, before it ever runs.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+from models.bundle import Bundle
+from models.codec import NUMPY_DTYPES
+from models.graph import TAIL, WHOLE, decode_all
+from models.graph_run import Served, Slot
+from models.manifest import BundleError, Manifest
+
+
+class HubGraphs(NamedTuple):
+    """Both -> outputs `[n, outputs]` (`[n]` may stand for `[n, 1]`).
+
+    `tail` takes codes as float32, one input per feature in the manifest's order; `whole` raw samples.
+    """
+
+    tail: Served
+    whole: Served
+
+
+def open_hub(bundle: Bundle) -> HubGraphs:
+    """BundleError, one line, naming the model."""
+    manifest = bundle.manifest
+    try:
+        found = decode_all(bundle.read(manifest.hub.graph), [bundle.read(name) for name in manifest.hub.weights])
+        _check_all(found, manifest)
+    except BundleError as error:
+        raise BundleError(f"{manifest.model}: {error}") from None
+    return HubGraphs(found[TAIL], found[WHOLE])
+
+
+def _check_all(found: Mapping[str, Served], manifest: Manifest) -> None:
+    if found.keys() != {TAIL, WHOLE}:
+        raise BundleError(f"graphs: {TAIL} and {WHOLE} are wanted, found {', '.join(sorted(found))}")
+    _check(TAIL, found[TAIL], tuple(Slot(torch.float32, field.shape) for field in manifest.features), manifest)
+    _check(WHOLE, found[WHOLE], (_sample(manifest),), manifest)
+
+
+def _sample(manifest: Manifest) -> Slot:
+    # torch calls its types as numpy does
+    return Slot(getattr(torch, str(NUMPY_DTYPES[manifest.input.dtype])), manifest.input.shape)
+
+
+def _check(name: str, graph: Served, slots: tuple[Slot, ...], manifest: Manifest) -> None:
+    if graph.slots != slots:
+        raise BundleError(f"graph {name}: takes {_shown(graph.slots)}, the manifest says {_shown(slots)}")
+    wanted = {(manifest.outputs,)} | ({()} if manifest.outputs == 1 else set())
+    if len(graph.outputs) != 1 or graph.outputs[0] not in wanted:
+        raise BundleError(f"graph {name}: gives {list(graph.outputs)}, the manifest says {manifest.outputs} outputs")
+
+
+def _shown(slots: tuple[Slot, ...]) -> str:
+    return ", ".join(f"{str(slot.dtype).removeprefix('torch.')} {list(slot.shape)}" for slot in slots)

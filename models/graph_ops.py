@@ -1,0 +1,173 @@
+"""The operations a hub's graph may consist of: an allow-list of ATen overloads, and what we rely on in each.
+
+Law: an operation is here because models of our kinds need it. None writes to what it is given, draws random numbers,
+keeps a state, reads uninitialised memory, or gives a tensor whose size follows from values. A name is only ever looked
+up in this table: nothing in a file can reach another attribute of torch.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+# overload "default" unless said: `add.Tensor`
+GROUPS = {
+    "layers": "linear bilinear matmul mm bmm addmm baddbmm mv dot einsum embedding conv1d conv1d.padding "
+    "conv2d conv2d.padding conv3d conv3d.padding convolution conv_transpose1d conv_transpose2d.input "
+    "conv_transpose3d.input gru.input lstm.input rnn_tanh.input rnn_relu.input scaled_dot_product_attention",
+    "normalisation": "batch_norm _native_batch_norm_legit_no_training layer_norm native_layer_norm group_norm "
+    "native_group_norm instance_norm rms_norm linalg_vector_norm",
+    "activation": "relu relu6 leaky_relu elu celu selu gelu silu mish hardtanh hardswish hardsigmoid sigmoid tanh "
+    "softplus softmax.int _softmax log_softmax.int _log_softmax prelu _prelu_kernel log_sigmoid threshold glu "
+    "softshrink hardshrink rrelu dropout feature_dropout alpha_dropout feature_alpha_dropout",
+    "pooling": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+    "arithmetic": "abs add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar "
+    "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode floor_divide floor_divide.Scalar remainder.Tensor "
+    "remainder.Scalar fmod.Tensor fmod.Scalar neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square "
+    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh erf "
+    "erfc sign sgn ceil floor round round.decimals trunc frac clamp clamp.Tensor clamp_min clamp_min.Tensor clamp_max "
+    "clamp_max.Tensor maximum minimum lerp.Scalar lerp.Tensor addcmul addcdiv logaddexp logit nan_to_num cumsum "
+    "cumprod cosine_similarity",
+    "logic": "__and__.Tensor __and__.Scalar __or__.Tensor __or__.Scalar __xor__.Tensor bitwise_and.Tensor "
+    "bitwise_or.Tensor bitwise_xor.Tensor bitwise_not logical_and logical_or logical_not logical_xor eq.Tensor "
+    "eq.Scalar ne.Tensor ne.Scalar ge.Tensor ge.Scalar gt.Tensor gt.Scalar le.Tensor le.Scalar lt.Tensor lt.Scalar "
+    "isnan isinf isfinite where.self where.Scalar where.ScalarSelf where.ScalarOther masked_fill.Scalar "
+    "masked_fill.Tensor",
+    "reduction": "sum sum.dim_IntList mean mean.dim amax amin max max.dim max.other min min.dim min.other prod "
+    "prod.dim_int var var.dim var.correction std std.dim std.correction var_mean.correction argmax argmin topk sort "
+    "argsort logsumexp any any.dim all all.dim norm.ScalarOpt_dim median.dim",
+    "shape": "view reshape flatten.using_ints unflatten.int transpose.int t permute unsqueeze squeeze squeeze.dim "
+    "squeeze.dims select.int slice.Tensor narrow cat concat stack split.Tensor split.sizes split_with_sizes chunk "
+    "unbind.int expand expand_as view_as reshape_as repeat tile repeat_interleave.self_int gather index_select "
+    "index.Tensor select_scatter slice_scatter fill.Scalar fill.Tensor copy constant_pad_nd pad reflection_pad1d "
+    "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d pixel_shuffle "
+    "pixel_unshuffle channel_shuffle roll flip movedim.int swapaxes triu tril im2col col2im unfold diagonal",
+    "resize": "upsample_nearest1d upsample_nearest1d.vec upsample_nearest2d upsample_nearest2d.vec upsample_nearest3d "
+    "upsample_nearest3d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec upsample_linear1d "
+    "upsample_linear1d.vec upsample_bilinear2d upsample_bilinear2d.vec upsample_bicubic2d upsample_bicubic2d.vec "
+    "upsample_trilinear3d upsample_trilinear3d.vec",
+    "cast": "to.dtype to.dtype_layout to.device to.other _to_copy type_as clone contiguous alias detach "
+    "lift_fresh_copy",
+    "constant": "zeros ones full arange arange.start arange.start_step scalar_tensor linspace eye zeros_like ones_like "
+    "full_like new_zeros new_ones new_full",
+    "size": "sym_size.int sym_numel",
+}
+ALLOWED = frozenset(f"aten.{n if '.' in n else n + '.default'}" for names in GROUPS.values() for n in names.split())
+# arithmetic on sizes
+SIZES: Mapping[str, Callable[..., Any]] = {
+    f"operator.{call.__name__}": call for call in (operator.add, operator.sub, operator.mul, operator.floordiv)
+}
+GETITEM = "operator.getitem"
+RECURRENT = frozenset(f"aten.{name}.input" for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"))
+
+# What an argument must be (one of the alternatives), so that nothing is random and nothing is remembered.
+_IDLE: tuple[Mapping[str, object], ...] = ({"train": False},)
+ONLY: dict[str, tuple[Mapping[str, object], ...]] = {
+    **dict.fromkeys(RECURRENT, _IDLE),
+    **{f"aten.{n}.default": _IDLE for n in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")},
+    "aten.batch_norm.default": ({"training": False},),
+    "aten.instance_norm.default": (
+        {"use_input_stats": False},
+        {"use_input_stats": True, "running_mean": None, "running_var": None},
+    ),
+    "aten.rrelu.default": ({"training": False},),
+    "aten.scaled_dot_product_attention.default": ({"dropout_p": 0.0},),
+}
+PINNED: Mapping[str, object] = {"pin_memory": False}  # or None: page-locked memory is not the file's to ask for
+_WORDS = re.compile(r"none|tanh|floor|trunc|same|valid|constant|reflect|replicate|circular")
+_EQUATION = re.compile(r"[A-Za-z., ]{1,64}(?:->[A-Za-z. ]{0,32})?")
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split()  # noqa: SIM905 - one line
+}
+LAYOUTS = {"strided": torch.strided}
+FORMATS = {n: getattr(torch, n) for n in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")}
+
+
+class Gives(StrEnum):
+    """What a node of the graph is."""
+
+    TENSOR = "tensor"
+    TENSORS = "tensors"  # several, to be taken apart by getitem
+    SIZE = "size"  # a whole number that follows from shapes
+
+
+class Kind(NamedTuple):
+    """`base`: "Tensor", "int", "float", "number", "bool", "str", "ScalarType", "Device", "Layout", "MemoryFormat"."""
+
+    base: str
+    optional: bool = False
+    listed: bool = False
+    holes: bool = False  # elements of the list may be None
+
+
+class Argument(NamedTuple):
+    name: str
+    kind: Kind
+    required: bool
+    keyword: bool
+    default: object
+
+
+class Operation(NamedTuple):
+    """`pieces`: how many tensors it gives, 0 = that follows from shapes."""
+
+    name: str
+    call: Callable[..., Any]
+    arguments: tuple[Argument, ...]
+    gives: Gives
+    pieces: int
+
+
+@cache
+def find(name: str) -> Operation | None:
+    """None for everything that is not allowed, or that the installed torch does not have."""
+    if name not in ALLOWED:
+        return None
+    _, base, overload = name.split(".")
+    try:
+        call = getattr(getattr(torch.ops.aten, base), overload)
+    except AttributeError:
+        return None
+    schema = call._schema  # noqa: SLF001 - there is no public door to an overload's schema
+    arguments = tuple(
+        Argument(a.name, kind_of(str(a.real_type)), not a.has_default_value(), a.kwarg_only, a.default_value)
+        for a in schema.arguments
+    )
+    returns = [str(result.real_type) for result in schema.returns]
+    return Operation(name, call, arguments, *_gives(returns))
+
+
+def _gives(returns: list[str]) -> tuple[Gives, int]:
+    if returns in (["int"], ["SymInt"]):
+        return Gives.SIZE, 1
+    if returns == ["Tensor"]:
+        return Gives.TENSOR, 1
+    return Gives.TENSORS, 0 if returns == ["List[Tensor]"] else len(returns)
+
+
+def kind_of(written: str) -> Kind:
+    """`Optional[List[int]]` and the like, as torch prints them."""
+    optional, written = _peeled(written, "Optional[")
+    listed, written = _peeled(written, "List[")
+    holes, written = _peeled(written, "Optional[")
+    return Kind("int" if written == "SymInt" else written, optional, listed, holes)
+
+
+def _peeled(written: str, shell: str) -> tuple[bool, str]:
+    if written.startswith(shell):
+        return True, written.removeprefix(shell).removesuffix("]")
+    return False, written
+
+
+def words_fit(operation: str, text: str) -> bool:
+    """Whether a string may be given to this operation."""
+    pattern = _EQUATION if operation == "aten.einsum.default" else _WORDS
+    return pattern.fullmatch(text) is not None

@@ -1,0 +1,52 @@
+"""CLINC150 for the forge: a net over hashed n-grams, the samples, and how the bundle is taught.
+
+Law: `skerry models forge models.zoo.clinc150:build_model --data models.zoo.clinc150:samples` uses what stands here and
+nothing else. The device turns text into the net's input with `models.zoo.text.encode`; the text itself never leaves.
+"""
+
+import sys
+from hashlib import sha256
+
+import safetensors.torch
+from torch import nn
+
+from models.forge.repeatable import repeatable
+from models.forge.samples import Data
+from models.zoo import sets_text
+from models.zoo.text import BUCKETS
+from models.zoo.text_course import Course, Forget, NgramNet, Sizes, train
+from models.zoo.trained import folder
+
+SIZES = Sizes(BUCKETS, rows=49_152, width=192, hidden=1024, labels=150)
+COURSE = Course()
+
+
+def build_model() -> nn.Module:
+    """10.9 M numbers, nearly all of them n-grams' vectors; trained once and cached. ForgeError without the data."""
+    net = NgramNet(SIZES)
+    path = folder() / f"clinc150-{sha256(repr((SIZES, COURSE)).encode()).hexdigest()[:12]}.safetensors"
+    if path.exists():
+        net.load_state_dict(safetensors.torch.load(path.read_bytes()))
+        return net.eval()
+    part = sets_text.clinc150().training
+    with repeatable(COURSE.seed):
+        net = NgramNet(SIZES)
+        train(net, part.x[0], part.y, COURSE, _told)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(safetensors.torch.save({key: value.contiguous() for key, value in net.state_dict().items()}))
+    fresh.replace(path)
+    return net
+
+
+def samples() -> Data:
+    return sets_text.clinc150()
+
+
+def augment() -> Forget:
+    """How training texts may be varied."""
+    return Forget()
+
+
+def _told(done: int, loss: float) -> None:
+    print(f"clinc150: epoch {done} of {COURSE.epochs}, loss {loss:.3f}", file=sys.stderr)

@@ -1,0 +1,65 @@
+"""Remaining life of turbofan engines for the forge: a one-dimensional convolutional regressor, and how it is trained.
+
+Law: engines of the calibration part are strangers to training; a window is normalised inside the net.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.forge.samples import Data
+from models.zoo.lessons import Lessons
+from models.zoo.sets_signals import CYCLES, RUL_CAP, SENSORS, turbofans
+from models.zoo.trained import trained
+
+LESSONS = Lessons(epochs=10, batch=512, peak=3e-3, noise=0.1, unit=RUL_CAP)
+_COLUMNS = len(SENSORS) + 1
+
+
+class WearNet(nn.Module):
+    """Windows `[n, 60, 15]` -> cycles left `[n, 1]`. `mean`, `spread` `[15]` are of the training part."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(_COLUMNS))
+        self.register_buffer("spread", torch.ones(_COLUMNS))
+        self.body = nn.Sequential(
+            nn.Conv1d(_COLUMNS, width, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv1d(width, width, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.AvgPool1d(3),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(width * (CYCLES // 6), 64),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = ((x - self.mean) / self.spread).transpose(1, 2)
+        life: Tensor = self.body(scaled) * RUL_CAP
+        return life.clamp(0.0, RUL_CAP)
+
+
+def build_model() -> nn.Module:
+    """The hub's net, trained once and cached. ForgeError without the data, if it is not cached."""
+    return trained("cmapss", lambda: _normalised(WearNet()), (LESSONS,), samples)
+
+
+def samples() -> Data:
+    return turbofans()
+
+
+def _normalised(net: WearNet) -> WearNet:
+    x = samples().training.x[0].reshape(-1, _COLUMNS)
+    net.mean.copy_(torch.from_numpy(x.mean(0)))
+    net.spread.copy_(torch.from_numpy(np.maximum(x.std(0), 1e-6)))
+    return net
