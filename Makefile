@@ -1,9 +1,10 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test live check lint bench bench-trust sim clean
+.PHONY: help setup setup-demo demo test live check lint bench bench-trust bench-forge forge-nets sim clean
 
 python := .venv/bin/python
 ARGS ?=
+nets = tests/live/test_forge_nets.py
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -21,7 +22,10 @@ test: setup ## set up what is missing, then run the tests that need no broker (A
 	@$(python) -m pytest --ignore=tests/live -n auto --dist loadfile $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, real processes and sockets
-	@$(python) -m pytest $(or $(ARGS),tests/live)
+	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets))
+
+forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
+	@$(python) -m pytest $(nets) $(ARGS)
 
 lint: setup ## ruff, mypy --strict, the import contracts
 	@$(python) -m ruff check .
@@ -36,6 +40,9 @@ bench: setup ## measure every figure of benchmarks/RESULTS.md in one run and wri
 
 bench-trust: setup ## the figures of enrolment and of the update repository
 	@$(python) -m benchmarks trust $(ARGS)
+
+bench-forge: setup ## the figures of forged bundles on real data (SKERRY_DATA=folder; hours if nothing is cached)
+	@$(python) -m benchmarks forge $(ARGS)
 
 sim: setup ## run the fleet in virtual time (ARGS='--edges 1000 --minutes 10 --seed 1')
 	@$(python) -m simulations $(ARGS)

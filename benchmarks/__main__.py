@@ -1,4 +1,4 @@
-"""`make bench`, `make bench-trust`: every figure of a suite beside its limit, in one run, into benchmarks/RESULTS.md.
+"""`make bench`, `bench-trust`, `bench-forge`: each figure of a suite beside its limit, into benchmarks/RESULTS.md.
 
 Law: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from benchmarks import (
     agent_memory,
     first_answer,
+    forge_suite,
     intake,
     local_answer,
     round_trip,
@@ -48,6 +49,17 @@ SUITES = {
         },
     ),
     "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
+    "forge": Suite(
+        "The forge",
+        "make bench-forge",
+        {
+            "sets": forge_suite.sets,
+            "text": forge_suite.text,
+            "routing": forge_suite.routing,
+            "risk": forge_suite.risk,
+            "quantised": forge_suite.quantised,
+        },
+    ),
 }
 
 

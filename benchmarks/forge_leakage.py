@@ -37,6 +37,7 @@ Values = npt.NDArray[Any]
 ABOVE_LABEL, MAX_LOSS_POINTS = 0.15, 1.0
 _LEVELS, _CUTS, _BATCH = 4, 4, 250
 _CALIBRATED = 1000
+_EARLY = 1500
 
 
 class Row(NamedTuple):
@@ -67,10 +68,10 @@ class Bench:
         return Row("label alone", 0.5, float("nan"), attack.label_only(self.truth, self.y), "class mean")
 
     def earliest(self, cut: Cut) -> Row:
-        """Uncoded, and from 3,000 pictures only: its features are large."""
-        few = attack.truth_of(self.x[:3000], self._effort)
+        """Uncoded, and from 1,500 pictures only: its features are large."""
+        few = attack.truth_of(self.x[:_EARLY], self._effort)
         head = halves(self.traced, cut).head
-        found = attack.invert(few, (np.concatenate(list(_features(head, self.x[:3000]))),), self._effort)
+        found = attack.invert(few, (np.concatenate(list(_features(head, self.x[:_EARLY]))),), self._effort)
         return Row(f"earliest cut, {cut.name}", cut.values * 4, 0.0, found.score, found.attack)
 
     def plain(self, cut: Cut) -> Row:

@@ -1,10 +1,10 @@
 """CLINC150 (full) without pretrained weights: intents and out-of-scope questions, on the device, on the hub, together.
 
 `SKERRY_DATA=... python -m benchmarks.forge_text [bundle folder]`. The bundle is forged first if it is not there. The
-paper's "oos-threshold" setting (Larson et al. 2019): `train` alone teaches; a threshold on the score says what is out of
-scope; test (4,500) and oos_test (1,000) are measured once. In-scope accuracy counts a rejected in-scope question as
+paper's "oos-threshold" setting (Larson et al. 2019): `train` alone teaches, a threshold on the score says what is out
+of scope, test (4,500) and oos_test (1,000) are measured once. In-scope accuracy counts a rejected in-scope question as
 wrong. Two rules choose the threshold, both on val and oos_val alone: "paper", right most often with out-of-scope as an
-intent of its own (3,000 against 100, so it rejects little); "half a point", rejecting at most 0.5 points of the in-scope
+intent of its own (3,000 against 100, so it rejects little); "half a point", rejecting at most 0.5 points of in-scope
 questions that are answered rightly. The second is held against the aims, the first stands beside it.
 """
 

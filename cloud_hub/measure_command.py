@@ -5,6 +5,7 @@ policies and models both, so it lives above them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from models.bundle import Bundle, BundleError, open_bundle
+from models.flags import takes
 from models.runner import SampleError
 from policies import egress, leakage
 from policies.document import PolicyError, parse
@@ -39,27 +41,30 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print only; leave the b
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 
-def measure(
-    bundle: Folder,
-    data: DataFrom,
-    policy: PolicyFile = None,
-    *,
-    quick: Quick = False,
-    defences: Defences = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class MeasureFlags:
+    bundle: Folder
+    data: DataFrom
+    policy: PolicyFile = None
+    quick: Quick = False
+    defences: Defences = False
+    dry_run: DryRun = False
+    as_json: AsJson = False
+
+
+@takes(MeasureFlags)
+def measure(flags: MeasureFlags) -> None:
     """Attack a bundle's codes as they would leave, print what was won, and add the rows to its manifest.
 
     The manifest's digest changes, so the bundle has to be published again. Exit code 40 if the attack had no power
     (nothing was measured) or the policy, by these figures, lets nothing leave; 11, 12 and 13 for a policy, bundle or
     samples that cannot be used.
     """
-    opened, rules = _open(bundle), _policy(policy)
-    cases = _attacked(opened, data, _steps(opened, rules), quick=quick, defences=defences)
-    made = opened if dry_run else _written(opened, cases)
+    opened, rules = _open(flags.bundle), _policy(flags.policy)
+    cases = _attacked(opened, flags.data, _steps(opened, rules), quick=flags.quick, defences=flags.defences)
+    made = opened if flags.dry_run else _written(opened, cases)
     verdict = None if rules is None else leakage.within(rules.privacy, cases[0].found.rows)
-    if as_json:
+    if flags.as_json:
         Console().print_json(data=_facts(opened, made, cases, verdict))
     else:
         _say(opened, made, cases, verdict)

@@ -5,26 +5,13 @@ Rule 2: no I/O, no clock, no dice here: events and `now` come in, commands go ou
 Rule 3: a question lives until its outcome. Only the hub's signed word or our own judgement ends it, and it ends once.
 """
 
-from math import inf
+from math import inf  # noqa: I001 - one import in few lines
 
 import msgspec
 
 from edge_agent.again import denied_now
 from edge_agent.commands import (
-    Answer,
-    Command,
-    Dice,
-    Facts,
-    Finish,
-    Mark,
-    Memory,
-    Reseal,
-    SayHello,
-    SendAsk,
-    Setup,
-    State,
-    Store,
-    Transmit,
+    Answer, Command, Dice, Facts, Finish, Mark, Memory, Reseal, SayHello, SendAsk, Setup, State, Store, Transmit,
     WakeAt,
 )  # fmt: skip
 from edge_agent.questions import Question, Questions

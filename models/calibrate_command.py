@@ -4,6 +4,7 @@ Law: prints the one line to paste into a policy first, then the whole frontier; 
 """
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from models.bundle import Bundle, BundleError, open_bundle
 from models.calibration import Thresholds, decode_thresholds, encode_thresholds, revised
 from models.figures import Calibration, Metric
+from models.flags import takes
 from models.runner import SampleError
 from wire.exits import Exit, Stop
 
@@ -37,38 +39,46 @@ Out = Annotated[Path | None, typer.Option(help="File to write or to add to.", sh
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 
-def calibrate(  # noqa: PLR0917 - typer's flags, one each
-    bundle: Folder,
-    data: DataFrom,
-    device_class: DeviceClass = "any",
-    target_accuracy: Target = None,
-    max_share: Share = None,
-    max_risk: MaxRisk = None,
-    confidence: Confidence = 0.95,
-    risk_of: RiskOf = "local",
-    out: Out = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class CalibrateFlags:
+    bundle: Folder
+    data: DataFrom
+    device_class: DeviceClass = "any"
+    target_accuracy: Target = None
+    max_share: Share = None
+    max_risk: MaxRisk = None
+    confidence: Confidence = 0.95
+    risk_of: RiskOf = "local"
+    out: Out = None
+    as_json: AsJson = False
+
+
+@takes(CalibrateFlags)
+def calibrate(flags: CalibrateFlags) -> None:
     """Choose the threshold below which devices ask the hub, on your samples; print it and the whole frontier.
 
     Exit code 40 if the samples cannot give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
     """
-    chosen = [value for value in (target_accuracy, max_share, max_risk) if value is not None]
+    chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
     if len(chosen) != 1:
         raise Stop(Exit.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold")
     from models.forge.wish import Wish  # noqa: PLC0415 - only this command needs the forge
 
-    wish = Wish(target_accuracy=target_accuracy, max_share=max_share, max_risk=max_risk, confidence=confidence)
-    opened = _open(bundle)
-    path = out or Path(f"{opened.manifest.name}.calibration.json")
+    wish = Wish(
+        target_accuracy=flags.target_accuracy,
+        max_share=flags.max_share,
+        max_risk=flags.max_risk,
+        confidence=flags.confidence,
+    )
+    opened = _open(flags.bundle)
+    path = flags.out or Path(f"{opened.manifest.name}.calibration.json")
     old = _read(path)
-    found = _run(opened, data, wish, risk_of)
-    made = _write(path, old, opened, device_class, found)
-    if as_json:
-        Console().print_json(data=_facts(made, found, device_class, path))
+    found = _run(opened, flags.data, wish, flags.risk_of)
+    made = _write(path, old, opened, flags.device_class, found)
+    if flags.as_json:
+        Console().print_json(data=_facts(made, found, flags.device_class, path))
     else:
-        _say(found, device_class, path)
+        _say(found, flags.device_class, path)
 
 
 def _open(path: Path) -> Bundle:

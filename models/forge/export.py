@@ -13,6 +13,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from models.forge.counted import without_ranges
 from models.manifest import InputSpec
 from models.onnx import LOGITS
 from wire.messages import DType
@@ -53,7 +54,7 @@ def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> o
             output_names=list(outputs),
             dynamic_shapes=({0: torch.export.Dim(BATCH, min=1, max=MAX_BATCH)},),
         )
-    return anonymous(program.model_proto)
+    return anonymous(without_ranges(program.model_proto))
 
 
 def _example(spec: InputSpec) -> Tensor:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from models.forge.answers import ask
 from models.forge.calibrate import temperature
@@ -25,7 +24,8 @@ _HIDDEN = 24  # per fold
 _SHOWN = 5  # largest log-probabilities that the gate sees in order
 _WIDE = 32  # up to so many labels it sees each label's log-probability too
 _KNOTS = 24
-_STEPS, _RATE, _DECAY = 200, 0.01, 0.02
+_STEPS, _RATE, _DECAY = 300, 0.01, 0.02
+_DEEPER_PAYS = 0.002  # share of right answers that looking at the trunk must bring before it is trusted
 _DIRECTIONS, _RIDGE = 32, 1e-6
 _LEAST = 200  # samples of calibration below which nothing is learned from them
 
@@ -54,17 +54,18 @@ class Table(nn.Module):
 
 
 class Gate(nn.Module):
-    """(logits, pooled trunk) -> confidence `[n]`: low where the hub would be right and the device wrong."""
+    """(logits, pooled trunk) -> confidence `[n]`: low where the hub is expected to be right and the device wrong."""
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, inputs: int, mean: Tensor, scale: Tensor, hidden: int) -> None:
+    def __init__(self, mean: Tensor, scale: Tensor, hidden: int, looks_deeper: bool) -> None:
         super().__init__()
+        self.looks_deeper = looks_deeper
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
-        self.first = nn.Linear(inputs, hidden)
-        self.second = nn.Linear(hidden, 2)
+        self.first = nn.Linear(len(mean), hidden)
+        self.second = nn.Linear(hidden, 1)
         self.table: nn.Module = nn.Identity()
 
     def forward(self, logits: Tensor, summary: Tensor) -> Tensor:
@@ -72,20 +73,20 @@ class Gate(nn.Module):
         return found
 
     def score(self, logits: Tensor, summary: Tensor) -> Tensor:
-        """P(device right) - P(hub right), `[n]`."""
-        seen = (evidence(logits, summary) - self.mean) * self.scale
-        own, hub = torch.sigmoid(self.second(torch.relu(self.first(seen)))).unbind(1)
-        return own - hub
+        """The higher, the less there is to gain from asking, `[n]`."""
+        seen = evidence(logits, summary if self.looks_deeper else None)
+        gain: Tensor = self.second(torch.relu(self.first((seen - self.mean) * self.scale)))
+        return -gain[:, 0]
 
 
-def evidence(logits: Tensor, summary: Tensor) -> Tensor:
-    """What a gate sees: the ordered largest log-probabilities, margin, entropy, each label's, the pooled trunk."""
+def evidence(logits: Tensor, summary: Tensor | None) -> Tensor:
+    """What a gate sees: the ordered largest log-probabilities, margin, entropy, each label's, perhaps the trunk."""
     logs = torch.log_softmax(logits, 1)
     ordered = torch.topk(logs, min(_SHOWN, logs.shape[1]), dim=1).values
     margin = ordered[:, :1] - ordered[:, 1:2]
     entropy = -(logs.exp() * logs).sum(1, keepdim=True)
     each = [logs] if logs.shape[1] <= _WIDE else []
-    return torch.cat([ordered, margin, entropy, *each, summary], 1)
+    return torch.cat([ordered, margin, entropy, *each, *([] if summary is None else [summary])], 1)
 
 
 class Novelty(nn.Module):
@@ -161,23 +162,42 @@ def _some(part: Part, most: int = 10_000) -> Part:
 
 
 def fit_gate(seen: Seen, seed: int) -> Gate | None:
-    """One small network per fold, joined into one; calibrated on what each left out. None if the softmax is as good."""
+    """The best of the softmax (None) and learned gates with and without the trunk, on samples that a fit left out."""
     if len(seen.y) < _LEAST:
         return None
     own, hub = seen.logits.argmax(1) == seen.y, seen.hub.argmax(1) == seen.y
-    shown = evidence(seen.logits, seen.summary)
+    best, reached = None, recovered(torch.softmax(seen.logits, 1).amax(1), own, hub)
+    for looks_deeper, margin in ((False, 0.0), (True, _DEEPER_PAYS)):
+        gate, scores = _fitted(seen, looks_deeper, seed)
+        found = recovered(scores, own, hub)
+        if found > reached + margin:
+            gate.table = isotonic(scores.double().numpy(), own.double().numpy())
+            best, reached = gate.eval(), found
+    return best
+
+
+def _fitted(seen: Seen, looks_deeper: bool, seed: int) -> tuple[Gate, Tensor]:
+    """A gate of one small network per fold, joined into one, and each sample's score by the one that left it out."""
+    shown = evidence(seen.logits, seen.summary if looks_deeper else None)
     mean, scale = shown.mean(0), 1 / shown.std(0).clamp(min=1e-3)
-    folds = torch.from_numpy(np.random.default_rng(seed).integers(_FOLDS, size=len(own)))
+    folds = torch.from_numpy(np.random.default_rng(seed).integers(_FOLDS, size=len(shown)))
     learners = _Learners(shown.shape[1], seed)
-    votes = learners.learn((shown - mean) * scale, torch.stack([own, hub], 1).float(), folds)
-    chances = torch.sigmoid(votes[folds, torch.arange(len(own))])
-    scores = chances[:, 0] - chances[:, 1]
-    softmax = torch.softmax(seen.logits, 1).amax(1)
-    if recovered(scores, own, hub) <= recovered(softmax, own, hub):
-        return None
-    whole = learners.joined(mean, scale)
-    whole.table = isotonic(scores.double().numpy(), own.double().numpy())
-    return whole.eval()
+    votes = learners.learn((shown - mean) * scale, expected_gain(seen), folds)
+    gate = Gate(mean, scale, _HIDDEN * _FOLDS, looks_deeper)
+    learners.join(gate)
+    return gate, -votes[folds, torch.arange(len(shown))]
+
+
+def expected_gain(seen: Seen) -> Tensor:
+    """P(hub right) - P(device right) by the hub's own calibrated probabilities: in 0..1, far less noisy than outcomes.
+
+    The plug-in estimate of the deferral cost (Jitkrittum et al. 2023), with the hub as the one who knows.
+    """
+    known = seen.y >= 0
+    warmth = temperature(seen.hub[known].numpy(), seen.y[known].numpy())
+    chances = torch.softmax(seen.hub / warmth, 1)
+    own = chances.gather(1, seen.logits.argmax(1, keepdim=True))
+    return chances.amax(1) - own[:, 0]
 
 
 class _Learners:
@@ -188,35 +208,33 @@ class _Learners:
         first = torch.randn(_FOLDS, inputs, _HIDDEN, generator=chance) * math.sqrt(2 / inputs)
         self._first = nn.Parameter(first)
         self._bias = nn.Parameter(torch.zeros(_FOLDS, 1, _HIDDEN))
-        self._second = nn.Parameter(torch.zeros(_FOLDS, _HIDDEN, 2))
-        self._end = nn.Parameter(torch.zeros(_FOLDS, 1, 2))
+        self._second = nn.Parameter(torch.zeros(_FOLDS, _HIDDEN, 1))
+        self._end = nn.Parameter(torch.zeros(_FOLDS, 1, 1))
 
-    def learn(self, seen: Tensor, goals: Tensor, folds: Tensor) -> Tensor:
-        """Votes of each network on all samples, `[folds, n, 2]`."""
-        weights = (folds != torch.arange(_FOLDS)[:, None]).float()[:, :, None]
-        wanted = goals.expand(_FOLDS, -1, -1)
+    def learn(self, seen: Tensor, gains: Tensor, folds: Tensor) -> Tensor:
+        """Votes of each network on all samples, `[folds, n]`."""
+        weights = (folds != torch.arange(_FOLDS)[:, None]).float()
+        weights = weights / weights.sum()
         optimiser = torch.optim.AdamW(self._weights(), lr=_RATE, weight_decay=_DECAY)
         for step in range(_STEPS):
             optimiser.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / _STEPS))
-            losses = binary_cross_entropy_with_logits(self._votes(seen), wanted, weights, reduction="sum")
+            loss = ((torch.sigmoid(self._votes(seen)) - gains) ** 2 * weights).sum()
             optimiser.zero_grad()
-            (losses * _FOLDS / weights.sum()).backward()  # type: ignore[no-untyped-call]
+            (loss * _FOLDS).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         return self._votes(seen).detach()
 
-    def joined(self, mean: Tensor, scale: Tensor) -> Gate:
+    def join(self, gate: Gate) -> None:
         """The mean of their votes as one network: hidden units side by side, the last layer divided by their number."""
-        whole = Gate(self._first.shape[1], mean, scale, _HIDDEN * _FOLDS)
         with torch.no_grad():
-            whole.first.weight.copy_(self._first.transpose(1, 2).flatten(0, 1))
-            whole.first.bias.copy_(self._bias.flatten())
-            whole.second.weight.copy_(self._second.flatten(0, 1).T / _FOLDS)
-            whole.second.bias.copy_(self._end.mean((0, 1)))
-        return whole
+            gate.first.weight.copy_(self._first.transpose(1, 2).flatten(0, 1))
+            gate.first.bias.copy_(self._bias.flatten())
+            gate.second.weight.copy_(self._second.flatten(0, 1).T / _FOLDS)
+            gate.second.bias.copy_(self._end.mean((0, 1)))
 
     def _votes(self, seen: Tensor) -> Tensor:
         hidden = torch.relu(seen @ self._first + self._bias)
-        return hidden @ self._second + self._end
+        return (hidden @ self._second + self._end)[:, :, 0]
 
     def _weights(self) -> list[nn.Parameter]:
         return [self._first, self._bias, self._second, self._end]

@@ -25,20 +25,25 @@ class Packed(NamedTuple):
 
 
 class Unpacking(nn.Module):
-    """Cuts a row `[n, width]` back into the inputs of the user's model: slices, reshapes and casts, nothing else."""
+    """Cuts a row `[n, width]` back into the inputs of the user's model: slices, reshapes and casts.
 
-    def __init__(self, model: nn.Module, inputs: Sequence[Values]) -> None:
+    `ends`: per input the least and the largest number ever seen, or nothing. Numbers of kinds in a row of measured
+    values are kept within them: the row's one range cannot say that there is no kind -3.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Values], ends: Sequence[tuple[int, int] | None]) -> None:
         super().__init__()
         self.model = model
+        self._ends = list(ends)
         self._shapes = [tuple(one.shape[1:]) for one in inputs]
         self._dtypes = [torch.from_numpy(one[:0]).dtype for one in inputs]
 
     def forward(self, row: Tensor) -> Tensor:
         start, inputs = 0, []
-        for shape, dtype in zip(self._shapes, self._dtypes, strict=True):
+        for shape, dtype, ends in zip(self._shapes, self._dtypes, self._ends, strict=True):
             end = start + math.prod(shape)
             piece = row[:, start:end].reshape(row.shape[0], *shape) if shape else row[:, start]
-            inputs.append(piece.to(dtype))
+            inputs.append((piece.clamp(*ends) if ends else piece).to(dtype))
             start = end
         answer: Tensor = self.model(*inputs)
         return answer
@@ -54,7 +59,16 @@ def pack_inputs(model: nn.Module, data: Data) -> Packed:
     training, calibration, heldout = (
         _row(part, whole=whole) for part in (data.training, data.calibration, data.heldout)
     )
-    return Packed(Unpacking(model, inputs).eval(), Data(training, calibration, heldout, data.labels), shapes)
+    ends = [None if whole else _ends(data, at) for at in range(len(inputs))]
+    return Packed(Unpacking(model, inputs, ends).eval(), Data(training, calibration, heldout, data.labels), shapes)
+
+
+def _ends(data: Data, at: int) -> tuple[int, int] | None:
+    """Of the whole numbers of input `at`, over all parts; None for measured values."""
+    columns = [part.x[at] for part in (data.training, data.calibration, data.heldout)]
+    if columns[0].dtype.kind != "i":
+        return None
+    return min(int(one.min()) for one in columns), max(int(one.max()) for one in columns)
 
 
 def _row(part: Part, *, whole: bool) -> Part:

@@ -210,11 +210,9 @@ def _readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
 def _join(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) -> None:
     """One value instead of two, under the name that the graph's outputs know."""
     old, new = (before, after) if after in outputs else (after, before)
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                if name == old:
-                    names[index] = new
+    for names in (names for node in graph.node for names in (node.input, node.output)):
+        for index in [index for index, name in enumerate(names) if name == old]:
+            names[index] = new
 
 
 def _weights(graph: onnx.GraphProto) -> list[_Weight]:

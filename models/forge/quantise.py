@@ -29,6 +29,16 @@ NOISE = 0.03  # a median ratio of turns taken side by side: two equal graphs sta
 _ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes nobody would tell apart: the quicker one ships
 _QUICKER = 0.9
 _ROUNDING = 1e-9  # 0.483 - 0.478 is a little more than 0.005
+# the converters of ONNX Runtime promise nothing: one that fails is told, and the others still stand
+_CONVERTER_ERRORS = (
+    *ORT_ERRORS,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+)
 _FLOATING = frozenset({Precision.FLOAT32, Precision.INT8_WEIGHTS, Precision.FLOAT16})
 
 
@@ -109,7 +119,7 @@ def _made(precision: Precision, model: onnx.ModelProto, samples: Values, profile
         run(graph, samples[:2])
     except (UnfitError, LintError) as error:
         return _faulty(precision, str(error))
-    except Exception as error:  # noqa: BLE001  a converter of ONNX Runtime fails in any way; the others still stand
+    except _CONVERTER_ERRORS as error:
         return _faulty(precision, f"it cannot be converted: {(str(error).splitlines() or [type(error).__name__])[0]}")
     return Candidate(str(precision), graph, math.nan, len(graph), 0)
 

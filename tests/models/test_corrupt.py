@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.forge.corrupt import KINDS, contrast, corrupt, noise, occlusion, shift
-from models.forge.digits import HELDOUT, heldout, training
+from models.forge.digits import HELDOUT, calibration, heldout, training
 
 
 def pictures(count=200, channels=1, side=8):
@@ -55,12 +55,12 @@ def test_a_shift_moves_the_whole_picture_and_fills_with_black():
 
 
 def test_heldout_digits_are_never_trained_on():
-    (x, y), (held_x, held_y) = training(), heldout()
+    (x, y), (chosen_x, _), (held_x, held_y) = training(), calibration(), heldout()
     assert len(held_x) == len(held_y) == HELDOUT
-    assert len(x) + len(held_x) == 1797
+    assert len(x) + len(chosen_x) + len(held_x) == 1797
     assert held_x.shape[1:] == (1, 8, 8)
     assert held_x.dtype == np.float32
     assert (held_x.min(), held_x.max()) == (0, 1)
-    seen = {picture.tobytes() for picture in x}
+    seen = {picture.tobytes() for picture in (*x, *chosen_x)}
     assert sum(picture.tobytes() in seen for picture in held_x) == 0
     assert set(held_y.tolist()) == set(y.tolist()) == set(range(10))

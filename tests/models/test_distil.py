@@ -1,5 +1,7 @@
 """Teaching: the pieces learn what the given model knows, at their own places, and a killed teaching goes on."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -41,8 +43,8 @@ def _part(count: int, seed: int, *, values: bool) -> Part:
 
 
 def _data(*, values: bool) -> Data:
-    sizes = enumerate((480, 240, 200))
-    return Data(*(_part(count, seed, values=values) for seed, count in sizes), () if values else KINDS)
+    training, calibration, heldout = (_part(count, seed, values=values) for seed, count in enumerate((480, 240, 200)))
+    return Data(training, calibration, heldout, () if values else KINDS)
 
 
 def _given(data: Data) -> nn.Module:
@@ -113,11 +115,12 @@ def test_a_regressor_learns_its_values_and_how_wrong_they_are():
 def test_a_users_own_small_model_can_be_the_exit(labels):
     torch.manual_seed(1)
     small = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    before = small[1].weight.clone()
+    weight = cast("nn.Linear", small[1]).weight
+    before = weight.clone()
     pieces = teach(labels.traced, labels.data, labels.cuts[0], WISH._replace(edge_model=small), _silent)
     found, _ = _answers(pieces, labels.data.heldout.x[0])
     assert (found["logits"].argmax(1).numpy() == labels.data.heldout.y).mean() > 0.9
-    assert torch.equal(before, small[1].weight)  # the user's own object is not changed
+    assert torch.equal(before, weight)  # the user's own object is not changed
 
 
 def test_the_given_model_is_not_changed_by_teaching(labels):
@@ -131,7 +134,7 @@ class Killed(Exception):  # noqa: N818 - it is not an error
 
 
 def test_a_killed_teaching_goes_on_and_ends_as_if_it_had_not_been(labels, tmp_path):
-    wish = WISH._replace(epochs=2, augment=Shake(crop=1, cutout=2, mirror=False), copies=2)
+    wish = WISH._replace(epochs=2, augment=Shake(crop=1, cutout=2, mirror=False).__call__, copies=2)
     whole = teach(labels.traced, labels.data, labels.cuts[0], wish, _silent)
 
     def killer(_what: str, share: float) -> None:
