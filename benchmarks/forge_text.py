@@ -35,7 +35,7 @@ Rule = Callable[[Scores, Values], float]  # scores `[n, labels]` and targets -> 
 MAX_ASKED, MAX_BYTES = 0.25, 200
 AIM_ACCURACY, AIM_RECALL = 92.0, 45.0
 _ASKED = 0.235  # of a stream as the held-out one is mixed; the rest is left for the difference of the two parts
-_SPENT, _CHOSEN_ON = 0.005, 3000  # of the in-scope calibration samples
+_SPENT = 0.005  # of the in-scope calibration samples
 _DEGREES = 3.0  # softmax at this many temperatures: the largest logit decides, less the ease of its competitors
 
 
@@ -87,9 +87,9 @@ def row(name: str, found: Values, y: Values, asked: Values) -> Row:
 
 
 def half_a_point(scores: Scores, y: Values) -> float:
-    """The score below which lie `_SPENT` of all in-scope samples, as right answers; `y` may be the unsure ones only."""
+    """The score below which lie at most `_SPENT` of the in-scope samples, as right answers."""
     right = np.sort(scores.max(1)[scores.argmax(1) == y])
-    return float(right[min(int(_SPENT * _CHOSEN_ON), len(right) - 1)])
+    return float(right[int(_SPENT * (y != OUT_OF_SCOPE).sum())])
 
 
 RULES: dict[str, Rule] = {"paper": rejection, "half a point": half_a_point}
@@ -100,23 +100,28 @@ def alone(name: str, of: Callable[[Answers], Scores], chosen_on: Answers, tested
     return row(name, found, tested.y, np.full(len(tested.y), name.startswith("hub")))
 
 
-def pair(chosen_on: Answers, tested: Answers, rule: Rule) -> Row:
-    """The device keeps what it is sure of; of the rest the hub says which intent, or none."""
-    sure = _sure(chosen_on, float((tested.y == OUT_OF_SCOPE).mean()))
-    unsure = chosen_on.confidence < sure
-    below = rule(chosen_on.asked[unsure], chosen_on.y[unsure])
-    asked = tested.confidence < sure
-    found = np.where(asked, rejecting(tested.asked, below), tested.edge.argmax(1))
-    return row("edge + hub", found, tested.y, asked)
+def pair(name: str, of: Callable[[Answers], Scores], chosen_on: Answers, tested: Answers, rule: Rule) -> Row:
+    """Asked is what `of` doubts most; whoever answers, one threshold on the answer's score says what is out of scope.
+
+    A gate taught to ask where the hub knows better asks little that neither knows: so the device must reject, too.
+    """
+    sure = _sure(of(chosen_on), chosen_on.y, float((tested.y == OUT_OF_SCOPE).mean()))
+    below = rule(_mixed(chosen_on, of(chosen_on) < sure), chosen_on.y)
+    asked = of(tested) < sure
+    return row(name, rejecting(_mixed(tested, asked), below), tested.y, asked)
 
 
-def _sure(chosen_on: Answers, outside: float) -> float:
+def _mixed(found: Answers, asked: Values) -> Scores:
+    return np.where(asked[:, None], found.asked, found.edge)
+
+
+def _sure(confidence: Scores, y: Values, outside: float) -> float:
     """The confidence under which the hub is asked, for a stream with a share of `outside` out of scope."""
-    beyond = chosen_on.y == OUT_OF_SCOPE
+    beyond = y == OUT_OF_SCOPE
     weights = np.where(beyond, outside / beyond.sum(), (1 - outside) / (~beyond).sum())
-    order = np.argsort(chosen_on.confidence, kind="stable")
+    order = np.argsort(confidence, kind="stable")
     place = int(np.searchsorted(weights[order].cumsum(), _ASKED))
-    return float(chosen_on.confidence[order][min(place, len(order) - 1)])
+    return float(confidence[order][min(place, len(order) - 1)])
 
 
 def table(rows: list[Row], size_bytes: int) -> str:
@@ -146,7 +151,8 @@ def _rows(rule_name: str, rule: Rule, chosen_on: Answers, tested: Answers) -> li
         alone("edge alone", lambda one: one.edge, chosen_on, tested, rule),
         alone("hub alone, on the text's n-grams", lambda one: one.whole, chosen_on, tested, rule),
         alone("hub alone, on the codes", lambda one: one.asked, chosen_on, tested, rule),
-        pair(chosen_on, tested, rule),
+        pair("edge + hub, asked by softmax", lambda one: one.edge.max(1), chosen_on, tested, rule),
+        pair("edge + hub", lambda one: one.confidence, chosen_on, tested, rule),
     ]
     return [each._replace(name=f"{each.name} ({rule_name})") for each in found]
 

@@ -66,8 +66,7 @@ class Agent:
         self._clock = clock or HubClock(identity.hub_time_ms)
         self._db = Database(settings.state_dir / DATABASE_FILE)
         envelopes = self._envelopes = Envelopes(identity)
-        manifest = self._model.manifest
-        self._core = EdgeCore(setup_of(manifest, sites(identity.hubs), envelopes, settings.outbox), policy)
+        self._core = EdgeCore(setup_of(self._model.manifest, sites(identity.hubs), envelopes, settings.outbox), policy)
         self._desk = Desk(
             envelopes, Vault(identity.payload_key), self._clock, self._model.form, settings.frames_cache_bytes
         )  # fmt: skip
@@ -307,8 +306,9 @@ class Agent:
             self._counts["writer_revived"] += 1
             self._db.revive()
         self._hands.flush_marks()
-        silent_s = self._clock.now() - self._quiet_since
-        if self._core.link.up and self._core.open.sent and silent_s > self._settings.silent_after_s:
+        if not self._core.open.sent:
+            self._quiet_since = self._clock.now()  # nobody owes us a word: an idle link is not a silent one
+        elif self._core.link.up and self._clock.now() - self._quiet_since > self._settings.silent_after_s:
             self._counts["link_silent"] += 1
             self._quiet_since = self._clock.now()
             self._tasks["link"].cancel()  # its successor connects anew

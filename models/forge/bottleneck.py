@@ -229,7 +229,7 @@ class _GridDecoder(nn.Module):
         self.size = (sides[0], sides[1])
         self.vector = len(codebook.shape) != 3 or (codebook.shape[1] == 1) != flat
         self.grid = code_grid(entry) if self.vector else (codebook.shape[1], codebook.shape[2])
-        width = width or min(192, max(48, -(-channels * 3 // 32) * 8))
+        width = width or min(192, max(64, -(-channels * 3 // 32) * 8))
         self.width = width
         self.first: nn.Module
         if self.vector:

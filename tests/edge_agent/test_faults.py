@@ -98,6 +98,19 @@ async def test_case_77_a_silent_link_is_dropped_and_made_anew(tmp_path: Path):
         await until(lambda: rig.open == 0, seconds=10)
 
 
+async def test_case_77_a_link_that_was_idle_is_given_time_to_answer(tmp_path: Path):
+    time = Time()
+    hub = HubDouble(receipts=False, verdicts=False)
+    async with Rig(tmp_path, policy(), hub, clock=time.clock()) as rig:
+        await until(lambda: rig.agent.status()["link"] == "up")
+        await asyncio.sleep(0.2)  # longer than two looks of the watchdog
+        time.turn(1000)
+        await asyncio.sleep(0.2)
+        await rig.agent.infer(sample())
+        await asyncio.sleep(0.2)
+        assert (rig.open, rig.count("link_silent"), rig.count("link_up")) == (1, 0, 1)
+
+
 async def test_case_79_an_expired_question_is_dropped_before_it_is_sent(tmp_path: Path):
     time = Time()
     async with Rig(tmp_path, policy(), clock=time.clock()) as rig:
