@@ -34,6 +34,8 @@ class Figure(NamedTuple):
 
 
 def shown(value: float) -> str:
+    if not math.isfinite(value):
+        return "not measured:"
     if value == int(value):
         return f"{value:,.0f}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"

@@ -103,7 +103,7 @@ def encode_outcomes(outcomes: Outcomes) -> bytes:
         arrays |= {"edge_error": outcomes.edge_error, "hub_error": outcomes.hub_error}
         arrays["tolerance"] = np.float64(outcomes.tolerance)  # type: ignore[assignment]  # numpy saves a scalar too
     file = io.BytesIO()
-    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stub takes no mapping
+    np.savez_compressed(file, allow_pickle=False, **arrays)
     return file.getvalue()
 
 

@@ -144,7 +144,7 @@ def resident_bytes(graph: bytes, sample: Values) -> int:
     with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder:
         model, given = Path(folder) / "graph.onnx", Path(folder) / "sample.npy"
         model.write_bytes(graph)
-        np.save(given, sample)
+        np.save(given, sample, allow_pickle=False)
         command = [sys.executable, "-I", "-B", "-c", _BOOT, str(_ROOT), str(model), str(given)]
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
         child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
