@@ -64,6 +64,7 @@ class OutboxSection(_Section):
     max_rows: int = Field(default=_OUTBOX.max_rows, ge=1)
     max_bytes: int = Field(default=_OUTBOX.max_bytes, ge=65536)
     max_age_s: float = Field(default=_OUTBOX.max_age_s, gt=0, le=_OUTBOX.max_age_s)
+    ask_interval_s: float = Field(default=_OUTBOX.ask_interval_s, ge=1, le=3600)
 
 
 class RecordsSection(_Section):

@@ -26,6 +26,7 @@ from policies.reasons import Denied, Why
 from wire.messages import DownNote, Prediction, Reason, Receipt, Refusal, Seqs, Statuses, Verdict
 
 ASK_AT_MOST = 64  # seqs in one Ask
+ASK_ON_S = 5.0  # after an Ask that brought verdicts the rest is asked for this soon: see docs/adr/0011
 MAX_RESEALS = 3
 _SEAL_AGAIN = (Reason.KEY_EXPIRED, Reason.CREATED_AHEAD)
 
@@ -185,6 +186,9 @@ class EdgeCore:
         question = self._open.get(seq)
         if question is None or not question.digest:
             return []
+        if question.asked:
+            self._ask_at = min(self._ask_at, now + ASK_ON_S)
+            self._open.arm_tick(self._ask_at)
         said = question.say_verdict(verdict)
         return self._with_wake([said, *self._finish(question, Outcome.ANSWERED, Why.VERDICT), *self._flow(now)])
 
@@ -304,6 +308,7 @@ class EdgeCore:
         self._ask_at = now + self._setup.limits.ask_interval_s
         self._open.arm_tick(self._ask_at)
         owed = [question.seq for question in self._open if question.state is State.RECEIPTED]
+        self._open.asked(owed)
         return [SendAsk(tuple(owed[i : i + ASK_AT_MOST])) for i in range(0, len(owed), ASK_AT_MOST)]
 
     def _owed(self, seqs: Seqs, now: float) -> list[Command]:

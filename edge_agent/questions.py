@@ -27,7 +27,7 @@ class Question:
     """
 
     __slots__ = (
-        "answered", "armed", "at", "attempts", "charged_on", "data_class", "deadline", "digest", "early", "egress",
+        "answered", "armed", "asked", "at", "attempts", "charged_on", "data_class", "deadline", "digest", "early", "egress",
         "expires", "id", "jitter", "judged", "local", "policy", "queued", "reseals", "seq", "size", "state", "target",
     )  # fmt: skip
 
@@ -51,6 +51,7 @@ class Question:
         self.attempts = 0
         self.jitter = dice.jitter
         self.reseals = 0
+        self.asked = False  # an Ask named it
         self.queued = False
         self.armed = inf
 
@@ -67,7 +68,7 @@ class Question:
         self.digest, self.size = row.digest, row.size
         self.deadline, self.expires, self.early = inf, row.expires, None
         self.at, self.attempts, self.jitter, self.reseals = row.not_before, row.attempts, row.jitter, 0
-        self.queued, self.armed = False, inf
+        self.asked, self.queued, self.armed = False, False, inf
         return self
 
     def pause_s(self, limits: OutboxLimits) -> float:
@@ -162,6 +163,11 @@ class Questions:
                 question.queued = False
                 return question
         return None
+
+    def asked(self, seqs: list[int]) -> None:
+        """An Ask names these."""
+        for seq in seqs:
+            self._rows[seq].asked = True
 
     @property
     def any_ready(self) -> bool:

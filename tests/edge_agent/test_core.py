@@ -203,6 +203,27 @@ def test_what_is_owed_is_asked_for_in_pieces_of_64():
     assert [len(a.seqs) for a in asks] == [64, 36]
 
 
+def test_an_ask_that_brought_a_verdict_is_soon_followed_by_the_next():
+    edge = core()
+    for number in (1, 2, 3):
+        accepted(edge, number)
+    edge.on_receipt((1, 2, 3), 0.0)
+    assert only(edge.on_wake(60.0), SendAsk) == [SendAsk((1, 2, 3))]
+    assert WakeAt(66.0) in edge.on_verdict(2, VERDICT, 61.0)
+    assert only(edge.on_wake(66.0), SendAsk) == [SendAsk((1, 3))]
+    assert not only(edge.on_wake(125.0), SendAsk)  # it brought nothing: the whole interval
+    assert only(edge.on_wake(126.0), SendAsk) == [SendAsk((1, 3))]
+
+
+def test_a_verdict_that_nobody_asked_for_hurries_no_ask():
+    edge = core()
+    for number in (1, 2):
+        accepted(edge, number)
+    edge.on_receipt((1, 2), 0.0)
+    edge.on_verdict(2, VERDICT, 1.0)
+    assert not only(edge.on_wake(59.0), SendAsk)
+
+
 def test_case_79_seven_days_end_a_question_before_it_is_sent():
     edge = core(up=False)
     accepted(edge, 1, 0.0)

@@ -36,7 +36,7 @@ regions = ["local"]
 [budget]
 bytes_per_day = 100_000_000
 """
-QUICK = {"link": {"reconnect_base_s": 0.2, "reconnect_cap_s": 1.0}}
+QUICK = {"link": {"reconnect_base_s": 0.2, "reconnect_cap_s": 1.0}, "outbox": {"ask_interval_s": 5.0}}
 SETTLE_S = 70.0
 
 
