@@ -28,7 +28,8 @@ class Question:
 
     __slots__ = (
         "answered", "armed", "asked", "at", "attempts", "charged_on", "data_class", "deadline", "digest", "early",
-        "egress", "expires", "id", "jitter", "judged", "local", "policy", "queued", "reseals", "seq", "size", "state", "target",
+        "egress", "expires", "id", "jitter", "judged", "local", "policy", "queued", "reseals", "seq", "size", "state",
+        "target",
     )  # fmt: skip
 
     def __init__(self, seq: int, dice: Dice, local: Prediction, permit: Permit, data_class: str) -> None:
