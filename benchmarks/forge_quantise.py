@@ -7,7 +7,6 @@ taken on 1,000 samples it has not seen, the ranges of activations on 256 others.
 
 import logging
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.figures import Figure, line
-from models.forge.export import BATCH, MAX_BATCH, OPSET, anonymous
+from models.forge.export import anonymous, graph_of
 from models.forge.quantise import NOISE, Candidate, Choice, candidates, choose, run
 from models.forge.targets import Precision, here
 from tests.models import nets
@@ -162,21 +161,7 @@ def _votes(case: Case, rng: np.random.Generator, count: int) -> tuple[Values, np
 
 
 def exported(net: nn.Module, example: Tensor) -> onnx.ModelProto:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program: Any = torch.onnx.export(
-            _Edge(net).eval(),
-            (example,),
-            dynamo=True,
-            optimize=True,
-            verbose=False,
-            external_data=False,
-            opset_version=OPSET,
-            input_names=["sample"],
-            output_names=["logits", "features"],
-            dynamic_shapes=({0: torch.export.Dim(BATCH, min=1, max=MAX_BATCH)},),
-        )
-    return anonymous(program.model_proto)
+    return anonymous(graph_of(_Edge(net).eval(), example, ("sample", "logits", "features")))
 
 
 def measured(case: Case) -> Row:

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from models.bundle import Bundle, BundleError, open_bundle
+from models.bundle import Bundle, open_bundle
 from models.flags import takes
+from models.manifest import BundleError
 from models.runner import SampleError
 from policies import egress, leakage
 from policies.document import PolicyError, parse

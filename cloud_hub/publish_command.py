@@ -20,8 +20,8 @@ from cloud_hub.config import HubConfig, load
 from cloud_hub.online import OnlineKeys
 from cloud_hub.publish import Published, publish_bundle, publish_policy, revoke, withdraw
 from cloud_hub.repository import Repository
-from models.bundle import BundleError
 from models.keyring import read_file
+from models.manifest import BundleError
 from models.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
 from models.review import describe
 from models.roles import KEYS, ONLINE, TOP_LEVEL, role_named

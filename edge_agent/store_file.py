@@ -6,6 +6,7 @@ A lost write-ahead log is found out: its rows are gone, so the next seqs jump fa
 
 import sqlite3
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,15 +40,14 @@ def connect(path: Path) -> Opened:
     if path.exists() and not _is_whole(path):
         damaged = _put_aside(path)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
-    try:
+    with ExitStack() as undo:
+        undo.callback(db.close)
         path.chmod(0o600)  # before anything is in it: side files inherit the mode
         for pragma in _PRAGMAS:
             db.execute(pragma)
         migrate(db, str(path))
         gap = _note_start(db, wal_was_there=wal_was_there)
-    except BaseException:
-        db.close()
-        raise
+        undo.pop_all()
     return Opened(db, damaged, gap)
 
 

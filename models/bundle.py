@@ -18,47 +18,11 @@ import msgspec
 from models.manifest import (
     MANIFEST_FILE,
     BundleError,
-    Calibration,
-    Gate,
-    Guarantee,
-    HubModel,
-    InputSpec,
-    Kind,
-    Leakage,
-    LeakKind,
     Manifest,
-    Metric,
-    ParallelPlan,
-    Precision,
-    Provenance,
-    Stage,
-    Target,
     check_manifest,
     decode_manifest,
     encode_manifest,
 )
-
-__all__ = [
-    "Bundle",
-    "BundleError",
-    "Calibration",
-    "Gate",
-    "Guarantee",
-    "HubModel",
-    "InputSpec",
-    "Kind",
-    "LeakKind",
-    "Leakage",
-    "Manifest",
-    "Metric",
-    "ParallelPlan",
-    "Precision",
-    "Provenance",
-    "Stage",
-    "Target",
-    "open_bundle",
-    "write_bundle",
-]
 
 REPORT_FILE = "forge.json"  # timings of the machine that made it: beside the content, not part of it
 MAX_MANIFEST_BYTES = 1 << 20

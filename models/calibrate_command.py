@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from models.bundle import Bundle, BundleError, open_bundle
+from models.bundle import Bundle, open_bundle
 from models.calibration import Thresholds, decode_thresholds, encode_thresholds, revised
 from models.figures import Calibration, Metric
 from models.flags import takes
+from models.manifest import BundleError
 from models.runner import SampleError
 from wire.exits import Exit, Stop
 

@@ -15,12 +15,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from models import compare as side_by_side
-from models.bundle import Bundle, BundleError, open_bundle
+from models.bundle import Bundle, open_bundle
 from models.calibrate_command import calibrate
+from models.figures import Calibration, Leakage, Metric
 from models.firstload import FirstLoad, Golden, first_load
 from models.fit import judge_target, this_host
 from models.forge_command import forge, stages
-from models.manifest import Calibration, InputSpec, Leakage, Manifest, Metric
+from models.manifest import BundleError, InputSpec, Manifest
 from models.trust import Refusal
 from wire.exits import Exit, Stop
 

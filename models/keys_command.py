@@ -239,7 +239,8 @@ def _compare(request: Request, path: Path) -> None:
 
 
 def _packed(bundle: Path) -> bytes:
-    from models.bundle import BundleError, open_bundle  # noqa: PLC0415 - only this option needs numpy and msgspec
+    from models.bundle import open_bundle
+    from models.manifest import BundleError
     from models.pack import pack  # noqa: PLC0415
 
     try:

@@ -15,8 +15,6 @@ from models.figures import (
     Gate,
     Guarantee,
     Leakage,
-    LeakKind,
-    Metric,
     calibration_fits,
     gate_fits,
     guarantee_fits,
@@ -24,27 +22,6 @@ from models.figures import (
 )
 from wire.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
 from wire.messages import DType, FieldSpec, ModelRef
-
-__all__ = [
-    "Calibration",
-    "Gate",
-    "Guarantee",
-    "HubModel",
-    "InputSpec",
-    "Kind",
-    "LeakKind",
-    "Leakage",
-    "Manifest",
-    "Metric",
-    "ParallelPlan",
-    "Precision",
-    "Provenance",
-    "Stage",
-    "Target",
-    "check_manifest",
-    "decode_manifest",
-    "encode_manifest",
-]
 
 FORMAT = 2
 MANIFEST_FILE = "manifest.json"

@@ -12,17 +12,15 @@ import numpy.typing as npt
 
 from models.chain import Field, digest
 from models.codec import NUMPY_DTYPES, FeatureCodec, codec_of
-from models.figures import Leakage, LeakKind
+from models.figures import Calibration, Leakage, LeakKind, Metric
 from models.manifest import (
     EDGE_FILE,
     GOLDEN_FILE,
     HUB_FILE,
     HUB_GRAPH_FILE,
-    Calibration,
     InputSpec,
     Kind,
     Manifest,
-    Metric,
     Precision,
     Target,
 )

@@ -16,7 +16,8 @@ from typing import Self
 
 import msgspec
 
-from models.bundle import Bundle, BundleError, open_bundle
+from models.bundle import Bundle, open_bundle
+from models.manifest import BundleError
 from models.pack import pack, unpack
 from models.part import Part
 from wire.daemon import Lock, sync_folder

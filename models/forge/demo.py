@@ -8,10 +8,11 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from models.bundle import Bundle, BundleError, open_bundle
+from models.bundle import Bundle, open_bundle
 from models.forge.recipe import recipe_digest
 from models.forge.wish import Effort, Wish
 from models.golden import check_golden
+from models.manifest import BundleError
 from models.onnx import OnnxRunner
 
 NAME, VERSION = "digits", 1

@@ -41,20 +41,7 @@ def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> o
 
     The example batch is 2: a batch of 1 would be frozen in.
     """
-    with _quiet():
-        program: Any = torch.onnx.export(
-            module.eval(),
-            (_example(spec),),
-            dynamo=True,
-            optimize=True,
-            verbose=False,
-            external_data=False,
-            opset_version=OPSET,
-            input_names=[spec.name],
-            output_names=list(outputs),
-            dynamic_shapes=({0: torch.export.Dim(BATCH, min=1, max=MAX_BATCH)},),
-        )
-    return anonymous(without_ranges(program.model_proto))
+    return anonymous(without_ranges(graph_of(module.eval(), _example(spec), (spec.name, *outputs))))
 
 
 def _example(spec: InputSpec) -> Tensor:
@@ -64,20 +51,26 @@ def _example(spec: InputSpec) -> Tensor:
 def export_head(head: nn.Module, spec: InputSpec, feature: str) -> onnx.ModelProto:
     """Float32 ONNX of a trained head in evaluation mode. The example batch is 2: a batch of 1 would be frozen in."""
     example = torch.full((2, *spec.shape), spec.low)
+    return anonymous(graph_of(_AsShipped(head).eval(), example, (spec.name, LOGITS, feature)))
+
+
+def graph_of(module: nn.Module, example: Tensor, names: Sequence[str]) -> onnx.ModelProto:
+    """What the exporter makes of `module`: `names` of the input, then of the outputs; the batch axis stays free."""
     with _quiet():
         program: Any = torch.onnx.export(
-            _AsShipped(head).eval(),
+            module,
             (example,),
             dynamo=True,
             optimize=True,
             verbose=False,
             external_data=False,
             opset_version=OPSET,
-            input_names=[spec.name],
-            output_names=[LOGITS, feature],
+            input_names=list(names[:1]),
+            output_names=list(names[1:]),
             dynamic_shapes=({0: torch.export.Dim(BATCH, min=1, max=MAX_BATCH)},),
         )
-    return anonymous(program.model_proto)
+    model: onnx.ModelProto = program.model_proto
+    return model
 
 
 def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:

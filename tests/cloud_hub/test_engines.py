@@ -21,9 +21,10 @@ from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.engine.lane import INLINE_BELOW_S, Lane
 from cloud_hub.engine.local import LocalEngine
 from cloud_hub.work import Work
-from models.bundle import Bundle, BundleError, write_bundle
+from models.bundle import Bundle, write_bundle
+from models.figures import Gate
 from models.graph import encode_graphs, exported
-from models.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, Gate, InputSpec, Kind, Manifest
+from models.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, BundleError, InputSpec, Kind, Manifest
 from models.runner import echo_manifest
 from tests.cloud_hub.devices import CARD
 from wire.messages import DType, FieldSpec, Level
@@ -123,8 +124,8 @@ async def test_nothing_runs_inline_while_the_thread_is_at_work():
 
 async def test_a_failing_engine_is_a_result_and_too_few_predictions_are_one_too():
     class Short(EchoEngine):
-        def run(self, batch):
-            return super().run(batch)[1:]
+        def infer(self, batch):
+            return super().infer(batch)[1:]
 
     engine = EchoEngine(CARD)
     engine.broken = True
@@ -216,16 +217,22 @@ def bundle(folder: Path, files: str = "classifier", **changes) -> Bundle:
     return write_bundle(folder / "bundle", a_manifest(**changes), contents)
 
 
+def started(opened: Bundle) -> LocalEngine:
+    engine = LocalEngine(opened)
+    engine.start()
+    return engine
+
+
 def picture() -> np.ndarray:
     return np.random.default_rng(1).random((1, 8, 8), np.float32)
 
 
 def test_the_tail_on_codes_and_the_whole_model_on_pictures_are_one_batch_each(tmp_path):
-    engine = LocalEngine(bundle(tmp_path))
+    engine = started(bundle(tmp_path))
     raw = picture()
     codes = codes_of(torch.from_numpy(raw[None])).numpy().astype(np.uint8)[0]
     sample = engine.sample()
-    found = engine.run([Work({"features": codes}), sample, Work(raw=raw), sample])
+    found = engine.infer([Work({"features": codes}), sample, Work(raw=raw), sample])
     assert found[0].label == found[2].label
     assert found[0].scores == pytest.approx(found[2].scores, abs=1e-5)
     assert found[1].scores == pytest.approx(found[3].scores)
@@ -237,41 +244,41 @@ def test_the_tail_on_codes_and_the_whole_model_on_pictures_are_one_batch_each(tm
 
 
 def test_a_batch_does_not_change_an_answer(tmp_path):
-    engine = LocalEngine(bundle(tmp_path))
+    engine = started(bundle(tmp_path))
     batch = [Work(raw=picture() * np.float32(share)) for share in (0.2, 0.6, 1.0)]
-    alone = [engine.run([work])[0].scores for work in batch]
-    for together, single in zip(engine.run(batch), alone, strict=True):
+    alone = [engine.infer([work])[0].scores for work in batch]
+    for together, single in zip(engine.infer(batch), alone, strict=True):
         assert together.scores == pytest.approx(single, abs=1e-6)
 
 
 def test_several_features_are_several_inputs_in_the_order_of_the_manifest(tmp_path):
     second = FieldSpec("a_second", DType.UINT8, (3,), 0, 15, Level.P2, "features")
-    engine = LocalEngine(bundle(tmp_path, "two features", features=(*a_manifest().features, second)))
+    engine = started(bundle(tmp_path, "two features", features=(*a_manifest().features, second)))
     chance = np.random.default_rng(2)
     codes = {"a_second": chance.integers(0, 16, 3, np.uint8), "features": chance.integers(0, 16, CODES, np.uint8)}
-    (found,) = engine.run([Work(codes)])
+    (found,) = engine.infer([Work(codes)])
     torch.manual_seed(5)
     torch.rand(2, 1, 8, 8)  # as the file's weights were drawn
     tail = Tail(CODES, (3,))
     with torch.inference_mode():
         logits = tail(*(torch.from_numpy(codes[name][None].astype(np.float32)) for name in ("features", "a_second")))
     assert found.scores == pytest.approx(torch.softmax(logits / 1.5, 1)[0].tolist(), abs=1e-5)
-    assert engine.run([engine.sample()])[0].label >= 0
+    assert engine.infer([engine.sample()])[0].label >= 0
 
 
 def test_whole_numbers_go_in_as_whole_numbers_and_never_beyond_the_table(tmp_path):
-    engine = LocalEngine(bundle(tmp_path, "words", input=InputSpec("ids", DType.INT64, (6,), 0, 49)))
-    (found,) = engine.run([Work(raw=np.array([3, 49, 0, 7, 7, 1]))])
+    engine = started(bundle(tmp_path, "words", input=InputSpec("ids", DType.INT64, (6,), 0, 49)))
+    (found,) = engine.infer([Work(raw=np.array([3, 49, 0, 7, 7, 1]))])
     assert sum(found.scores) == pytest.approx(1.0)
     for wrong in (50, -1):
         with pytest.raises(ValueError, match=r"0\.\.49"):
-            engine.run([Work(raw=np.array([3, 4, wrong, 7, 7, 1]))])
+            engine.infer([Work(raw=np.array([3, 4, wrong, 7, 7, 1]))])
 
 
 def test_scores_are_tempered_by_the_hubs_own_temperature(tmp_path):
-    cool, hot = (LocalEngine(bundle(tmp_path / str(t), hub_temperature=t)) for t in (0.5, 50.0))
+    cool, hot = (started(bundle(tmp_path / str(t), hub_temperature=t)) for t in (0.5, 50.0))
     work = Work(raw=picture())
-    (first,), (second,) = cool.run([work]), hot.run([work])
+    (first,), (second,) = cool.infer([work]), hot.infer([work])
     assert first.label == second.label
     assert first.confidence > second.confidence
     assert second.confidence == pytest.approx(0.1, abs=0.02)
@@ -279,21 +286,21 @@ def test_scores_are_tempered_by_the_hubs_own_temperature(tmp_path):
 
 def test_a_regressor_has_values_and_no_label(tmp_path):
     rest = {"kind": Kind.REGRESSOR, "labels": (), "outputs": 1, "gate": Gate(tolerance=1.0)}
-    engine = LocalEngine(bundle(tmp_path, "regressor", **rest))
-    (prediction,) = engine.run([engine.sample()])
+    engine = started(bundle(tmp_path, "regressor", **rest))
+    (prediction,) = engine.infer([engine.sample()])
     assert (prediction.label, prediction.confidence, len(prediction.scores)) == (-1, 1.0, 1)
 
 
 def test_a_sample_that_overflows_is_an_error_and_no_answer(tmp_path):
-    engine = LocalEngine(bundle(tmp_path))
+    engine = started(bundle(tmp_path))
     with pytest.raises(EngineError):
-        engine.run([Work(raw=np.full((1, 8, 8), np.nan, np.float32))])
+        engine.infer([Work(raw=np.full((1, 8, 8), np.nan, np.float32))])
 
 
 def test_a_sample_of_another_shape_is_an_error(tmp_path):
-    engine = LocalEngine(bundle(tmp_path))
+    engine = started(bundle(tmp_path))
     with pytest.raises(EngineError):
-        engine.run([Work(raw=np.zeros((1, 8, 9), np.float32))])
+        engine.infer([Work(raw=np.zeros((1, 8, 9), np.float32))])
 
 
 @pytest.mark.parametrize(
@@ -307,13 +314,13 @@ def test_a_sample_of_another_shape_is_an_error(tmp_path):
 )
 def test_graphs_that_are_not_what_the_manifest_says_are_refused(tmp_path, kind, changes, says):
     with pytest.raises(BundleError, match=says) as caught:
-        LocalEngine(bundle(tmp_path, kind, **changes))
+        started(bundle(tmp_path, kind, **changes))
     assert str(caught.value).startswith("digits@1: ")
 
 
 def test_a_bundle_made_for_a_graphics_card_runs_where_there_is_none(tmp_path):
     target = msgspec.structs.replace(echo_manifest().target, providers=("CUDAExecutionProvider",))
-    engine = LocalEngine(bundle(tmp_path, target=target))
+    engine = started(bundle(tmp_path, target=target))
     assert engine.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
-    assert engine.run([engine.sample()])
-    assert LocalEngine(bundle(tmp_path)).device.type == "cpu"
+    assert engine.infer([engine.sample()])
+    assert started(bundle(tmp_path)).device.type == "cpu"

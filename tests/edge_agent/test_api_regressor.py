@@ -17,7 +17,8 @@ from edge_agent.records import AnswerRecord, Source
 from edge_agent.records import Kind as Said
 from edge_agent.sources import Feed, Folder, Lines
 from edge_agent.words import lines
-from models.manifest import Gate, InputSpec, Kind
+from models.figures import Gate
+from models.manifest import InputSpec, Kind
 from models.runner import EchoRunner, Inference, check_sample
 from policies.reasons import Why
 from tests.edge_agent.api_double import MemoryAgent, serving

@@ -7,7 +7,7 @@ import pytest
 from edge_agent.clock import HubClock
 from edge_agent.command import _drift
 from edge_agent.model import Absent, Model
-from models.manifest import Gate
+from models.figures import Gate
 from models.runner import EchoRunner, Inference
 from wire.messages import Prediction
 

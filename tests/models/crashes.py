@@ -15,7 +15,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from models.bundle import BundleError
+from models.manifest import BundleError
 from models.store import Slot, Step, Store
 
 OLD, NEW = "models/echo/echo-1.skb", "models/echo/echo-2.skb"

@@ -7,7 +7,8 @@ from hashlib import sha256
 import pytest
 
 from models import bundle as room
-from models.bundle import BundleError, open_bundle
+from models.bundle import open_bundle
+from models.manifest import BundleError
 from tests.models.conftest import contents, make
 
 

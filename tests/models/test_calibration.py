@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from models.bundle import BundleError
 from models.calibration import ClassThreshold, Thresholds, decode_thresholds, encode_thresholds, revised
 from models.figures import Calibration, Guarantee, Metric
+from models.manifest import BundleError
 
 DIGEST = "ab" * 32
 

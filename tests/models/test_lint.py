@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
-from models.bundle import BundleError, open_bundle
+from models.bundle import open_bundle
 from models.lint import MAX_MODEL_BYTES, LintError, lint
-from models.manifest import EDGE_FILE
+from models.manifest import EDGE_FILE, BundleError
 from models.pack import pack, unpack
 from models.trust import Failure, failure_of
 from tests.models.conftest import echo_graph

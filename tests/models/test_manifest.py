@@ -6,20 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.manifest import (
-    BundleError,
-    Gate,
-    Guarantee,
-    Kind,
-    Leakage,
-    LeakKind,
-    Metric,
-    ParallelPlan,
-    Stage,
-    check_manifest,
-    decode_manifest,
-    encode_manifest,
-)
+from models.figures import Gate, Guarantee, Leakage, LeakKind, Metric
+from models.manifest import BundleError, Kind, ParallelPlan, Stage, check_manifest, decode_manifest, encode_manifest
 from models.runner import echo_manifest
 from wire.messages import DType, Level, ModelRef
 

@@ -12,18 +12,9 @@ from onnx import TensorProto, helper
 
 from models.bundle import write_bundle
 from models.codec import ANS, ans_tables
+from models.figures import Gate
 from models.golden import check_golden, pack_golden
-from models.manifest import (
-    CODEC_FILE,
-    EDGE_FILE,
-    GOLDEN_FILE,
-    BundleError,
-    Gate,
-    InputSpec,
-    Kind,
-    Precision,
-    Target,
-)
+from models.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE, BundleError, InputSpec, Kind, Precision, Target
 from models.onnx import OnnxRunner
 from models.runner import EchoRunner, Runner, SampleError, echo_manifest
 from tests.models.conftest import LABELS, contents, echo_graph, make, model

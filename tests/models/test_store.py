@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bundle import BundleError, open_bundle, write_bundle
-from models.manifest import HUB_FILE
+from models.bundle import open_bundle, write_bundle
+from models.manifest import HUB_FILE, BundleError
 from models.part import Part
 from models.store import Document, Slot, Step, Store, pack, unpack
 from tests.models.conftest import contents, echo_graph, make

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tuf.api import exceptions
 
-from models.bundle import BundleError
 from models.channel import UnreachableError
+from models.manifest import BundleError
 from models.trust import (
     MAX_VERSION,
     TIME,
