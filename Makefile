@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test live check lint bench bench-trust bench-forge forge-nets sim clean
+.PHONY: help setup setup-demo demo test heavy live check lint bench bench-trust bench-forge forge-nets sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -19,7 +19,10 @@ demo: setup-demo ## set up what is missing, then watch a small fleet do the job 
 	@.venv/bin/skerry demo $(ARGS)
 
 test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
-	@$(python) -m pytest --ignore=tests/live -n auto --dist loadfile $(ARGS)
+	@$(python) -m pytest --ignore=tests/live -m 'not heavy' -n auto --dist loadfile $(ARGS)
+
+heavy: setup ## the tests that take many seconds each: whole runs of the forge
+	@$(python) -m pytest --ignore=tests/live -m heavy -n auto --dist loadfile $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets))

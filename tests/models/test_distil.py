@@ -88,6 +88,7 @@ def _answers(pieces, x):
         return found, tail_module(pieces)(found["codes"].float())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spatial", [True, False], ids=["grid", "vector"])
 def test_edge_and_hub_learn_what_the_given_model_knows(labels, spatial):
     pieces = teach(labels.traced, labels.data, labels.cuts[0], WISH._replace(spatial=spatial), _silent)
@@ -133,6 +134,7 @@ class Killed(Exception):  # noqa: N818 - it is not an error
     pass
 
 
+@pytest.mark.heavy
 def test_a_killed_teaching_goes_on_and_ends_as_if_it_had_not_been(labels, tmp_path):
     wish = WISH._replace(epochs=2, augment=Shake(crop=1, cutout=2, mirror=False).__call__, copies=2)
     whole = teach(labels.traced, labels.data, labels.cuts[0], wish, _silent)

@@ -57,6 +57,7 @@ def test_the_longest_question_fits_the_size_all_questions_have(forged):
     assert len(pad(encode_message(question), m.fixed_bytes)) == m.fixed_bytes
 
 
+@pytest.mark.heavy
 def test_equal_model_data_and_seed_give_an_equal_bundle(forged, tmp_path):
     again = forge(tmp_path / "again")
     for name in forged.manifest.files:
@@ -97,6 +98,7 @@ def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
     assert len(read_outcomes(folder / OUTCOMES_FILE)) == 100
 
 
+@pytest.mark.heavy
 def test_another_seed_gives_another_bundle(forged, tmp_path):
     aids = Aids(cache=tmp_path / "cache", report=False)
     other = forge_bundle(tiny_net(), tiny_data(), tiny_wish(seed=12), tmp_path / "other", aids=aids)
@@ -118,6 +120,7 @@ forge(tiny_net(), tiny_data(), tiny_wish(), Path(sys.argv[1]), tell, aids=Aids(c
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_a_forge_killed_in_the_middle_goes_on_where_it_was(forged, tmp_path):
     out, cache = tmp_path / "out", tmp_path / "cache"

@@ -73,6 +73,7 @@ def test_a_users_model_becomes_a_bundle_whose_facts_are_printed_as_json(forge, h
     assert (home / "mine-7.report" / "report.html").is_file()
 
 
+@pytest.mark.heavy
 def test_a_regressor_goes_the_same_way(forge):
     done = forge("values", "measured", "--cut", "1.relu", "--name", "level")
     assert done.exit_code == 0, done.exception

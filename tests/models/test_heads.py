@@ -18,6 +18,7 @@ from tests.models.nets import packed, traced
 QUICK = Bounds(latency_s=0.005, samples=200)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["two_towers", "masked_text"])
 def test_a_frontier_has_a_row_for_each_cut_by_depth(name):
     cuts = find_cuts(traced(name))

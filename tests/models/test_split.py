@@ -12,6 +12,7 @@ from models.forge.trace import same
 from tests.models.nets import ARCHITECTURES, packed, traced
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_cut_of_every_architecture_splits_into_the_whole(name):
     whole = traced(name)
