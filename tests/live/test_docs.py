@@ -16,7 +16,12 @@ from tests.blocks import PAGES, ROOT, Block, command, environment, execute, of_m
 
 SERVE_TIMEOUT_S = 240.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 120.0
-LIVE_PAGES = [page for page in PAGES if of_mark(page, "live", "serve")]
+HEAVY_PAGES = {"forge.md"}  # forges bundles
+LIVE_PAGES = [
+    pytest.param(page, marks=[pytest.mark.heavy] if page.name in HEAVY_PAGES else [], id=str(page.relative_to(ROOT)))
+    for page in PAGES
+    if of_mark(page, "live", "serve")
+]
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -67,7 +72,7 @@ def wait_until_served(process: subprocess.Popen[bytes], url: str, log: Path) -> 
     raise AssertionError(f"{url} does not answer: {log.read_text()[-2000:]}")
 
 
-@pytest.mark.parametrize("page", LIVE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", LIVE_PAGES)
 def test_blocks_run_as_a_reader_would_run_them(page, tmp_path):
     more = ports()
     with ExitStack() as terminals:
