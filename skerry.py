@@ -1,29 +1,16 @@
-# ruff: noqa: PLC0415 - each sub-command imports what it needs when it runs, so that `skerry --help` imports no room
-"""The command line: it knows the rooms' names, opens one when its command runs, and turns a `Stop` into one line.
-
-`policies` may not read files, so the `policy` commands, which do, live here too.
-"""
+"""The command line: it knows the rooms' names, opens one when its command runs, and turns a `Stop` into one line."""
 
 import importlib
 import importlib.metadata
-import json
 import sys
-import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 from wire.exits import Exit, Stop
 
-if TYPE_CHECKING:
-    from policies.document import Document
-    from policies.policy import Policy
-
-MAX_FILE_BYTES = 1024 * 1024
-_SECONDS_A_DAY = 86_400
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -46,18 +33,30 @@ ROOMS = {
     "demo": Room("simulations.demo_command:app", "Watch a fleet of five do the whole job on this machine."),
     "agent": Room("edge_agent.command:app", "A device: enrol it, run it, ask how it is."),
     "hub": Room("cloud_hub.command:app", "A hub: run it, invite devices, replace its CA."),
-    "devices": Room("cloud_hub.devices_command:app", "Devices of a hub: list, show, suspend, resume, retire, revoke."),
+    "devices": Room(
+        "cloud_hub.devices_command:app",
+        "Devices of a hub: list, show, suspend, resume, retire, revoke; their ledgers' heads.",
+        {"heads": Room("cloud_hub.ledger_command:heads", "What the hub has logged of a device's egress ledger.")},
+    ),
+    "ledger": Room("edge_agent.ledger_command:app", "What left a device: show it, verify it, prove it to others."),
     "models": Room(
         "models.command:app",
-        "Bundles: forge, inspect, verify, compare, calibrate, measure, publish them.",
+        "Bundles: forge, inspect, verify, compare, calibrate, measure, publish, retire them.",
         {
             "publish": _PUBLISH["models"],
             "measure": Room("cloud_hub.measure_command:measure", "Attack what a bundle's codes give away."),
+            "retire": Room("cloud_hub.retire_command:retire", "End a version on a hub, once no device speaks it."),
         },
+    ),
+    "policy": Room(
+        "edge_agent.policy_command:app",
+        "Policies: check a document, explain what it decides, probe it, compare two, publish it.",
+        {"publish": _PUBLISH["policy"]},
     ),
     "keys": Room("models.keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."),
     "repository": Room("cloud_hub.publish_command:app", "The hub's update repository: export, install, status."),
     "why": Room("edge_agent.command:why", "Explain one answer of a running device."),
+    "erase": Room("edge_agent.command:erase", "Forget a subject, on the device and at its hubs."),
 }
 
 # What brings a third-party module that is not there.
@@ -74,8 +73,6 @@ _OWN = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 
 _QUIET: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
 app = typer.Typer(**_QUIET, help="Skerry: devices answer what they are sure of and forward only what a policy allows.")
-policy_app = typer.Typer(**_QUIET)
-app.add_typer(policy_app, name="policy", help="Policies: check a document, explain what it decides, publish it.")
 
 
 def main() -> None:
@@ -157,110 +154,6 @@ _PASS_ON: dict[str, Any] = {
 }
 for _name, _room in ROOMS.items():
     app.command(_name, help=_room.help, context_settings=_PASS_ON)(_enter(_name, _room))
-policy_app.command("publish", help=_PUBLISH["policy"].help, context_settings=_PASS_ON)(
-    _enter("policy publish", _PUBLISH["policy"])
-)
-
-
-File = Annotated[Path, typer.Argument(help="A policy document (TOML).", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
-
-
-@policy_app.command()
-def check(file: File, *, as_json: AsJson = False) -> None:
-    """Is the document sound? Says what it lets happen; exit code 11 if it is not sound or has expired."""
-    from policies.explain import remarks, summary
-
-    try:
-        document = _document(file)
-        policy = document.compile()
-        _not_expired(file, policy)
-    except Stop as stop:
-        if not as_json:
-            raise
-        _print_json({"sound": False, "file": str(file), "error": str(stop)})
-        raise typer.Exit(stop.code) from None
-    if as_json:
-        values = json.loads(document.canonical())
-        _print_json({"sound": True, "hash": policy.hash, "remarks": remarks(policy), "policy": values})
-        return
-    typer.echo("\n".join([typer.style("sound", fg="green") + f"  {file}", *summary(policy)]))
-    for remark in remarks(policy):
-        typer.echo(typer.style("remark", fg="yellow") + f"  {remark}")
-
-
-@policy_app.command()
-def explain(
-    file: File,
-    sample: Annotated[str, typer.Argument(help="JSON or TOML file, or JSON itself.", show_default=False)],
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """What would happen to a sample: every decision in order, up to the one that keeps it here.
-
-    SAMPLE needs `confidence` and `data_class`; it may have `fields`, `hubs`, `link_up`, `hub_quiet`, `audit_dice`,
-    `size_bytes`, `spent_bytes` and `leakage`. Without `fields` and `hubs` those of the policy are taken.
-    """
-    from policies.explain import FactsError, explain_sample, facts_of, schema_of
-
-    policy = _document(file).compile()
-    try:
-        facts = facts_of(_sample_values(sample))
-    except FactsError as error:
-        raise Stop(Exit.SAMPLE, f"sample: {error}") from None
-    explanation = explain_sample(policy, schema_of(policy, facts), facts, _today())
-    if as_json:
-        _print_json(explanation.as_dict())
-        return
-    *steps, result = explanation.lines()
-    typer.echo("\n".join([*steps, typer.style(result, fg="green" if explanation.leaves else "yellow")]))
-
-
-def _document(file: Path) -> "Document":
-    """Stop(POLICY) if it is unreadable or unsound."""
-    from policies.document import PolicyError, parse
-
-    text = _text(file, Exit.POLICY)
-    try:
-        return parse(text)
-    except PolicyError as error:
-        raise Stop(Exit.POLICY, f"{file}: {error}") from None
-
-
-def _not_expired(file: Path, policy: "Policy") -> None:
-    if policy.expires_day is not None and policy.expires_day < _today():
-        raise Stop(Exit.POLICY, f"{file}: expired on {policy.expires}; nothing may leave under it")
-
-
-def _print_json(values: object) -> None:
-    print(json.dumps(values, indent=2))
-
-
-def _sample_values(sample: str) -> object:
-    """Parsed JSON from the command line itself, or from a file; a file named *.toml is TOML."""
-    inline = sample.lstrip().startswith("{")
-    text = sample if inline else _text(Path(sample), Exit.SAMPLE)
-    try:
-        return tomllib.loads(text) if not inline and sample.endswith(".toml") else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Stop(Exit.SAMPLE, f"sample: {error}") from None
-
-
-def _text(file: Path, code: Exit) -> str:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise Stop(code, f"{file}: larger than {MAX_FILE_BYTES} bytes")
-        return data.decode("utf-8")
-    except OSError as error:
-        raise Stop(code, f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise Stop(code, f"{file}: not UTF-8 text") from None
-
-
-def _today() -> int:
-    return int(time.time() // _SECONDS_A_DAY)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class Bench:
         found = [runner.infer(each) for each in _batches(self.x)]
         codes = np.stack([one.features[spec.name] for part in found for one in part])
         for what, steps in (("", ()), (", noise of a quarter", (Step(NOISE, step=spec.high / 4),))):
-            out = changed(codes, steps, spec.low, spec.high)
+            out = changed(codes, steps, spec)
             with torch.inference_mode():
                 parts = [tail(torch.from_numpy(each.astype(np.float32))) for each in _batches(out)]
             right = self.right(torch.cat(parts).numpy())

@@ -8,6 +8,8 @@ from models.bundle import open_bundle
 
 if __name__ == "__main__":
     engine = LocalEngine(open_bundle(sys.argv[1]))
+    engine.start()
+    engine.warm()
     batch = [engine.sample()]
-    print(p50(time_each(lambda: engine.run(batch), 2000)) * US, flush=True)
-    engine.close()
+    print(p50(time_each(lambda: engine.infer(batch), 2000)) * US, flush=True)
+    engine.stop()

@@ -22,9 +22,11 @@ from wire.daemon import Log
 
 ROOT = Path(__file__).parent.parent
 POLICY = """
-schema = 1
+schema = 2
 name = "bench"
 version = 1
+issued = 2026-01-01
+expires = 2099-12-31
 [escalation]
 mode = "{mode}"
 threshold = {threshold}
@@ -40,6 +42,8 @@ open = true
 [locality]
 hubs = ["hub-1"]
 regions = ["local"]
+[retention]
+purpose = "benchmark"
 [budget]
 bytes_per_day = 1_000_000_000
 max_open = 10_000

@@ -44,7 +44,7 @@ def _check(config: HubConfig) -> int:
         engines = open_engines(config)
     print(f"sound: hub {config.hub.name}, models {', '.join(engine.card.name for engine in engines)}")
     for engine in engines:
-        engine.close()
+        engine.stop()
     return Exit.OK
 
 
@@ -65,7 +65,7 @@ async def _run(config: HubConfig, ground: Ground, log: Log) -> None:
         await Process(config, ground, engines, log).run()
     finally:
         for engine in engines:
-            engine.close()
+            engine.stop()
 
 
 def _first(group: BaseExceptionGroup[Stop]) -> Stop:

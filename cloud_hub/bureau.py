@@ -51,6 +51,12 @@ class Bureau:
         self.rotation = Rotation(authorities, registry, self._apply)
         self.doorman = Doorman(registry, self._take_over, log)
 
+    def offer(self, card: HubCard) -> None:
+        """What devices are told of this hub when they enrol or renew."""
+        self.card = card
+        self.issuer.offer(card)
+        self.renewals.offer(card)
+
     def gate(self) -> Gate:
         """A new one, with the configured rates."""
         tries = self._config.enrol

@@ -10,6 +10,7 @@ import typer
 
 from cloud_hub.ca_command import app as ca_app
 from cloud_hub.config import PREFIX, load
+from cloud_hub.key_command import app as key_app
 from cloud_hub.office import Office
 from cloud_hub.options import (
     DEFAULT_FILE,
@@ -19,9 +20,11 @@ from cloud_hub.options import (
     State,
     file_of,
     load_config,
+    say,
     seconds,
     whole_id,
 )
+from cloud_hub.plan_command import plan
 from cloud_hub.registry import Welcome
 from wire.exits import Exit, Stop
 
@@ -38,6 +41,8 @@ port = 18883
 """
 
 app = typer.Typer(**QUIET, help="A hub: make it, run it, invite devices.")
+app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
+app.command("plan")(plan)
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
 
 
@@ -68,12 +73,19 @@ def init(
 
 
 @app.command()
-def run(*, config: ConfigFile = None, state: State = None) -> None:
+def run(
+    *,
+    config: ConfigFile = None,
+    state: State = None,
+    trace_file: Annotated[Path | None, typer.Option("--trace-file", help="Write spans here, as JSON lines.")] = None,
+) -> None:
     """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
     load_config(config, state)
     file = file_of(config)
     words = [sys.executable, "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
     environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
+    if trace_file:
+        environment[f"{PREFIX}TRACE__FILE"] = str(trace_file.absolute())
     _become(words, environment)
 
 
@@ -89,19 +101,40 @@ def invite(
     replace: Annotated[
         bool, typer.Option("--replace", help="The device is suspended: it may enrol anew, with new keys.")
     ] = False,
+    device_class: Annotated[str, typer.Option("--class", help="What it is, for the rules of policies: camera.")] = "",
+    region: Annotated[str, typer.Option("--region", help="Where it stands, for the rules of policies: eu-de.")] = "",
     qr: Annotated[bool, typer.Option("--qr", help="Draw a QR code, for a device with a camera.")] = False,
     config: ConfigFile = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it."""
-    welcome = Welcome(whole_id(tenant, device), tuple(serial or ()), replace)
+    welcome = Welcome(whole_id(tenant, device), tuple(serial or ()), replace, device_class, region)
     made = Office(load_config(config, state)).invite(welcome, seconds(expires, "--expires"))
     if qr:
         import segno  # noqa: PLC0415 - for this option alone
 
         segno.make(made["invite"], error="l").terminal(compact=True)
     typer.echo(json.dumps(made) if as_json else made["invite"])
+
+
+@app.command("deny-all")
+def deny_all(
+    *,
+    why: Annotated[str, typer.Option("--why", help="One line for whoever reads it on a device.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", help="Only this device, tenant--name.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Only the devices of this tenant.")] = "",
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let nothing leave any device from now on, until a policy is published whose clears_notice is the counter shown.
+
+    Devices that are connected hear it at once, the others with their next hello; this hub refuses at once.
+    """
+    if device and tenant:
+        raise Stop(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
+    say(Office(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
 
 
 @app.command()

@@ -1,12 +1,14 @@
 """What `HubCore` says (commands) and what the store tells it (rows): frozen values, no behaviour."""
 
+from math import inf
 from typing import NamedTuple
 
 import msgspec
 
 from cloud_hub.devices import Device
 from cloud_hub.work import Work
-from wire.messages import DownNote, Prediction, Reason, Verdict
+from policies.fairness import NORMAL
+from wire.messages import DownNote, Heads, Prediction, Reason, Verdict
 
 LOCAL = ""  # the "device" of the hub's own web API; no topic can carry it
 
@@ -23,11 +25,25 @@ Stream = tuple[str, int]  # (device, epoch): within it seqs count up
 
 
 class Item(msgspec.Struct, frozen=True, eq=False):
-    """One question on its way through a batch. Compared by identity: a repeat of a key is another item."""
+    """One question on its way through a batch. Compared by identity: a repeat of a key is another item.
+
+    `band` of `policies.fairness`; `deadline` in hub time, `hard` = after it nobody wants the answer; `tenant` and
+    `flow` (its key) of a web request; a device's are in its name. `trace`: a traceparent, or ""; `about`:
+    what it is called there; `created_s`: when it was sealed, in hub time.
+    """
 
     key: Key
     work: Work
     arrived_s: float
+    band: int = NORMAL
+    weight: float = 1.0
+    deadline: float = inf
+    hard: bool = False
+    tenant: str = ""
+    flow: str = ""
+    trace: str = ""
+    about: str = ""
+    created_s: float = 0.0
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -41,6 +57,8 @@ class Question(msgspec.Struct, frozen=True):
     digest: bytes
     fingerprint: bytes
     sealed: bytes
+    keep_until_ms: int = 0  # then nothing of it is kept but its key and hashes
+    subject: bytes = b""  # keyed hash of whom it is about
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -50,6 +68,8 @@ class Ending(msgspec.Struct, frozen=True):
     ended_ms: int
     verdict: bytes | None = None
     refusal: Reason | None = None
+    label: int = -1  # of the verdict, for the day's counts; -1 = it is not counted
+    model: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -98,9 +118,18 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """Delete rows stored before this time (hub time, ms)."""
+    """Delete rows stored before this time, and verdicts that may not be kept longer than now (hub time, ms)."""
 
     before_ms: int
+    now_ms: int = 0
+
+
+class Log(msgspec.Struct, frozen=True):
+    """Put a device's ledger head into the log, then answer it. `key`: the raw Ed25519 key that signed it."""
+
+    device: str
+    key: bytes
+    heads: Heads
 
 
 class Infer(msgspec.Struct, frozen=True):
@@ -113,6 +142,18 @@ class Infer(msgspec.Struct, frozen=True):
 
 class Check(msgspec.Struct, frozen=True):
     """Run the engine's own sample, then `on_checked`: it tells a poisoned question from a broken engine."""
+
+    model: str
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Make the model's engine and warm it up, then `on_loaded`."""
+
+    model: str
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """Nothing waits for the model's engine any more: give it back."""
 
     model: str
 
@@ -144,4 +185,6 @@ class Hand(msgspec.Struct, frozen=True):
     result: Prediction | Reason
 
 
-Command = Keep | Judged | End | Forget | Find | Prune | Infer | Check | Tell | Resend | Suspect | Hand
+Command = (
+    Keep | Judged | End | Forget | Find | Prune | Infer | Check | Load | Unload | Tell | Resend | Suspect | Hand | Log
+)

@@ -15,16 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from cloud_hub.broker import BrokerSettings
+from cloud_hub.engine.means import Means
+from cloud_hub.served import TUF, Entry, Published, nothing, policies_of
 from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
-from policies.document import PolicyError, parse
-from policies.policy import Policy
+from policies.placement import GIB
 from wire.doors import WILDCARDS, Door, check_door
 from wire.exits import Exit, Stop
 
 PREFIX = "SKERRY_HUB_"
 MAX_FILE_BYTES = 1 << 20
 _DEFAULTS = HubSettings()
+_NOT_YET = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
 class _Section(BaseModel):
@@ -41,7 +43,13 @@ class HubSection(_Section):
     device_open: Annotated[int, Field(ge=1)] = _DEFAULTS.device_open
     device_rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _DEFAULTS.device_rate_per_s
     device_burst: Annotated[float, Field(ge=1, allow_inf_nan=False)] = _DEFAULTS.device_burst
+    tenant_rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _DEFAULTS.tenant_rate_per_s
+    tenant_burst: Annotated[float, Field(ge=1, allow_inf_nan=False)] = _DEFAULTS.tenant_burst
+    max_wait_s: Annotated[float, Field(gt=0, le=3600)] = _DEFAULTS.max_wait_s
+    held_back: Annotated[float, Field(ge=0, lt=1)] = _DEFAULTS.held_back
     max_batch: Annotated[int, Field(ge=1, le=4096)] = _DEFAULTS.max_batch
+    max_loaded: Annotated[int, Field(ge=0)] = _DEFAULTS.max_loaded
+    leave_file: Annotated[str, Field(max_length=4096)] = ""
     drain_s: Annotated[float, Field(ge=0, le=300)] = _DEFAULTS.drain_s
 
 
@@ -94,17 +102,40 @@ class EnrolSection(_Section):
     certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
 
 
+class EngineSection(_Section):
+    """How models are spread over devices; 0 = the bundle's plan, else one process. See docs/engines.md.
+
+    `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `threads`: of torch, in each process;
+    `ready_s`: for an engine to get ready.
+    """
+
+    devices: Annotated[int, Field(ge=0, le=64)] = 0
+    memory_gib: Annotated[float, Field(ge=0, le=4096)] = 0.0
+    tensor: Annotated[int, Field(ge=0, le=64)] = 0
+    pipeline: Annotated[int, Field(ge=0, le=64)] = 0
+    replicas: Annotated[int, Field(ge=0, le=64)] = 0
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    ready_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
+
+
 class RepositorySection(_Section):
     """`url`: of the mirror or CDN that devices read the update repository from ("" = this hub, below `/tuf`)."""
 
     url: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
 
 
+class TraceSection(_Section):
+    """Where spans go: a `file` of JSON lines, a collector's OTLP/HTTP `endpoint`. Off by default."""
+
+    file: Path | None = None
+    endpoint: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
+
+
 class HubConfig(BaseSettings):
     """Everything `python -m cloud_hub` is told. `models` are bundle folders.
 
-    `policies` are documents (TOML files): once any is named, questions are served under these alone, and each question
-    is judged again by the document it names before it is stored.
+    `policies` are documents, each a TOML file or `tuf:NAME` of the hub's own update repository, or a list of the layers
+    of one: once any is named, questions are served under these alone, and each is judged again before it is stored.
     """
 
     model_config = SettingsConfigDict(
@@ -112,12 +143,15 @@ class HubConfig(BaseSettings):
     )
     state: Path = Path("skerry-hub")
     models: tuple[Path, ...] = ()
-    policies: tuple[Path, ...] = ()
+    models_folder: Path | None = None
+    policies: tuple[Entry, ...] = ()
     hub: HubSection = HubSection()
     api: ApiSection = ApiSection()
     broker: BrokerSection = BrokerSection()
     enrol: EnrolSection = EnrolSection()
     repository: RepositorySection = RepositorySection()
+    engine: EngineSection = EngineSection()
+    trace: TraceSection = TraceSection()
 
     @classmethod
     def settings_customise_sources(
@@ -135,12 +169,27 @@ class HubConfig(BaseSettings):
     def state_dir(self) -> StateDir:
         return StateDir(self.state.expanduser().absolute())
 
-    def hub_settings(self) -> HubSettings:
-        """Stop(POLICY) if a document cannot be used."""
+    def hub_settings(self, published: Published = nothing) -> HubSettings:
+        """Stop(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
         told = self.hub.model_dump()
-        documents = tuple(_policy(path) for path in self.policies)
-        told["policies"] = self.hub.policies | {document.hash for document in documents}
+        documents = policies_of(self.policies, published)
+        named = {_NOT_YET} if self.policies else set()
+        told["policies"] = self.hub.policies | {document.hash for document in documents} | named
         return HubSettings(**told, documents=documents, database_url=f"sqlite:///{self.state_dir().store}")
+
+    def means(self) -> Means:
+        """What engines may use here."""
+        section = self.engine
+        return Means(
+            max_batch=self.hub.max_batch,
+            threads=section.threads,
+            devices=section.devices,
+            memory_bytes=int(section.memory_gib * GIB),
+            tensor=section.tensor,
+            pipeline=section.pipeline,
+            replicas=section.replicas,
+            ready_s=section.ready_s,
+        )
 
     def broker_settings(self) -> BrokerSettings:
         section = self.broker
@@ -188,15 +237,6 @@ class HubConfig(BaseSettings):
         return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARDS))
 
 
-def _policy(path: Path) -> Policy:
-    try:
-        return parse(path.expanduser().read_text(encoding="utf-8")).compile()
-    except OSError as error:
-        raise Stop(Exit.POLICY, f"cannot read {path}: {error.strerror}") from None
-    except (PolicyError, UnicodeDecodeError) as error:
-        raise Stop(Exit.POLICY, f"{path}: {error}") from None
-
-
 def load(path: Path | None) -> HubConfig:
     """Read file and environment. Stop(CONFIG) with one line that names the key and what is wrong with it."""
     check_environment(os.environ)
@@ -233,12 +273,22 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
         values["state"] = _below(folder, values["state"])
     for key in ("models", "policies"):
         if isinstance(values.get(key), list):
-            values[key] = [_below(folder, path) if isinstance(path, str) else path for path in values[key]]
+            values[key] = [_entry(folder, path) for path in values[key]]
+    trace = values.get("trace")
+    if isinstance(trace, dict) and isinstance(trace.get("file"), str):
+        trace["file"] = _below(folder, trace["file"])
     if isinstance(api, dict):
         for key in ("unix", "tls_cert", "tls_key"):
             if isinstance(api.get(key), str) and api[key]:
                 api[key] = _below(folder, api[key])
     return values
+
+
+def _entry(folder: Path, entry: Any) -> Any:
+    """A path, the paths of a list; a name of the repository stays a name, and what is neither is left to the types."""
+    if isinstance(entry, list):
+        return [_entry(folder, each) for each in entry]
+    return _below(folder, entry) if isinstance(entry, str) and not entry.startswith(TUF) else entry
 
 
 def _below(folder: Path, path: str) -> str:

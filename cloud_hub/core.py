@@ -18,10 +18,10 @@ from cloud_hub.commands import (
     Ending,
     Find,
     Forget,
-    Hand,
     Item,
     Judged,
     Key,
+    Load,
     Prune,
     Question,
     Resend,
@@ -34,14 +34,23 @@ from cloud_hub.devices import Registry
 from cloud_hub.envelopes import Envelopes
 from cloud_hub.gate import Gate
 from cloud_hub.intake import QUESTION_TICKET, Intake
+from cloud_hub.lineup import Lineup, Speaker
 from cloud_hub.memory import Memory
+from cloud_hub.orders import Orders
 from cloud_hub.parts import Parts, end, refusal
+from cloud_hub.queues import Batch
+from cloud_hub.requests import Wish
+from cloud_hub.retention import Tombstone
+from cloud_hub.rulebook import Rulebook
 from cloud_hub.schema import Rules
 from cloud_hub.settings import HubSettings
 from cloud_hub.standing import GONE
-from cloud_hub.work import ModelCard, Work
+from cloud_hub.turnstile import Turnstile
+from cloud_hub.web import Web
+from cloud_hub.work import ModelCard
 from policies.admission import Refuse
 from policies.locality import HubSite
+from policies.policy import Policy
 from wire.codec import split
 from wire.errors import RemoteError
 from wire.messages import Hello, Prediction, Reason, Receipt, Verdict
@@ -51,28 +60,42 @@ RECEIPT_SEQS = 64
 STORE_RETRY_S = 5.0
 EXPIRE_EVERY_S = 60.0
 PRUNE_EVERY_S = 600.0
+_PLAIN = Wish()
 
 
 class HubCore:
     """One hub's questions, and the requests of its own web API."""
 
     def __init__(
-        self, settings: HubSettings, cards: Sequence[ModelCard], registry: Registry, envelopes: Envelopes
+        self,
+        settings: HubSettings,
+        cards: Sequence[ModelCard],
+        registry: Registry,
+        envelopes: Envelopes,
+        orders: Orders | None = None,
     ) -> None:
-        site = HubSite(settings.name, settings.region)
-        rules = Rules(site, tuple(cards), settings.policies, settings.documents)
-        batcher = Batcher(cards, settings.max_batch)
+        site, orders = HubSite(settings.name, settings.region), orders or Orders()
+        rules = Rules(tuple(cards), Rulebook(site, settings.policies, settings.documents, orders), orders)
+        memory = Memory()
+        batcher = Batcher(cards, settings.max_batch, memory.waits)
         self.counts: Counter[str] = Counter()
-        self._parts = Parts(settings, registry, envelopes, rules, Memory(), batcher, self.counts)
+        self._parts = Parts(settings, registry, envelopes, rules, memory, batcher, self.counts)
         self._settings = settings
         self._memory = self._parts.memory
         self._batcher = batcher
         gate = Gate(settings, registry, envelopes)
-        self._intake = Intake(self._parts, gate)
+        self._turnstile = Turnstile(settings, memory, batcher)
+        self._intake = Intake(self._parts, gate, self._turnstile)
+        self._web = Web(self._parts, self._turnstile)
+        self.lineup = Lineup(self._parts, tuple(cards))
         self._desk = Desk(self._parts, gate)
         self._due: dict[Stream, list[int]] = {}
         self._unwritten: dict[Key, Ending] = {}
         self._expire_at = self._prune_at = 0.0
+
+    def serve_under(self, policies: tuple[Policy, ...]) -> None:
+        """These instead of those before; what they replace is too old from now on."""
+        self._parts.rules.book.replace(policies)
 
     # -- what the rest of the hub may know
 
@@ -86,15 +109,27 @@ class HubCore:
         """The last Hello of each device since this process began."""
         return self._desk.hellos
 
+    def heard(self, now: float) -> dict[str, Speaker]:
+        """Devices that say something new of what they speak, or say it again after a day: to be remembered."""
+        return self.lineup.heard(self._desk.take_hellos(), int(now * 1000))
+
     def queued(self) -> dict[str, int]:
         return self._batcher.queued()
+
+    def batch(self, ticket: int) -> Batch:
+        """One that an engine has."""
+        return self._batcher.running(ticket)
 
     def engines_down(self) -> tuple[str, ...]:
         return self._batcher.down()
 
+    @property
+    def draining(self) -> bool:
+        return self._turnstile.draining
+
     def drain(self) -> None:
         """From now on everything new is refused; what is under way goes on."""
-        self._intake.draining = True
+        self._turnstile.draining = True
 
     # -- from the link
 
@@ -106,9 +141,9 @@ class HubCore:
             return self._parts.drop(error.fault.value)
         if channel is Channel.QUESTION:
             return self._intake.on_question(device, payload, now)
-        if channel is Channel.ASK:
-            return self._desk.on_note(device, payload, now)
-        self.counts["hints"] += 1  # state and report: shown on pages at most, never an input here
+        if channel in (Channel.ASK, Channel.REPORT):
+            return self._desk.on_note(device, payload, now, channel)
+        self.counts["hints"] += 1  # state: shown on pages at most, never an input here
         return []
 
     # -- from the store
@@ -129,7 +164,7 @@ class HubCore:
         self.counts["restored"] += 1
         work = self._parts.rules.decode(opened.question)
         question = self._parts.begin(kept.key, kept.digest, opened, None if isinstance(work, Reason) else work, now)
-        question.stored = True
+        question.stored, question.keep_until_ms = True, kept.keep_until_ms
         return end(question, work, now) if isinstance(work, Reason) else []
 
     def on_kept(self, keys: Iterable[Key], now: float) -> list[Command]:
@@ -148,7 +183,8 @@ class HubCore:
         del now
         commands: list[Command] = []
         for question in questions:
-            self._memory.remove(question.key)
+            if self._memory.remove(question.key) is not None:
+                self._batcher.ended(question.model)
             self._unwritten.pop(question.key, None)
             self.counts["store_failures"] += 1
             commands.append(refusal(question.key, question.digest, Reason.BUSY, STORE_RETRY_S))
@@ -191,6 +227,14 @@ class HubCore:
             self.counts["vanished"] += 1
         return []
 
+    def on_erased(self, keys: Iterable[Key], stone: Tombstone, now: float) -> list[Command]:
+        """Nothing of these is kept: whoever asks for one is told that it expired."""
+        self._parts.rules.bury(stone)
+        for key in keys:
+            self._memory.forget(key)
+        self.counts["erased"] += stone.rows
+        return self.on_vanished(keys, now)
+
     def on_found(self, find: Find, rows: Mapping[Key, Row], highest: Mapping[Stream, int], now: float) -> list[Command]:
         """What the store knows of these keys; `highest` = greatest seq stored per stream, absent if there is none."""
         for stream in find.streams:
@@ -212,8 +256,8 @@ class HubCore:
 
     def on_results(self, ticket: int, predictions: Sequence[Prediction], compute_s: float, now: float) -> list[Command]:
         """One prediction per item of the batch, in order."""
-        batch = self._batcher.done(ticket)
-        commands: list[Command] = []
+        batch = self._batcher.done(ticket, compute_s)
+        commands: list[Command] = [*self._dispatch(now)]  # the engine first: it waits for nobody's answer
         for item, prediction in zip(batch.items, predictions, strict=True):
             times = (batch.sent_s - item.arrived_s, compute_s)
             commands += self._result(item, prediction, times, now)
@@ -221,9 +265,9 @@ class HubCore:
 
     def _result(self, item: Item, prediction: Prediction, times: tuple[float, float], now: float) -> list[Command]:
         if item.key.device == LOCAL:
-            return [Hand(item.key, prediction)] if self._batcher.take_local(item.key) else []
+            return self._web.hand(item, prediction)
         question = self._memory.open(item.key)
-        if question is None or question.item is not item or question.ending:
+        if question is None or not self._memory.waits(item):
             return []
         device = self._parts.registry.device(item.key.device)
         if device is None or device.state in GONE:
@@ -247,28 +291,37 @@ class HubCore:
         commands: list[Command] = []
         for item in self._batcher.checked(model, works, now):
             question = self._memory.open(item.key)
-            if item.key.device == LOCAL and self._batcher.take_local(item.key):
-                commands.append(Hand(item.key, Reason.ENGINE))
-            elif question is not None and question.item is item and not question.ending:
+            if item.key.device == LOCAL:
+                commands += self._web.hand(item, Reason.ENGINE)
+            elif question is not None and self._memory.waits(item):
                 commands += end(question, Reason.ENGINE, now)
         return commands
 
     # -- from the web
 
     def ask_local(
-        self, request: int, model: str, samples: Sequence[npt.NDArray[np.generic]], now: float
+        self,
+        request: int,
+        model: str,
+        samples: Sequence[npt.NDArray[np.generic]],
+        now: float,
+        wish: Wish = _PLAIN,
     ) -> Refuse | None:
         """Queue whole raw samples beside the devices' questions; each comes back as `Hand(Key(LOCAL, request, i))`."""
-        refused = self._intake.admission(0, len(samples))
-        if refused is not None:
-            return refused
-        for index, sample in enumerate(samples):
-            self._batcher.add_local(model, Item(Key(LOCAL, request, index), Work(raw=sample), now))
-        return None
+        return self._web.ask(request, model, samples, now, wish)
+
+    def overrun(self, tenant: str, lag_s: float, now: float) -> Refuse | None:
+        """See `Turnstile.overrun`."""
+        return self._turnstile.overrun(tenant, lag_s, now)
 
     def drop_local(self, request: int) -> None:
-        """The caller went away: what is computed for it is thrown away."""
-        self._batcher.drop_local(request)
+        """The caller went away: what is not computed yet never is."""
+        self._web.drop(request)
+
+    def give_up(self, now: float) -> list[Command]:
+        """No more time to drain: web requests are told to come again, questions of devices wait in the store."""
+        del now
+        return self._web.give_up()
 
     # -- time
 
@@ -281,7 +334,13 @@ class HubCore:
             parts = [tuple(seqs[at : at + RECEIPT_SEQS]) for at in range(0, len(seqs), RECEIPT_SEQS)]
             commands += [Tell(device, Receipt(epoch, part)) for part in parts]
         self._due.clear()
-        return [*commands, *self._batcher.next(now)]
+        return [*commands, *self._dispatch(now)]
+
+    def _dispatch(self, now: float) -> list[Command]:
+        """Batches for free slots, engines for models that are asked for, and word to those who waited too long."""
+        found = self._batcher.next(now)
+        room = self.lineup.make_room([command for command in found if isinstance(command, Load)])
+        return [*found, *room, *self._web.overdue()]
 
     def on_wake(self, now: float) -> list[Command]:
         """Call about once a second."""
@@ -291,11 +350,12 @@ class HubCore:
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_EVERY_S
             oldest_ms = int((now - self._settings.created_max_age_s) * 1000)
-            old = [q for q in self._memory if q.stored and not q.ending and q.created_ms < oldest_ms]
+            owed = [q for q in self._memory if q.stored and not q.ending]
+            old = [q for q in owed if q.created_ms < oldest_ms or q.keep_until_ms <= now * 1000]
             commands += [command for question in old for command in end(question, Reason.EXPIRED, now)]
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_EVERY_S
-            commands.append(Prune(int((now - self._settings.rows_live_s) * 1000)))
+            commands.append(Prune(int((now - self._settings.rows_live_s) * 1000), int(now * 1000)))
         return commands
 
     def _receipt(self, key: Key) -> None:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from wire.exits import Exit, Stop
 
 metadata = sa.MetaData()
+_NINE_DAYS_MS = 9 * 86_400_000
 
 
 def _key_columns() -> tuple[sa.Column[Any], ...]:
@@ -41,15 +42,52 @@ effects = sa.Table(
     sa.Column("ended_ms", sa.BigInteger),
     sa.Column("refusal", sa.Text),
     sa.Column("verdict", sa.LargeBinary),
+    # since schema 2
+    sa.Column("keep_until_ms", sa.BigInteger, nullable=False, server_default="0"),  # then the verdict goes
+    sa.Column("subject", sa.LargeBinary(32)),  # keyed hash of whom it is about; only the device can make it again
     sa.Index("effects_kept", "kept_ms"),
+    sa.Index("effects_keep_until", "keep_until_ms"),
+    sa.Index("effects_subject", "device", "subject"),
     sqlite_with_rowid=False,
 )
 
 # The questions still owed: as many rows as are open, so a restart reads this table alone.
 sealed = sa.Table("sealed", metadata, *_key_columns(), sa.Column("frame", sa.LargeBinary, nullable=False))
 
+# Verdicts of each label, model and day: what is left when they are gone. See `aggregates`.
+tallies = sa.Table(
+    "tallies",
+    metadata,
+    sa.Column("day", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("label", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("count", sa.BigInteger, nullable=False),
+)
+
+# Whose rows were erased, by a hash of its keyed hash: nothing that was created before comes in again.
+tombstones = sa.Table(
+    "tombstones",
+    metadata,
+    sa.Column("mark", sa.LargeBinary(32), primary_key=True),
+    sa.Column("device", sa.String(64), nullable=False),
+    sa.Column("before_ms", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+)
+
+
+def _to_2(connection: sa.Connection) -> None:
+    """What was kept before stays as long as any row does."""
+    connection.exec_driver_sql("alter table effects add column keep_until_ms bigint not null default 0")
+    connection.exec_driver_sql("alter table effects add column subject blob")
+    connection.execute(effects.update().values(keep_until_ms=effects.c.kept_ms + _NINE_DAYS_MS))
+    connection.exec_driver_sql("create index effects_keep_until on effects (keep_until_ms)")
+    connection.exec_driver_sql("create index effects_subject on effects (device, subject)")
+    metadata.create_all(connection, [tallies, tombstones])
+
+
 # MIGRATIONS[n] takes a database from schema n + 1 to n + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = ()
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2,)
 SCHEMA = 1 + len(MIGRATIONS)
 _ADVICE = "restore it from a backup, or move it away"
 

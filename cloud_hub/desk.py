@@ -5,13 +5,15 @@ from collections.abc import Mapping
 import msgspec
 
 from cloud_hub.clones import Finding, Past, Sighting, judge
-from cloud_hub.commands import Command, Find, Key, Resend, Row, Suspect, Tell
+from cloud_hub.commands import Command, Find, Key, Log, Resend, Row, Suspect, Tell
 from cloud_hub.devices import Device
 from cloud_hub.gate import BIGGEST, Dropped, Gate, Passed
+from cloud_hub.ledger_notes import is_sound
 from cloud_hub.parts import Parts, refusal
 from wire.codec import decode_up
 from wire.errors import RemoteError
-from wire.messages import Ask, Hello, Statuses, Welcome
+from wire.messages import Ask, Heads, Hello, Statuses, Welcome
+from wire.topics import Channel
 
 CONNECTS_PER_S = 15.0  # a fleet that lost its broker comes back at this rate: 500 devices over half a minute
 ASK_REPLIES = 1024  # verdicts sent for one Ask; the rest is called pending until the next
@@ -31,26 +33,39 @@ class Desk:
 
     def __init__(self, parts: Parts, gate: Gate) -> None:
         self.hellos: dict[str, Hello] = {}
+        self._fresh: dict[str, Hello] = {}
         self._parts = parts
         self._gate = gate
         self._asked: dict[int, _Asked] = {}
         self._pasts: dict[str, Past] = {}
         self._tickets = 0
 
-    def on_note(self, device: str, payload: bytes, now: float) -> list[Command]:
-        passed = self._gate.note(device, payload, now)
+    def take_hellos(self) -> dict[str, Hello]:
+        """Those heard since last time."""
+        fresh, self._fresh = self._fresh, {}
+        return fresh
+
+    def on_note(self, device: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> list[Command]:
+        """`Heads` comes as a report, `Ask` and `Hello` on their own channel."""
+        passed = self._gate.note(device, payload, now, channel)
         if isinstance(passed, Dropped):
-            return self._parts.drop(passed.why)
+            return self._parts.dropped(device, passed)
         try:
             note = decode_up(passed.frame.body)
         except RemoteError as error:
             return self._parts.drop(error.fault.value)
-        if note.epoch != passed.frame.header.epoch:
+        if note.epoch != passed.frame.header.epoch or isinstance(note, Heads) != (channel is Channel.REPORT):
             return self._parts.drop("malformed")
         self._parts.counts["notes"] += 1
         if isinstance(note, Ask):
             return self._on_ask(passed.device, note)
+        if isinstance(note, Heads):
+            return self._on_heads(passed.device, note)
         return self._on_hello(passed, note)
+
+    def _on_heads(self, device: Device, heads: Heads) -> list[Command]:
+        key = device.signing_key.public_bytes_raw()
+        return [Log(device.id, key, heads)] if is_sound(device, key, heads) else self._parts.drop("malformed")
 
     def _on_hello(self, passed: Passed, hello: Hello) -> list[Command]:
         device, header = passed.device.id, passed.frame.header
@@ -60,9 +75,11 @@ class Desk:
             self._parts.counts["clone_suspects"] += 1
             del self._pasts[device]  # whoever resumes it has looked: a new history
             return [Suspect(device)]
-        self.hellos[device] = hello
+        self.hellos[device] = self._fresh[device] = hello
         settings, spread_s = self._parts.settings, len(self.hellos) / CONNECTS_PER_S
-        return [Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s))]
+        notice = self._parts.rules.notice(device)
+        warned: list[Command] = [Tell(device, notice.note())] if notice else []
+        return [Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s)), *warned]
 
     def _on_ask(self, device: Device, ask: Ask) -> list[Command]:
         asked = _Asked(device, ask.epoch, (), [])

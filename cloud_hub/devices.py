@@ -24,6 +24,10 @@ class Device(Protocol):
     def signing_key(self) -> Ed25519PublicKey: ...
     @property
     def hpke_key(self) -> X25519PublicKey: ...
+    @property
+    def device_class(self) -> str: ...
+    @property
+    def region(self) -> str: ...
 
 
 class Registry(Protocol):
@@ -44,6 +48,8 @@ class Enrolled:
     signing_key: Ed25519PublicKey
     hpke_key: X25519PublicKey
     state: Standing = Standing.ACTIVE
+    device_class: str = ""
+    region: str = ""
 
 
 class MemoryRegistry:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from cloud_hub.hardware import HardwareList
-from cloud_hub.letters import Ca, Issued, Place, SignedReply, facts_of, signed_reply
+from cloud_hub.letters import Ca, HubCard, Issued, Place, SignedReply, facts_of, signed_reply
 from cloud_hub.pki import RequestError, pem, public_key_of, utc_now
 from cloud_hub.registry import InviteFault, Keys, Registry
 
@@ -60,6 +60,10 @@ class Issuer:
         self._place = place
         self._hardware = hardware or HardwareList(None)
         self.counts: Counter[str] = Counter()
+
+    def offer(self, card: HubCard) -> None:
+        """The hub as devices are told of it from now on."""
+        self._place = replace(self._place, hubs=(card,))
 
     def at(self, url: str) -> None:
         """Where the web API was opened: where devices renew."""

@@ -8,8 +8,9 @@ from typing import Protocol
 from cloud_hub.devices import Device
 from cloud_hub.keys import HubKeys
 from wire.codec import SIGNATURE_BYTES, Frame, clear_part, encode, pad
+from wire.erasure import STATEMENT_TAG
 from wire.errors import Fault, LocalError, RemoteError
-from wire.messages import DownNote, Header, Refusal, Suite, Verdict
+from wire.messages import DenyAll, DownNote, Header, Refusal, Suite, Verdict
 from wire.seal import key_id, open_sealed, seal, sign, verify
 from wire.topics import Channel, shard_of
 
@@ -58,6 +59,10 @@ class HubEnvelopes:
         self._keys = keys
         self._signer = key_id(keys.signing_public)
 
+    def use(self, keys: HubKeys) -> None:
+        """Other keys to open questions with; the one that signs stays."""
+        self._keys = keys
+
     def knows(self, key: bytes) -> bool:
         return key in self._keys.hpke
 
@@ -74,7 +79,12 @@ class HubEnvelopes:
         return key_id(device.hpke_key.public_bytes_raw())
 
     def note(self, device: str, note: DownNote, now: float) -> bytes:
-        return sign(_note_header(device, note, now, self._signer), encode(note), by=self._keys.signing, channel=_DOWN)
+        header = _note_header(device, note, now, self._signer)
+        return sign(header, encode(note), by=self._keys.signing, channel=channel_of(note))
+
+    def testify(self, text: bytes) -> bytes:
+        """Our signature under a statement of its own tag, as no frame has one."""
+        return self._keys.signing.sign(STATEMENT_TAG + text)
 
     def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
         header = Header(shard_of(device.id), device.id, key.epoch, key.seq, int(now * 1000), self.reader(device))
@@ -114,6 +124,11 @@ class PlainEnvelopes:
 
 
 _DOWN = Channel.REPLY
+
+
+def channel_of(note: DownNote) -> Channel:
+    """Where a note goes: a notice that denies all beside the hints, everything else to the replies."""
+    return Channel.DESIRED if isinstance(note, DenyAll) else _DOWN
 
 
 def _note_header(device: str, note: DownNote, now: float, signer: bytes) -> Header:

@@ -21,6 +21,7 @@ BIGGEST = 2**63 - 1  # epochs, seqs and times are signed 64-bit columns
 STRIKES = 20.0  # bad signatures a device may send at once ...
 STRIKES_PER_S = 0.2  # ... and over time; then it is not listened to for MUTE_S
 MUTE_S = 60.0
+MUTES = 2  # a device that had to be muted so often without one good signature is suspended
 COURTESY = 40.0  # refusals signed for frames that are not believed yet, at once ...
 COURTESY_PER_S = 20.0  # ... and over time
 NOTES = 10.0
@@ -39,9 +40,10 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Not answered at all; counted under `why`."""
+    """Not answered at all; counted under `why`. `suspect`: it never ends; a person shall look at this device."""
 
     why: str
+    suspect: bool = False
 
 
 _Found = tuple[Reason, float, bool]  # reason, retry_after_s, final
@@ -53,6 +55,7 @@ class _Buckets(msgspec.Struct):
     courtesy: Bucket
     strikes: Bucket
     muted_until: float = 0.0
+    mutes: int = 0  # since its last good signature
 
 
 class Gate:
@@ -80,7 +83,9 @@ class Gate:
             return self._politely(buckets, _refusal(frame.header, payload, found), now)
         return self._believe(Passed(frame, device), Channel.QUESTION, buckets, now)
 
-    def note(self, device_id: str, payload: bytes, now: float) -> Passed | Dropped:
+    def note(
+        self, device_id: str, payload: bytes, now: float, channel: Channel = Channel.ASK
+    ) -> Passed | Dropped:
         """A signed note, of a device that is heard."""
         try:
             frame = _frame(device_id, payload, Suite.SIGNED)
@@ -96,7 +101,7 @@ class Gate:
         if left is None:
             return Dropped("note_rate")
         buckets.notes = left
-        return self._believe(Passed(frame, device), Channel.ASK, buckets, now)
+        return self._believe(Passed(frame, device), channel, buckets, now)
 
     def _oversized(self, payload: bytes) -> _Found | None:
         return (Reason.TOO_BIG, 0.0, True) if len(payload) > self._settings.max_frame_bytes else None
@@ -137,13 +142,19 @@ class Gate:
         try:
             self._envelopes.verify(passed.frame, passed.device, channel)
         except RemoteError as error:
-            left = take(buckets.strikes, STRIKES_PER_S, STRIKES, now)
-            if left is None:
-                buckets.muted_until = now + MUTE_S
-            else:
-                buckets.strikes = left
-            return Dropped(error.fault.value)
+            return Dropped(error.fault.value, suspect=self._strike(buckets, now))
+        buckets.mutes = 0
         return passed
+
+    def _strike(self, buckets: _Buckets, now: float) -> bool:
+        """Another bad signature; True if the device was muted for the last ones already and still goes on."""
+        left = take(buckets.strikes, STRIKES_PER_S, STRIKES, now)
+        if left is not None:
+            buckets.strikes = left
+            return False
+        buckets.muted_until = now + MUTE_S
+        buckets.mutes += 1
+        return buckets.mutes >= MUTES
 
     def _of(self, name: str, now: float) -> _Buckets:
         found = self._buckets.get(name)

@@ -12,12 +12,15 @@ from cloud_hub.commands import Command, Find, Forget, Keep, Key, Question, Resen
 from cloud_hub.devices import Device, Standing
 from cloud_hub.gate import Dropped, Gate
 from cloud_hub.memory import Open
-from cloud_hub.parts import Opened, Parts, refusal
-from policies.admission import Limits, Load, Refuse, decide
+from cloud_hub.parts import Opened, Parts, band_of_question, refusal
+from cloud_hub.rulebook import Facts
+from cloud_hub.turnstile import Turnstile
 from wire.codec import Frame
 from wire.messages import Reason, Refusal
 from wire.seal import digest
 
+POLICY_RETRY_S = 5.0  # a device fetches its policy meanwhile
+DAY_MS = 86_400_000
 QUESTION_TICKET = 0  # of a Find: the keys are questions that wait in `_looking`
 
 
@@ -32,15 +35,13 @@ class _Arrival(msgspec.Struct, eq=False):
 
 
 class Intake:
-    """Owns the questions whose lookup is under way. `draining` refuses all that is new."""
+    """Owns the questions whose lookup is under way."""
 
-    def __init__(self, parts: Parts, gate: Gate) -> None:
-        self.draining = False
+    def __init__(self, parts: Parts, gate: Gate, turnstile: Turnstile) -> None:
         self._parts = parts
         self._gate = gate
+        self._turnstile = turnstile
         self._looking: dict[Key, _Arrival] = {}
-        limits = parts.settings
-        self._limits = Limits(limits.max_queued, limits.device_open, limits.device_rate_per_s)
         self._receipts: list[Key] = []
 
     def take_receipts(self) -> list[Key]:
@@ -51,7 +52,7 @@ class Intake:
     def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
         passed = self._gate.question(device, payload, now)
         if isinstance(passed, Dropped):
-            return self._parts.drop(passed.why)
+            return self._parts.dropped(device, passed)
         if isinstance(passed, Refusal):
             self._parts.counts[f"refused.{passed.reason}"] += 1
             return [Tell(device, passed)]
@@ -73,8 +74,9 @@ class Intake:
         if key in self._looking:
             self._parts.counts["duplicates"] += 1
             return []
-        if len(self._looking) >= self._parts.settings.max_queued:
-            return self._refuse(arrival, Reason.BUSY, 1.0)
+        refused = self._turnstile.lookup(key.device, len(self._looking), now)
+        if refused is not None:
+            return self._refuse(arrival, refused.reason, refused.retry_after_s)
         self._looking[key] = arrival
         return [Find(QUESTION_TICKET, (key,), ((key.device, key.epoch),))]
 
@@ -115,26 +117,31 @@ class Intake:
     def _admit(self, arrival: _Arrival, now: float) -> list[Command]:
         if arrival.device.state == Standing.RETIRING:  # it gets what it is owed, and nothing new
             return self._refuse(arrival, Reason.DEVICE_UNKNOWN)
-        judged = self.admission(self._parts.memory.device_open(arrival.key.device))
-        if isinstance(judged, Refuse):
-            return self._refuse(arrival, judged.reason, judged.retry_after_s)
+        refused = self._turnstile.device(arrival.key.device, now)
+        if refused is not None:
+            return self._refuse(arrival, refused.reason, refused.retry_after_s)
         opened = self._parts.unseal(arrival.frame)
         if isinstance(opened, Reason):
             return self._refuse(arrival, opened)
-        work = self._parts.rules.check(opened.question, now)
-        if isinstance(work, Reason):
-            return self._refuse(arrival, work)
-        self._parts.begin(arrival.key, arrival.digest, opened, work, now)
+        place = (self._parts.rules.model(opened.question.model) or "", band_of_question(opened.question))
+        refused = self._turnstile.band(arrival.key.device, place, now)
+        if refused is not None:
+            return self._refuse(arrival, refused.reason, refused.retry_after_s)
+        return self._accept(arrival, opened, now)
+
+    def _accept(self, arrival: _Arrival, opened: Opened, now: float) -> list[Command]:
+        """There is room for it: now it has to fit its policy and its model."""
+        checked = self._parts.rules.check(opened.question, Facts(arrival.key.device, arrival.device.device_class, arrival.device.region), now)
+        if isinstance(checked, Reason):
+            return self._refuse(arrival, checked, POLICY_RETRY_S if checked is Reason.POLICY_OLD else 0.0)
+        if self._parts.rules.erased(arrival.key.device, opened.question.subject, opened.created_ms):
+            return self._refuse(arrival, Reason.EXPIRED)
+        question = self._parts.begin(arrival.key, arrival.digest, opened, checked.work, now)
+        question.keep_until_ms = int(now * 1000) + checked.keep_days * DAY_MS
         self._parts.counts["accepted"] += 1
-        return [Keep(self._row(arrival, opened, now))]
+        return [Keep(self._row(arrival, opened, question, now))]
 
-    def admission(self, device_open: int, more: int = 0) -> Refuse | None:
-        """May something new be queued? `more` = items that come with it."""
-        queued = len(self._parts.memory) + self._parts.batcher.local + more
-        judged = decide(Load(queued, device_open, draining=self.draining), self._limits)
-        return judged if isinstance(judged, Refuse) else None
-
-    def _row(self, arrival: _Arrival, opened: Opened, now: float) -> Question:
+    def _row(self, arrival: _Arrival, opened: Opened, question: Open, now: float) -> Question:
         return Question(
             key=arrival.key,
             model=self._parts.rules.model(opened.question.model) or "",
@@ -144,6 +151,8 @@ class Intake:
             digest=arrival.digest,
             fingerprint=opened.fingerprint,
             sealed=arrival.payload,
+            keep_until_ms=question.keep_until_ms,
+            subject=opened.question.subject,
         )
 
     def on_found(self, keys: tuple[Key, ...], rows: Mapping[Key, Row], now: float) -> list[Command]:

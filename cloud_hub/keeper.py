@@ -17,13 +17,26 @@ from wire.exits import Stop
 
 EVERY_S = 60.0
 _WORDS_EVERY_S = 86_400.0
+Turn = Callable[[int], tuple[HubCard, int] | None]  # hub time in ms -> the card and its serial, if they changed
 
 
 class Keeper:
-    """`now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys."""
+    """`now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
 
-    def __init__(self, repository: Repository, card: HubCard, serial: int, now_ms: Callable[[], int], log: Log) -> None:
+    `turn` changes them when it is time; it is only asked where this hub can tell its devices of the new one.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        repository: Repository,
+        card: HubCard,
+        serial: int,
+        now_ms: Callable[[], int],
+        log: Log,
+        turn: Turn | None = None,
+    ) -> None:
         self._repository = repository
+        self._turn = turn
         self._card = card
         self._serial = serial
         self._now_ms = now_ms
@@ -53,6 +66,10 @@ class Keeper:
         targets = self._repository.state().targets
         if targets is None or KEYS not in self._repository.at_hub(targets):
             return
+        turned = self._turn(int(now.timestamp() * 1000)) if self._turn else None
+        if turned is not None:
+            self._card, self._serial = turned
+            self._log.info("hub_key_changed", serial=self._serial)
         published = publish_hub_keys(self._repository, self._card, self._serial, now)
         if published:
             self._log.info("published", target=name(published.path), version=published.version)

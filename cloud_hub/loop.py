@@ -6,36 +6,53 @@ event is logged and counted and costs that event alone; what it left undone is h
 
 import asyncio
 import random
+import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud_hub import commands as c
+from cloud_hub.aggregates import Tally
 from cloud_hub.clock import HubClock
 from cloud_hub.core import HubCore
 from cloud_hub.devices import Registry
 from cloud_hub.engine.base import Engine
-from cloud_hub.engine.lane import Lane, Result
-from cloud_hub.envelopes import HubEnvelopes
+from cloud_hub.engine.lane import Result
+from cloud_hub.engines import Engines
+from cloud_hub.envelopes import HubEnvelopes, channel_of
 from cloud_hub.keys import HubKeys
+from cloud_hub.ledger_clerk import Clerk
+from cloud_hub.ledger_log import Received
 from cloud_hub.link import Link, TransportFactory
-from cloud_hub.requests import InferRefused, Probe, Request
+from cloud_hub.orders import Notice, Orders
+from cloud_hub.reception import Reception
+from cloud_hub.requests import InferRefused, Kept, Probe, Wish
+from cloud_hub.retention import Erase, Tombstone
 from cloud_hub.settings import HubSettings
-from cloud_hub.store import Done, Job, Store
+from cloud_hub.spoken import Spoken
+from cloud_hub.stock import MemoryStock, Stock
+from cloud_hub.store import Done, Job, Store, StoreError, read_aside
+from cloud_hub.versions import Versions
+from cloud_hub.watch import Observer
 from cloud_hub.work import ModelCard
 from cloud_hub.writer import Writer
+from policies.policy import Policy
 from wire.daemon import Log, fault, name
 from wire.errors import LocalError
-from wire.messages import Prediction, Reason
+from wire.messages import DownNote, Prediction
 from wire.topics import Channel, topic
 from wire.transport import Incoming
 
 __all__ = ["Hub", "InferRefused", "Probe"]
 
 WAKE_S = 1.0
+LINGER_S = 2.0  # a hub that drains stays this long at most to refuse those who still come, ...
+QUIET_S = 0.2  # ... and goes once nobody does
+_PLAIN = Wish()
 
 
 class Hub:
@@ -49,26 +66,32 @@ class Hub:
         engines: Sequence[Engine],
         transport_factory: TransportFactory,
         log: Log | None = None,
+        orders: Orders | None = None,
+        stock: Stock | None = None,
+        spoken: Spoken | None = None,
     ) -> None:
         self._settings = settings
         self._registry = registry
-        self._engines = tuple(engines)
-        self._cards = tuple(engine.card for engine in engines)
-        self._envelopes = HubEnvelopes(keys)
-        self._core = HubCore(settings, self._cards, registry, self._envelopes)
-        self._link = Link(transport_factory, self._on_batch, random.random)
         self._log = log or Log()
+        self._engines = Engines(engines, stock or MemoryStock({}), self._on_loaded, self._log)
+        self._envelopes = HubEnvelopes(keys)
+        self._core = HubCore(settings, self._engines.cards, registry, self._envelopes, orders)
+        self._link = Link(transport_factory, self._on_batch, random.random)
         self._clock = HubClock()
         self._started_s = 0.0
-        self._lanes: dict[str, Lane] = {}
         self._writer: Writer | None = None
         self._job = Job()
-        self._requests: dict[int, Request] = {}
-        self._request_number = 0
+        self._inlined = False
+        self._drain_until = inf
+        self._reception = Reception(self._core, self._now, self._round)
+        self.versions = Versions(self._core.lineup, self._engines, self._told, spoken or Spoken.open(None))
+        self._erasures: dict[Erase, asyncio.Future[Tombstone]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+        self.watch = Observer()  # counts the times of batches, tells traced work as spans
         self._store_ok = True
         self._ready = asyncio.Event()
+        self.ledger: Clerk | None = None  # keeps the log of the devices' ledger heads, if this hub keeps one
         self._obey_one: dict[type, Callable[[Any], None]] = {
             c.Keep: lambda x: self._job.keeps.append(x.question),
             c.End: lambda x: self._job.endings.append(x.ending),
@@ -79,17 +102,20 @@ class Hub:
             c.Judged: self._judged,
             c.Infer: self._infer,
             c.Check: self._check,
+            c.Load: lambda x: self._engines.load(x.model),
+            c.Unload: lambda x: self._engines.unload(x.model),
             c.Tell: self._tell,
             c.Resend: self._resend,
-            c.Hand: self._hand,
+            c.Hand: self._reception.hand,
+            c.Log: self._log_heads,
         }
 
     # -- for the process and the web API
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
-        """The models served."""
-        return self._cards
+        """The models that take work now."""
+        return self._core.lineup.ready
 
     @property
     def ready(self) -> asyncio.Event:
@@ -104,61 +130,110 @@ class Hub:
         running = asyncio.get_running_loop()
         owed = store.owed()
         self._writer = Writer(store, running, self._on_written)
-        self._lanes = {engine.card.name: Lane(engine, running) for engine in self._engines}
         try:
-            for lane in self._lanes.values():
-                await lane.warm_up()
+            await self._engines.start()
+            for card in self._engines.cards:
+                self._hear(self._core.lineup.measured, card.name, self._engines.cost(card.name))
+            await self.versions.look()
+            for stone in store.tombstones():
+                self._hear(self._core.on_erased, (), stone)
             self._hear(self._core.restore, owed)
             self._round()
             self._ready.set()
             await self._serve()
         finally:
-            for lane in self._lanes.values():
-                await lane.close()
+            await self._engines.close()
             await self._writer.close()
 
+    def drain(self) -> None:
+        """Refuse what is new from now on; what is under way has `drain_s` to be finished."""
+        if not self._core.draining:
+            self._core.drain()
+            self._drain_until = time.monotonic() + self._settings.drain_s
+
+    async def drained(self) -> None:
+        """Until all is finished or time is up: then callers are told to come again; questions wait in the store."""
+        while self._core.open and time.monotonic() < self._drain_until:  # noqa: ASYNC110 - once in a life
+            await asyncio.sleep(0.01)
+        self._told(self._core.give_up)
+        until = time.monotonic() + min(LINGER_S, self._settings.drain_s)
+        while self._reception.quiet_s() < QUIET_S and time.monotonic() < until:  # noqa: ASYNC110 - they are told so
+            await asyncio.sleep(0.01)
+
     def stop(self) -> None:
-        """Refuse new questions, finish what is under way (at most `drain_s`), then `run` returns."""
-        self._core.drain()
+        """Drain, then `run` returns."""
+        self.drain()
         self._stop.set()
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic]) -> list[Prediction]:
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
         """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefused otherwise.
 
         `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
         """
-        card = self.card(model)
-        if card is None:
-            raise InferRefused(Reason.MODEL_GONE)
-        if not card.takes(inputs):
-            raise InferRefused(Reason.SCHEMA)
-        self._request_number += 1
-        number = self._request_number
-        refused = self._core.ask_local(number, card.name, list(inputs), self._clock.now())
-        if refused is not None:
-            raise InferRefused(refused.reason, refused.retry_after_s)
-        request = self._requests[number] = Request(len(inputs))
-        self._round()
-        try:
-            return await request.future
-        finally:
-            del self._requests[number]
-            self._core.drop_local(number)
+        return await self._reception.infer(model, inputs, wish)
+
+    def overrun(self, tenant: str) -> None:
+        """See `Reception.overrun`: asked before a request is read."""
+        self._reception.overrun(tenant)
 
     def card(self, model: str) -> ModelCard | None:
-        """The card of `digits@7`, or of the newest `digits`."""
-        named = [card for card in self._cards if model in (card.name, card.ref.name)]
-        return max(named, key=lambda card: card.ref.version, default=None)
+        """The card of `digits@7`, or of the newest `digits` that is loaded."""
+        return self._reception.card(model)
+
+    def repository(self) -> list[Kept]:
+        """Every version of every model the hub has, loaded or not."""
+        return self.versions.list()
+
+    async def load(self, model: str) -> None:
+        """See `Versions.load`."""
+        await self.versions.load(model)
+
+    async def unload(self, model: str) -> None:
+        """See `Versions.unload`."""
+        await self.versions.unload(model)
 
     async def probe(self) -> list[Probe]:
         """A fresh round trip through every engine's thread: what `/readyz` reports."""
-        results = await asyncio.gather(*(lane.probe() for lane in self._lanes.values()))
-        pairs = zip(self._lanes, results, strict=True)
-        return [Probe(model, not result.error, result.seconds, result.error) for model, result in pairs]
+        return await self._engines.probe()
+
+    @property
+    def served(self) -> tuple[Policy, ...]:
+        """The policies that are here in full since the start."""
+        return self._settings.documents
+
+    def serve_under(self, policies: tuple[Policy, ...]) -> None:
+        """Questions under these policies alone are taken from now on."""
+        self._core.serve_under(policies)
 
     def hint(self, device: str) -> None:
         """Send an empty message: there is something new in the update repository."""
         self._link.post(topic(device, Channel.DESIRED), b"")
+
+    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+        """Tell these devices now; whoever misses it is told when it next says hello."""
+        for device in devices:
+            self._obey(c.Tell(device, notice.note()))
+
+    async def erase(self, wish: Erase) -> Tombstone:
+        """Forget a subject, on disk and in memory. StoreError if that could not be written: then nothing was."""
+        under_way = self._erasures.get(wish)
+        if under_way is None:
+            under_way = self._erasures[wish] = asyncio.get_running_loop().create_future()
+            self._job.erases.append(wish)
+            self._round()
+        return await asyncio.shield(under_way)
+
+    async def tallies(self) -> list[Tally]:
+        """Counts as they lie in the store; `aggregates.published` says what of them may be shown."""
+        return await asyncio.to_thread(read_aside, self._settings.database_url)
+
+    def use_keys(self, keys: HubKeys) -> None:
+        """Open questions with these from now on."""
+        self._envelopes.use(keys)
+
+    def testify(self, text: bytes) -> bytes:
+        """This hub's signature that something was done."""
+        return self._envelopes.testify(text)
 
     def status(self) -> dict[str, Any]:
         """JSON-able: hub, region, link_up, store_ok, uptime_s, open, queued per model, devices, counters."""
@@ -171,16 +246,19 @@ class Hub:
             "link_up": self._link.up,
             "store_ok": self._store_ok,
             "open": self._core.open,
+            "draining": self._core.draining,
             "queued": self._core.queued(),
             "engines_down": list(self._core.engines_down()),
             "devices": {device: hello.agent for device, hello in self._core.hellos.items()},
+            "ledger_flaws": sorted(self.ledger.flawed) if self.ledger else [],
             "counters": self.counters(),
         }
 
     def counters(self) -> dict[str, int]:
         """Monotonic counts by dotted name (`accepted`, `receipts`, `verdicts`, `refused.busy`, `dropped.signature`)."""
         commits = self._writer.commits if self._writer else 0
-        return {**self._core.counts, **self._link.counts, "commits": commits}
+        ledger = self.ledger.counts if self.ledger else {}
+        return {**self._core.counts, **self._link.counts, **ledger, "commits": commits}
 
     # -- tasks
 
@@ -189,9 +267,10 @@ class Hub:
             tasks = [
                 group.create_task(self._link.run(), name="hub-link"),
                 group.create_task(self._wake(), name="hub-wake"),
+                group.create_task(self._reception.run(), name="hub-pulse"),
             ]
             await self._stop.wait()
-            await self._drained()
+            await self.drained()
             for task in tasks:
                 task.cancel()
 
@@ -200,15 +279,29 @@ class Hub:
             await asyncio.sleep(WAKE_S)
             if self._writer is None or not self._writer.alive:
                 raise RuntimeError("the store's thread has ended")
-            self._hear(self._core.on_wake)
-            self._round()
+            self._told(self._core.on_wake)
+            await self._remember()
 
-    async def _drained(self) -> None:
-        deadline = time.monotonic() + self._settings.drain_s
-        while self._core.open and time.monotonic() < deadline:  # noqa: ASYNC110 - once in a life
-            await asyncio.sleep(0.01)
+    async def _remember(self) -> None:
+        try:
+            await self.versions.remember(self._core.heard(self._clock.now()))
+        except sqlite3.Error as error:
+            self._log.warning("not_remembered", error=name(str(error)))  # the devices say it again tomorrow
 
     # -- events
+
+    def _now(self) -> float:
+        return self._clock.now()
+
+    def _told(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
+        """One thing and the round after it."""
+        self._hear(event, *facts)
+        self._round()
+
+    def _on_loaded(self, model: str, why: str, card: ModelCard | None) -> None:
+        if not why:
+            self._hear(self._core.lineup.measured, model, self._engines.cost(model))
+        self._told(self._core.lineup.on_loaded, model, why, card)
 
     def _hear(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
         """Tell the core one thing and obey."""
@@ -254,9 +347,14 @@ class Hub:
                 self._hear(self._core.on_vanished, done.vanished)
             # Endings first: a question that has its verdict needs no receipt.
             self._hear(self._core.on_ended, [e for e in job.endings if e.key not in done.vanished])
+            for ending in job.endings:
+                self.watch.stored(ending.key, self._clock.now())
             self._hear(self._core.on_kept, [question.key for question in job.keeps])
             for find in job.finds:
                 self._hear(self._core.on_found, find, done.rows, done.highest)
+            for wish, (keys, stone) in zip(job.erases, done.erased, strict=True):
+                self._hear(self._core.on_erased, keys, stone)
+                self._erasures.pop(wish).set_result(stone)
             if done.more:
                 self._job.prune_before_ms = job.prune_before_ms
         self._round()
@@ -268,8 +366,11 @@ class Hub:
         self._hear(self._core.on_end_failed, done.job.endings)
         for find in done.job.finds:
             self._hear(self._core.on_find_failed, find)
+        for wish in done.job.erases:
+            self._erasures.pop(wish).set_exception(StoreError(done.error))
 
     def _on_result(self, ticket: int, result: Result) -> None:
+        self.watch.computed(self._core.batch(ticket), result, self._clock.now())
         if result.error:
             self._log.warning("engine_failed", error=name(result.error))
             self._hear(self._core.on_engine_failed, ticket)
@@ -285,17 +386,24 @@ class Hub:
         except LocalError:
             self._hear(self._core.on_unsealable, command.key)
             return
-        self._job.endings.append(c.Ending(command.key, int(now * 1000), verdict=frame))
+        said = command.verdict.prediction
+        ended = c.Ending(command.key, int(now * 1000), verdict=frame, label=said.label, model=said.model)
+        self._job.endings.append(ended)
 
     def _infer(self, command: c.Infer) -> None:
-        lane = self._lanes[command.model]
+        if self._inlined:  # the batch after one that ran inline: after whoever else waits
+            asyncio.get_running_loop().call_soon(self._infer, command)
+            return
+        lane = self._engines.lane(command.model)
         batch = [item.work for item in command.items]
         result = lane.inline(batch)
         if result is None:
             lane.submit(batch, lambda late: self._on_late(command.ticket, late))
             return
+        self._inlined = True
         self._on_result(command.ticket, result)
-        asyncio.get_running_loop().call_soon(self._round)  # the next batch, after whoever else waits
+        self._inlined = False
+        asyncio.get_running_loop().call_soon(self._round)
 
     def _on_late(self, ticket: int, result: Result) -> None:
         self._on_result(ticket, result)
@@ -307,7 +415,7 @@ class Hub:
         task.add_done_callback(self._background.discard)
 
     async def _checked(self, model: str) -> None:
-        result = await self._lanes[model].probe()
+        result = await self._engines.lane(model).probe()
         if result.error:
             self._log.error("engine_down", model=name(model), error=name(result.error))
         self._hear(self._core.on_checked, model, not result.error)
@@ -320,16 +428,20 @@ class Hub:
         self._registry.suspect(command.device, int(self._clock.now() * 1000))
 
     def _prune(self, command: c.Prune) -> None:
-        self._job.prune_before_ms = command.before_ms
+        self._job.prune_before_ms, self._job.purge_ms = command.before_ms, command.now_ms
+
+    def tell(self, device: str, note: DownNote) -> None:
+        """Sign a note and send it."""
+        self._tell(c.Tell(device, note))
+
+    def _log_heads(self, command: c.Log) -> None:
+        if self.ledger is not None:
+            now_ms = int(self._clock.now() * 1000)
+            self.ledger.put(Received(command.device, command.key, command.heads, now_ms))
 
     def _tell(self, command: c.Tell) -> None:
         frame = self._envelopes.note(command.device, command.note, self._clock.now())
-        self._link.post(topic(command.device, Channel.REPLY), frame)
+        self._link.post(topic(command.device, channel_of(command.note)), frame)
 
     def _resend(self, command: c.Resend) -> None:
         self._link.post(topic(command.device, Channel.REPLY), command.frame)
-
-    def _hand(self, command: c.Hand) -> None:
-        request = self._requests.get(command.key.epoch)
-        if request is not None:
-            request.put(command.key.seq, command.result)

@@ -1,7 +1,7 @@
 """`skerry models measure`: attack what a policy lets leave of a bundle, and write the finding into its manifest.
 
-Law: the chain that is attacked is the one that the policy makes, by the same functions devices and hubs use. It needs
-policies and models both, so it lives above them.
+Law: the chains that are attacked are those that the policy makes, with each set of its rules, by the same functions
+devices and hubs use. It needs policies and models both, so it lives above them.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ from models.flags import takes
 from models.manifest import BundleError
 from models.runner import SampleError
 from policies import egress, leakage
+from policies.chains import chains
 from policies.document import PolicyError, parse
-from policies.policy import Policy
+from policies.policy import Policy, Privacy
 from policies.reasons import Denied
+from policies.search import TooManyError
 from wire.exits import Exit, Stop
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from models.forge.samples import Data
 
 _MAX_POLICY_BYTES = 1 << 20
+Steps = dict[str, tuple[Any, ...]]  # transforms per feature
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 DataFrom = Annotated[
@@ -62,15 +65,23 @@ def measure(flags: MeasureFlags) -> None:
     samples that cannot be used.
     """
     opened, rules = _open(flags.bundle), _policy(flags.policy)
-    cases = _attacked(opened, flags.data, _steps(opened, rules), quick=flags.quick, defences=flags.defences)
-    made = opened if flags.dry_run else _written(opened, cases)
-    verdict = None if rules is None else leakage.within(rules.privacy, cases[0].found.rows)
+    asked = _chains(opened, rules)
+    cases = _attacked(opened, flags.data, asked, quick=flags.quick, defences=flags.defences)
+    made = opened if flags.dry_run else _written(opened, cases, len(asked))
+    verdict = None if rules is None else _judged(rules, cases[: len(asked)])
     if flags.as_json:
         Console().print_json(data=_facts(opened, made, cases, verdict))
     else:
         _say(opened, made, cases, verdict)
-    if cases[0].found.void or verdict:
+    if any(case.found.void for case in cases[: len(asked)]) or verdict:
         raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def _judged(rules: Policy, cases: "Sequence[Case]") -> Denied | None:
+    """By the limits of the base; a rule's own are judged where it applies."""
+    limits = rules.base.privacy or (Privacy(),)
+    found = (leakage.within(each, case.found.rows) for case in cases for each in limits)
+    return next(filter(None, found), None)
 
 
 def _open(path: Path) -> Bundle:
@@ -92,22 +103,23 @@ def _policy(file: Path | None) -> Policy | None:
         raise Stop(Exit.POLICY, f"{file}: {said}; skerry policy check {file}") from None
 
 
-def _steps(bundle: Bundle, policy: Policy | None) -> dict[str, tuple[Any, ...]]:
-    """Transforms per feature. Stop if the policy lets these features leave under no condition."""
+def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
+    """What could leave, with each set of rules. Stop if the policy lets these features leave under no condition."""
     features = bundle.manifest.features
     if policy is None:
-        return {spec.name: () for spec in features}
-    out = egress.plan(policy, features)
-    if isinstance(out, Denied):
-        raise Stop(
-            Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves: {out.detail}; nothing to measure"
-        )
-    return {plan.spec.name: plan.transforms for plan in out.fields}
+        return [{spec.name: () for spec in features}]
+    try:
+        found = chains(policy, features)
+    except TooManyError as error:
+        raise Stop(Exit.POLICY, f"{policy.name}@{policy.version}: {error}") from None
+    if not found:
+        out = egress.plan(policy.base, features)
+        why = f": {out.detail}" if isinstance(out, Denied) else ""
+        raise Stop(Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure")
+    return [{plan.spec.name: plan.transforms for plan in chain} for chain in found]
 
 
-def _attacked(
-    bundle: Bundle, where: str, steps: dict[str, tuple[Any, ...]], *, quick: bool, defences: bool
-) -> "tuple[Case, ...]":
+def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, defences: bool) -> "tuple[Case, ...]":
     from models.forge.leakage.remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
     from models.forge.samples import ForgeError  # noqa: PLC0415
 
@@ -120,8 +132,8 @@ def _attacked(
             bar.update(task, description=stage, completed=share)
 
         try:
-            first = remeasure(bundle, data, steps, "quick" if quick else "full", tell)
-            return (first, *(defended(bundle, data, tell) if defences else ()))
+            first = [remeasure(bundle, data, steps, "quick" if quick else "full", tell) for steps in asked]
+            return (*first, *(defended(bundle, data, tell) if defences else ()))
         except ForgeError as error:
             raise Stop(Exit.SAMPLE, str(error)) from None
         except SampleError as error:
@@ -140,13 +152,13 @@ def _data(where: str) -> "Data":
         raise Stop(Exit.SAMPLE, str(error)) from None
 
 
-def _written(bundle: Bundle, cases: "Sequence[Case]") -> Bundle:
-    """Rows of the first case count; a quick look at defences does not take the place of a full measurement."""
+def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
+    """Rows of the first `asked` cases count; a quick look at defences does not take the place of a full measurement."""
     from models.forge.leakage.remeasure import with_rows  # noqa: PLC0415
     from models.forge.samples import ForgeError  # noqa: PLC0415
 
-    known = {row.chain for row in bundle.manifest.leakage} | {cases[0].chain}
-    new = [cases[0], *(case for case in cases[1:] if case.chain not in known)]
+    known = {row.chain for row in bundle.manifest.leakage} | {case.chain for case in cases[:asked]}
+    new = [*cases[:asked], *(case for case in cases[asked:] if case.chain not in known)]
     try:
         return with_rows(bundle, new)
     except ForgeError as error:

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import msgspec
 
 from cloud_hub.commands import Item, Key, Row, Stream
+from policies.fairness import tenant_of
 
 RECENT_ROWS = 8192  # about 8 MB of verdicts: a repeat within seconds costs no read
 STREAMS = 65_536
+BIGGEST_MS = 2**62
 
 
 class Open(msgspec.Struct, eq=False):
@@ -25,12 +27,14 @@ class Open(msgspec.Struct, eq=False):
     item: Item
     stored: bool = False
     ending: bool = False
+    keep_until_ms: int = BIGGEST_MS  # whatever has not ended by then, ends
 
 
 class Memory:
     def __init__(self) -> None:
         self._open: dict[Key, Open] = {}
         self._per_device: Counter[str] = Counter()
+        self._per_tenant: Counter[str] = Counter()
         self._recent: OrderedDict[Key, Row] = OrderedDict()
         self._highest: OrderedDict[Stream, int] = OrderedDict()
 
@@ -43,20 +47,33 @@ class Memory:
     def open(self, key: Key) -> Open | None:
         return self._open.get(key)
 
+    def waits(self, item: Item) -> bool:
+        """Whether the question this item belongs to still needs its result."""
+        question = self._open.get(item.key)
+        return question is not None and question.item is item and not question.ending
+
     def device_open(self, device: str) -> int:
         return self._per_device[device]
+
+    def tenant_open(self, tenant: str) -> int:
+        return self._per_tenant[tenant]
+
+    @property
+    def tenants(self) -> int:
+        """Tenants with open questions."""
+        return len(self._per_tenant)
 
     def add(self, question: Open) -> None:
         self._open[question.key] = question
         self._per_device[question.key.device] += 1
+        self._per_tenant[tenant_of(question.key.device)] += 1
         self.reached(_stream(question.key), question.key.seq, known=False)
 
     def remove(self, key: Key) -> Open | None:
         question = self._open.pop(key, None)
         if question is not None:
-            self._per_device[key.device] -= 1
-            if not self._per_device[key.device]:
-                del self._per_device[key.device]
+            _less(self._per_device, key.device)
+            _less(self._per_tenant, tenant_of(key.device))
         return question
 
     def recent(self, key: Key) -> Row | None:
@@ -82,6 +99,12 @@ class Memory:
             self._highest.move_to_end(stream)
             if len(self._highest) > STREAMS:
                 self._highest.popitem(last=False)
+
+
+def _less(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]
 
 
 def _stream(key: Key) -> Stream:

@@ -4,22 +4,36 @@ Rule: a running hub is the only writer of its folder. Its lock tells whether one
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
+from urllib.parse import quote
 
+from msgspec import to_builtins
+
+from cloud_hub.access import AccessError, Keys, Wanted
 from cloud_hub.api.admin import CaRequest, StateRequest, Step, Trust, change, device_json, invite_json, turn
+from cloud_hub.api.granting import key_json
+from cloud_hub.api.ordering import order_json
+from cloud_hub.api.retiring import spoke_json, still_spoken
 from cloud_hub.authorities import Authorities, RotationError
 from cloud_hub.client import Address, ask, running_at
 from cloud_hub.config import HubConfig
 from cloud_hub.ground import anchor_of
+from cloud_hub.keys import load_or_create
+from cloud_hub.ledger_export import export
+from cloud_hub.ledger_log import HubLog
+from cloud_hub.orders import Orders
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry, RegistryError, Welcome
 from cloud_hub.rotation import Rotation
+from cloud_hub.spoken import Spoken
 from cloud_hub.standing import DeviceState
 from cloud_hub.state import StateDir
 from wire.daemon import Lock
+from wire.errors import LocalError
 from wire.exits import Exit, Stop
 
 PATIENCE_S = 5.0  # for a hub that is just starting or stopping, or another command at work
@@ -69,6 +83,52 @@ class Office:
             ),
         )
 
+    def deny_all(self, scope: str, why: str) -> dict[str, Any]:
+        """`counter`, `scope`, `why`, `issued_ms`, `told`: how many devices at once. Stop(USAGE) for a bad scope."""
+        body = {"scope": scope, "why": why}
+        return self._do(lambda hub: ask(hub, "POST", "/v1/admin/deny-all", body), lambda: self._deny_all(scope, why))
+
+    def keys(self) -> list[dict[str, Any]]:
+        """Every key, without its token."""
+        return self._do(
+            lambda hub: list(ask(hub, "GET", "/v1/admin/keys")["keys"]),
+            lambda: self._keyed(lambda keys: [key_json(key, _now_ms()) for key in keys.all()]),
+        )
+
+    def create_key(self, wanted: Wanted) -> dict[str, Any]:
+        """The key with its `token`, which nobody can show again. Stop(USAGE) if it may not be."""
+        body = {**to_builtins(wanted)}
+        return self._do(
+            lambda hub: ask(hub, "POST", "/v1/admin/keys", body), lambda: self._keyed(lambda keys: _made(keys, wanted))
+        )
+
+    def revoke_key(self, key: str) -> dict[str, Any]:
+        """Stop(NOT_FOUND) if there is none of this id."""
+        return self._do(
+            lambda hub: ask(hub, "DELETE", f"/v1/admin/keys/{key}"),
+            lambda: self._keyed(lambda keys: key_json(keys.revoke(key, _now_ms()), _now_ms()), Exit.NOT_FOUND),
+        )
+
+    def retire_model(self, model: str, *, force: bool) -> dict[str, Any]:
+        """`retired`, `spoke`. Stop(CHECK_FAILED) while devices speak it, Stop(NOT_FOUND) if the hub has no such one."""
+        if "@" not in model:
+            raise Stop(Exit.USAGE, f"{model!r}: name one version, MODEL@VERSION")
+        path = f"/v1/admin/models/{quote(model, safe='')}/retire"
+        return self._do(
+            lambda hub: ask(hub, "POST", path, {"force": force}),
+            lambda: self._with(lambda registry: self._retire_model(registry, model, force=force)),
+        )
+
+    def _retire_model(self, registry: Registry, model: str, *, force: bool) -> dict[str, Any]:
+        """While no hub runs: what it will not serve at its next start."""
+        now_ms = _now_ms()
+        with contextlib.closing(Spoken.open(self._state.versions)) as spoken:
+            speaking = spoken.speaking(model, now_ms, registry)
+            if speaking and not force:
+                raise Stop(Exit.CHECK_FAILED, still_spoken(model, speaking))
+            spoken.retire(model, now_ms)
+        return {"retired": model, "spoke": spoke_json(speaking)}
+
     def ca(self) -> dict[str, Any]:
         """`ca`, `coming`, `waiting_for`."""
         return self._do(
@@ -97,12 +157,27 @@ class Office:
             raise Stop(Exit.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
         return ask(address, "GET", "/v1/admin/status")
 
+    def _deny_all(self, scope: str, why: str) -> dict[str, Any]:
+        try:
+            return order_json(Orders(self._state.orders).deny_all(scope, why, _now_ms()), 0)
+        except LocalError as error:
+            raise Stop(Exit.USAGE, str(error)) from None
+
     def _invite(self, welcome: Welcome, expires_s: float) -> dict[str, Any]:
         authorities = Authorities.open(self._state.certificates, utc_now())
         url = self._config.public_url(self._config.api.port)
         now_ms = _now_ms()
         invite = self._with(lambda registry: registry.invite(welcome, now_ms, expires_s))
         return invite_json(invite, Trust(url, authorities.sha256, anchor_of(self._config).sha256(), now_ms))
+
+    def _keyed(self, work: Callable[[Keys], T], refused: Exit = Exit.USAGE) -> T:
+        keys = Keys.open(self._state.access)
+        try:
+            return work(keys)
+        except AccessError as error:
+            raise Stop(refused, str(error)) from None
+        finally:
+            keys.close()
 
     def _with(self, work: Callable[[Registry], T], refused: Exit = Exit.USAGE) -> T:
         registry = Registry.open(self._state.devices)
@@ -112,6 +187,14 @@ class Office:
             raise Stop(refused, str(error)) from None
         finally:
             registry.close()
+
+    def heads(self, device: str) -> dict[str, Any]:
+        """What the hub has logged of a device's egress ledger: `hub`, `key`, `checkpoint`, `heads`."""
+        return self._do(lambda hub: ask(hub, "GET", f"/v1/admin/ledger/{device}"), lambda: self._heads(device))
+
+    def _heads(self, device: str) -> dict[str, Any]:
+        with contextlib.closing(HubLog.open(self._state.ledger, _now_ms())) as log:
+            return export(log, self._config.hub.name, load_or_create(self._state.keys).signing, device)
 
     def _do(self, running: Callable[[Address], T], alone: Callable[[], T]) -> T:
         deadline = time.monotonic() + PATIENCE_S
@@ -128,6 +211,11 @@ class Office:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_POLL_S)
+
+
+def _made(keys: Keys, wanted: Wanted) -> dict[str, Any]:
+    key, token = keys.create(wanted, _now_ms())
+    return {**key_json(key, _now_ms()), "token": token}
 
 
 def _now_ms() -> int:

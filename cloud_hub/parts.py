@@ -2,21 +2,26 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 
 from cloud_hub.batcher import Batcher
-from cloud_hub.commands import Command, End, Ending, Item, Key, Tell
+from cloud_hub.commands import Command, End, Ending, Item, Key, Suspect, Tell
 from cloud_hub.devices import Device, Registry
 from cloud_hub.envelopes import Envelopes
+from cloud_hub.gate import Dropped
 from cloud_hub.memory import Memory, Open
 from cloud_hub.schema import Rules
 from cloud_hub.settings import HubSettings
 from cloud_hub.work import Work
+from policies.fairness import LOW, band_of
 from wire.codec import Frame, decode_escalation, fingerprint, split, unpad
 from wire.errors import RemoteError
 from wire.messages import Escalation, Reason, Refusal
 from wire.seal import verdict_binding
 
-_PASSING = frozenset((Reason.BUSY, Reason.RATE, Reason.DRAINING, Reason.KEY_EXPIRED, Reason.CREATED_AHEAD))
+_PASSING = frozenset(
+    (Reason.BUSY, Reason.RATE, Reason.DRAINING, Reason.KEY_EXPIRED, Reason.CREATED_AHEAD, Reason.POLICY_OLD)
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Parts:
     def begin(self, key: Key, digest: bytes, opened: Opened, work: Work | None, now: float) -> Open:
         """Open a question; with `work` it is queued at once, so that its commit overlaps with its inference."""
         model = self.rules.model(opened.question.model) or ""
-        item = Item(key, work or Work(), now)
+        item = _item(key, opened, work, now)
         binding = verdict_binding(opened.fingerprint, model, opened.question.policy)
         question = Open(key, digest, opened.fingerprint, binding, opened.created_ms, item)
         self.memory.add(question)
@@ -66,6 +71,27 @@ class Parts:
     def drop(self, why: str) -> list[Command]:
         self.counts[f"dropped.{why}"] += 1
         return []
+
+    def dropped(self, device: str, found: Dropped) -> list[Command]:
+        """Counted; suspended if that is the only end of it."""
+        self.drop(found.why)
+        return [Suspect(device)] if found.suspect else []
+
+
+def band_of_question(question: Escalation) -> int:
+    """As it asks for; an audit that asks for nothing is least urgent: nobody waits for its answer."""
+    return LOW if question.audit and not question.priority else band_of(question.priority)
+
+
+def _item(key: Key, opened: Opened, work: Work | None, now: float) -> Item:
+    """The budget orders batches and ends nothing: a late answer is a correction."""
+    question = opened.question
+    deadline = now + question.budget_s if 0 < question.budget_s < inf else inf
+    work = work or Work()
+    return Item(
+        key, work, now, band_of_question(question), work.weight, deadline,
+        trace=question.trace, about=question.id, created_s=opened.created_ms / 1000,
+    )  # fmt: skip
 
 
 def end(question: Open, reason: Reason, now: float) -> list[Command]:

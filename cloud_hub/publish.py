@@ -27,7 +27,7 @@ from models.pack import pack
 from models.request import Request, RequestError, sign
 from models.review import REVOKED
 from models.roles import KEYS, POLICY, SMALL, keys_path, may_list, model_path, model_role, policy_path
-from policies.document import parse
+from policies.document import PolicyError, parse
 
 MIN_AGENT = "0.1.0"  # the first agent that knows this layout
 HUB_KEY_LIFE = timedelta(days=14)  # how long a published hub key will be able to open questions at least
@@ -68,9 +68,10 @@ def publish_bundle(repository: Repository, folder: Path, now: datetime) -> Publi
 
 
 def publish_policy(repository: Repository, document: bytes, now: datetime) -> Published:
-    """A sound policy as `policy/{name}.toml`. PolicyError or RequestError if it may not be."""
-    parsed = parse(document.decode())
-    policy = parsed.compile()
+    """A sound policy that has not ended as `policy/{name}.toml`. PolicyError or RequestError if it may not be."""
+    policy = parse(document.decode()).compile()
+    if policy.expires < now.date().isoformat():
+        raise PolicyError(f"expired on {policy.expires}: nothing may leave under it; set issued and a higher version")
     return _publish(repository, Item(POLICY, policy_path(policy.name), document, {"version": policy.version}), now)
 
 

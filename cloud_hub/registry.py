@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -77,6 +77,8 @@ class Device:
     hardware: str = ""
     retire_at_ms: int = 0
     ledger: str = ""
+    device_class: str = ""
+    region: str = ""
 
     @property
     def tenant(self) -> str:
@@ -110,12 +112,15 @@ class Invite:
 class Welcome:
     """What an invite is for: `hardware` = serial numbers it is limited to, () = any machine.
 
-    `replace`: the device is suspended, and a person wants it to enrol anew, with new keys.
+    `replace`: the device is suspended, and a person wants it to enrol anew, with new keys. `device_class`, `region`:
+    what the rules of policies may ask of it, "" = not known here.
     """
 
     device: str
     hardware: tuple[str, ...] = ()
     replace: bool = False
+    device_class: str = ""
+    region: str = ""
 
 
 class Registry:
@@ -150,8 +155,8 @@ class Registry:
         self._check_invitable(asked)
         invite = Invite(secrets.token_urlsafe(32), asked.device, now_ms + int(life_s * 1000))
         row = {
+            **asdict(asked),
             "token_hash": _hashed(invite.token),
-            "device": asked.device,
             "created_ms": now_ms,
             "expires_ms": invite.expires_ms,
             "hardware": json.dumps(asked.hardware) if asked.hardware else "",
@@ -191,6 +196,7 @@ class Registry:
         row = _row(invited, keys, now_ms)
         with self._writing() as connection:
             mine = _invites.c.token_hash == _hashed(token)
+            row |= connection.execute(sa.select(_invites.c.device_class, _invites.c.region).where(mine)).mappings().one()
             connection.execute(_invites.update().where(mine).values(used_ms=now_ms))
             connection.execute(_devices.delete().where(_devices.c.id == invited))
             connection.execute(_devices.insert().values(row))
@@ -273,8 +279,8 @@ class Registry:
             raise RegistryError(f"{asked.device!r} is {known.state}: it cannot be invited{hint}")
         if len(asked.hardware) > MAX_HARDWARE:
             raise RegistryError(f"{len(asked.hardware)} serial numbers, at most {MAX_HARDWARE}")
-        for serial in asked.hardware:
-            check_hardware(serial)
+        for word in (*asked.hardware, *filter(None, (asked.device_class, asked.region))):
+            check_hardware(word)
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
@@ -283,8 +289,7 @@ class Registry:
 
     def _load(self) -> dict[str, Device]:
         with self._engine.connect() as connection:
-            rows = connection.execute(_devices.select()).mappings()
-            return {row["id"]: _device(dict(row)) for row in rows}
+            return {row["id"]: _device(dict(row)) for row in connection.execute(_devices.select()).mappings()}
 
 
 def check_hardware(serial: str) -> str:

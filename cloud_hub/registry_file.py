@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from wire.exits import Exit, Stop
 
-SCHEMA = 2
+SCHEMA = 3
 _metadata = sa.MetaData()
 meta = sa.Table("meta", _metadata, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text))
 devices = sa.Table(
@@ -30,6 +30,9 @@ devices = sa.Table(
     sa.Column("hardware", sa.Text, nullable=False, server_default=""),  # serial number the machine gave of itself
     sa.Column("retire_at_ms", sa.Integer, nullable=False, server_default="0"),
     sa.Column("ledger", sa.Text, nullable=False, server_default=""),  # SHA-256 of the ledger it exported, hex
+    # since schema 3: what people said of it when they invited it; policies may ask
+    sa.Column("device_class", sa.Text, nullable=False, server_default=""),
+    sa.Column("region", sa.Text, nullable=False, server_default=""),
 )
 invites = sa.Table(
     "invites",
@@ -42,6 +45,9 @@ invites = sa.Table(
     # since schema 2
     sa.Column("hardware", sa.Text, nullable=False, server_default=""),  # JSON list; "" = any machine
     sa.Column("replace", sa.Integer, nullable=False, server_default="0"),  # also for a suspended device
+    # since schema 3
+    sa.Column("device_class", sa.Text, nullable=False, server_default=""),
+    sa.Column("region", sa.Text, nullable=False, server_default=""),
 )
 _ADDED = {
     2: (
@@ -52,7 +58,12 @@ _ADDED = {
         "alter table devices add column ledger text not null default ''",
         "alter table invites add column hardware text not null default ''",
         "alter table invites add column replace integer not null default 0",
-    )
+    ),
+    3: tuple(
+        f"alter table {table} add column {column} text not null default ''"
+        for table in ("devices", "invites")
+        for column in ("device_class", "region")
+    ),
 }
 
 

@@ -15,7 +15,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from cloud_hub.enrol import Rejection
-from cloud_hub.letters import Ca, Issued, Place, SignedReply, facts_of, signed_reply
+from cloud_hub.letters import Ca, HubCard, Issued, Place, SignedReply, facts_of, signed_reply
 from cloud_hub.pki import RequestError, pem, utc_now
 from cloud_hub.registry import Device, Keys, Registry
 from cloud_hub.standing import DeviceState
@@ -25,7 +25,7 @@ RENEW_TAG = b"skerry-renew/1\0"
 RETIRE_TAG = b"skerry-retire/1\0"
 BURST = 10.0  # certificates one device is given at once ...
 PER_S = 1 / 600  # ... and over time
-_STRANGER = "the device is not known here, or the proof does not fit it"
+STRANGER = "the device is not known here, or the proof does not fit it"
 _HEX64 = r"^[0-9a-f]{64}$"
 
 
@@ -62,6 +62,10 @@ class Renewals:
         self._buckets: dict[str, Bucket] = {}
         self.counts: Counter[str] = Counter()
 
+    def offer(self, card: HubCard) -> None:
+        """The hub as devices are told of it from now on."""
+        self._place = replace(self._place, hubs=(card,))
+
     def at(self, url: str) -> None:
         """Where the web API was opened."""
         self._place = replace(self._place, url=url)
@@ -73,9 +77,9 @@ class Renewals:
         return reply
 
     def _renew(self, request: RenewRequest, now_ms: int, now: float) -> SignedReply | Rejection:
-        device = self._proven(request.device, request.proof, renew_text(request.device, request.csr))
+        device = proven(self._registry, request.device, request.proof, renew_text(request.device, request.csr))
         if device is None:
-            return Rejection(_STRANGER, invite=True, kind="stranger")
+            return Rejection(STRANGER, invite=True, kind="stranger")
         if not device.active:
             return Rejection(f"the device is {device.state}", invite=False, kind=device.state)
         if not self._within_rate(device.id, now):
@@ -90,9 +94,9 @@ class Renewals:
 
     def retire(self, request: RetireRequest, now_ms: int) -> Retired | Rejection:
         """Its ledger is exported: the keys count no more. Saying so again changes nothing."""
-        device = self._proven(request.device, request.proof, retire_text(request.device, request.ledger))
+        device = proven(self._registry, request.device, request.proof, retire_text(request.device, request.ledger))
         if device is None:
-            return Rejection(_STRANGER, invite=True, kind="stranger")
+            return Rejection(STRANGER, invite=True, kind="stranger")
         if device.state is DeviceState.RETIRED:
             return Retired(device.id, device.state.value)
         if not device.heard:  # one that is suspended may be a thief's; a person decides
@@ -101,22 +105,23 @@ class Renewals:
         retired = self._registry.retired(device.id, request.ledger, now_ms)
         return Retired(retired.id, retired.state.value)
 
-    def _proven(self, device_id: str, proof: str, text: bytes) -> Device | None:
-        """The device whose identity key signed `text`."""
-        device = self._registry.device(device_id)
-        if device is None:
-            return None
-        try:
-            device.signing_key.verify(base64.b64decode(proof, validate=True), text)
-        except (InvalidSignature, binascii.Error, ValueError):
-            return None
-        return device
-
     def _within_rate(self, device: str, now: float) -> bool:
         left = take(self._buckets.get(device, Bucket(BURST, now)), PER_S, BURST, now)
         if left is not None:
             self._buckets[device] = left  # bounded: one for each device that exists
         return left is not None
+
+
+def proven(registry: Registry, device_id: str, proof: str, text: bytes) -> Device | None:
+    """The device whose identity key signed `text`; `proof` in base64."""
+    device = registry.device(device_id)
+    if device is None:
+        return None
+    try:
+        device.signing_key.verify(base64.b64decode(proof, validate=True), text)
+    except (InvalidSignature, binascii.Error, ValueError):
+        return None
+    return device
 
 
 def renew_text(device: str, csr: str) -> bytes:

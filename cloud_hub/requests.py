@@ -6,6 +6,8 @@ import msgspec
 
 from wire.messages import Prediction, Reason
 
+_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
+
 
 class InferRefused(Exception):  # noqa: N818 - reads as the event it is
     """`Hub.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
@@ -14,6 +16,36 @@ class InferRefused(Exception):  # noqa: N818 - reads as the event it is
         super().__init__(reason.value)
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+class StillRunning(InferRefused):
+    """The same Idempotency-Key and payload are being computed for somebody else right now."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What a web request wants beside its samples.
+
+    `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = as long as it takes. `trace` is a W3C
+    traceparent or "". `idempotency`: the caller's key within its tenant, "" = none; `fingerprint` is of its payload.
+    `flow`: who of the tenant asks; its flows take turns.
+    """
+
+    tenant: str = ""
+    priority: int = 0
+    timeout_s: float = 0.0
+    trace: str = ""
+    idempotency: str = ""
+    fingerprint: bytes = b""
+    flow: str = ""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One version of a model in the repository. `state`: READY, LOADING, UNLOADING or UNAVAILABLE, as OIP says."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -37,7 +69,7 @@ class Request:
         if self.future.done():
             return
         if isinstance(result, Reason):
-            self.future.set_exception(InferRefused(result))
+            self.future.set_exception(InferRefused(result, _AGAIN_S.get(result, 0.0)))
             return
         self._results[index] = result
         self._left -= 1

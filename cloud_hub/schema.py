@@ -1,68 +1,91 @@
 """Does a question fit the model and the policy it names? Pure; nothing is stored for a question that does not."""
 
 import math
-from collections.abc import Mapping
 from functools import partial
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cloud_hub.orders import Notice, Orders
+from cloud_hub.retention import Tombstone
+from cloud_hub.rulebook import Facts, Rulebook, Travelling
 from cloud_hub.work import ModelCard, Work
 from models.chain import digest
 from models.codec import NUMPY_DTYPES, CodecError, FeatureCodec, codec_of
 from policies import leakage
-from policies.egress import DERIVED
-from policies.judge import recheck
-from policies.locality import HubSite
-from policies.policy import HARD_CEILING, Policy
+from policies.egress import DERIVED, level_of
+from policies.policy import HARD_CEILING
+from wire.erasure import SUBJECT_BYTES, mark_of
 from wire.messages import DType, Escalation, FieldSpec, ModelRef, Reason, Tensor
 
-DAY_S = 86_400.0
+MOST_DAYS = 366
+
+
+class Checked(msgspec.Struct, frozen=True, eq=False):
+    """A question that may be worked on. `keep_days`: how long anything of it may be kept here."""
+
+    work: Work
+    keep_days: int
 
 
 class Rules:
-    """The models served, the policies accepted, and where this hub stands. Answers with `Work` or a final `Reason`.
+    """The models served, the policies accepted, and where this hub stands. Answers with `Checked` or a `Reason`.
 
-    `hashes` empty = questions under any policy hash; `policies` are full documents: where the hub has the document a
-    question names, the document is evaluated again as well. CodecError if a card's codec cannot be opened.
+    CodecError if a card's codec cannot be opened.
     """
 
-    def __init__(
-        self,
-        site: HubSite,
-        cards: tuple[ModelCard, ...],
-        hashes: frozenset[str] = frozenset(),
-        policies: tuple[Policy, ...] = (),
-    ) -> None:
-        self._site = site
-        self._cards = {card.ref: card for card in cards}
-        self._hashes = hashes
-        self._policies: Mapping[str, Policy] = {policy.hash: policy for policy in policies}
-        self._codecs = {card.ref: codec_of(card.ref.codec, card.features, card.tables) for card in cards}
-        self._travelling = {card.ref: _as_it_travels(card, self._codecs[card.ref]) for card in cards}
+    def __init__(self, cards: tuple[ModelCard, ...], book: Rulebook, orders: Orders) -> None:
+        self.book = book
+        self._orders = orders
+        self._cards: dict[ModelRef, ModelCard] = {}
+        self._codecs: dict[ModelRef, FeatureCodec] = {}
+        self._travelling: dict[ModelRef, Travelling] = {}
+        self._erased: dict[bytes, int] = {}
+        for card in cards:
+            self.know(card)
 
-        self._cleared = {
-            (card.ref, policy.hash): leakage.clear(policy, card.features, _evidence(card))
-            for card in cards
-            for policy in policies
-        }
+    def know(self, card: ModelCard) -> None:
+        """One more model is served. CodecError if its codec cannot be opened."""
+        codec = self._codecs[card.ref] = codec_of(card.ref.codec, card.features, card.tables)
+        clearance = leakage.Clearance(card.features, _evidence(card))
+        self._travelling[card.ref] = Travelling(_as_it_travels(card, codec), level_of(card.features), clearance)
+        self._cards[card.ref] = card
+
+    def forget(self, ref: ModelRef) -> None:
+        """It is not served any more."""
+        self._cards.pop(ref, None)
 
     def model(self, ref: ModelRef) -> str | None:
         """`digits@7` if exactly this head's tail is served."""
         card = self._cards.get(ref)
         return card.name if card else None
 
-    def check(self, question: Escalation, now: float) -> Work | Reason:
-        if question.region != self._site.region or (self._hashes and question.policy not in self._hashes):
-            return Reason.POLICY
+    def notice(self, device: str) -> Notice | None:
+        """What was ordered last that this device sends nothing."""
+        return self._orders.notice(device)
+
+    def bury(self, stone: Tombstone) -> None:
+        """What was created before it about its subject does not come in again."""
+        self._erased[stone.mark] = max(stone.before_ms, self._erased.get(stone.mark, 0))
+
+    def erased(self, device: str, subject: bytes, created_ms: int) -> bool:
+        if not subject or not self._erased:
+            return False
+        return created_ms <= self._erased.get(mark_of(device, subject), -1)
+
+    def check(self, question: Escalation, facts: Facts, now: float) -> Checked | Reason:
+        """`facts`: of who asks, by certificate, signature and registry."""
+        if not 0 < question.keep_days <= MOST_DAYS or len(question.subject) not in (0, SUBJECT_BYTES):
+            return Reason.SCHEMA
         card = self._cards.get(question.model)
         if card is None:
             return Reason.MODEL_GONE
-        if question.policy in self._policies:
-            travelling, cleared = self._travelling[card.ref], self._cleared[card.ref, question.policy]
-            if recheck(self._policies, travelling, question, self._site, int(now // DAY_S), cleared):
-                return Reason.POLICY
-        return self._decode(question, card)
+        keep_days = self.book.judge(question, facts, self._travelling[card.ref], now)
+        if isinstance(keep_days, Reason):
+            return keep_days
+        work = self._decode(question, card)
+        return work if isinstance(work, Reason) else Checked(work, keep_days)
 
     def decode(self, question: Escalation) -> Work | Reason:
         """Only what the model needs: for a question that was checked when it came in."""

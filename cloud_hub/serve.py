@@ -7,39 +7,63 @@ address. After that only a signal or a defect ends it, and whatever ends it ends
 import asyncio
 import contextlib
 import importlib.metadata
-import signal
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Any
 
+from cloud_hub.access import Keys
 from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.parts import Parts
+from cloud_hub.audit import Audit
 from cloud_hub.broker import Broker
 from cloud_hub.bureau import Bureau
 from cloud_hub.client import Address
 from cloud_hub.config import HubConfig
-from cloud_hub.engine.base import Engine
+from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.choose import open_engine
 from cloud_hub.ground import Ground
 from cloud_hub.herald import Herald
 from cloud_hub.keeper import Keeper
-from cloud_hub.keys import newest_number
+from cloud_hub.key_change import KeyChange
+from cloud_hub.keys import HubKeys, newest_number
+from cloud_hub.leaving import on_signals, watch
+from cloud_hub.ledger_clerk import Clerk, Desk
+from cloud_hub.ledger_log import HubLog
+from cloud_hub.letters import HubCard
 from cloud_hub.loop import Hub
+from cloud_hub.orders import Orders
 from cloud_hub.registry import Registry
+from cloud_hub.served import Watch, published_in
+from cloud_hub.spoken import Spoken
+from cloud_hub.stock import Bundles
+from cloud_hub.tracing import Tracing
+from cloud_hub.watch import Observer
 from wire.daemon import Log, name, notify, watchdog_every_s
 from wire.exits import Exit, Stop
 
 
 def open_engines(config: HubConfig) -> list[Engine]:
-    """One loaded engine per bundle. Stop(MODEL) naming the one that cannot be used."""
-    from cloud_hub.engine.local import LocalEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
-    from models.bundle import open_bundle  # noqa: PLC0415
+    """One started engine per bundle. Stop(MODEL) naming the one that cannot be used."""
     from models.manifest import BundleError  # noqa: PLC0415
 
-    if not config.models:
+    if not config.models and config.models_folder is None:
         raise Stop(Exit.MODEL, "no model to serve: set models = [bundle folder, ...]")
     try:
-        return [LocalEngine(open_bundle(path), config.hub.max_batch) for path in config.models]
-    except BundleError as error:
+        paths = bundles_of(config).first(_retired(config))
+        return [open_engine(path, config.means()) for path in paths]
+    except (BundleError, EngineError) as error:
         raise Stop(Exit.MODEL, str(error)) from None
+
+
+def bundles_of(config: HubConfig) -> Bundles:
+    """Every bundle this hub may serve."""
+    means = config.means()
+    return Bundles(config.models, config.models_folder, config.hub_settings(), lambda path: open_engine(path, means))
+
+
+def _retired(config: HubConfig) -> frozenset[str]:
+    with contextlib.closing(Spoken.open(config.state_dir().versions)) as spoken:
+        return spoken.retired()
 
 
 class Process:
@@ -51,6 +75,7 @@ class Process:
         self._engines = engines
         self._log = log
         self._ended = asyncio.Event()
+        self._keys = Keys.open(ground.state.access)
         broker = config.broker_settings()
         self._broker = (
             Broker(broker, ground.authorities.trusted_folder, ground.server, log) if config.broker.start else None
@@ -59,10 +84,8 @@ class Process:
 
     async def run(self) -> None:
         """Until a signal or a defect. Stop(BROKER, PORT, DATABASE, ...) if it cannot start."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ended.set)
-        with contextlib.closing(Registry.open(self._ground.state.devices)) as registry:
+        on_signals(self._ended)
+        with contextlib.closing(Registry.open(self._ground.state.devices)) as registry, contextlib.closing(self._keys):
             async with self._running_broker():
                 await self._serve(registry)
 
@@ -81,21 +104,31 @@ class Process:
 
     async def _serve(self, registry: Registry) -> None:
         bureau = Bureau(self._config, self._ground, registry, self._broker_port, self._log)
-        settings, keys = self._config.hub_settings(), self._ground.keys
-        hub = Hub(settings, keys, bureau.doorman, self._engines, bureau.connect, self._log)
-        api = Api(self._parts(hub, registry, bureau), self._config.door(), self._limits())
+        settings, keys = self._config.hub_settings(published_in(self._ground.repository)), self._ground.keys
+        orders = Orders(self._ground.state.orders)
+        spoken = Spoken.open(self._ground.state.versions)
+        versions = (bundles_of(self._config), spoken)
+        hub = Hub(settings, keys, bureau.doorman, self._engines, bureau.connect, self._log, orders, *versions)
+        trace = self._config.trace
+        tracing = Tracing(trace.file, trace.endpoint, self._config.hub.name)
+        hub.watch = Observer(tracing.sink)
+        clerk = hub.ledger = self._clerk(hub, registry)
+        api = Api(self._parts(hub, registry, bureau, orders), self._config.door(), self._limits())
         bureau.after_change += [*([self._broker.restart] if self._broker else []), api.reload]
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
                 works = {**self._sides(), **bureau.tasks(lambda: _now_ms(hub)), **self._repository(hub, bureau)}
+                works["ledger"] = clerk.run()
                 sides = [group.create_task(work, name=title) for title, work in works.items()]
                 await _first_of(hub.ready, self._ended)
                 if not self._ended.is_set():
                     await self._open(api)
                 await self._ended.wait()
                 notify("STOPPING=1")
+                hub.drain()  # not ready any more, but there until what is under way has its answer
+                await hub.drained()
                 await api.stop()
                 hub.stop()
                 await asyncio.wait([running])
@@ -104,6 +137,8 @@ class Process:
         finally:
             self._ground.state.running.unlink(missing_ok=True)
             await api.stop()
+            spoken.close()
+            tracing.close()
 
     async def _open(self, api: Api) -> None:
         url = await api.start(self._config.public_url)
@@ -119,25 +154,47 @@ class Process:
         sides: dict[str, Coroutine[Any, Any, None]] = {}
         if self._broker is not None:
             sides["broker"] = self._broker.supervise()
+        if self._config.hub.leave_file:
+            sides["leaving"] = watch(Path(self._config.hub.leave_file), self._ended)
         every_s = watchdog_every_s()
         if every_s is not None:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
 
-    def _parts(self, hub: Hub, registry: Registry, bureau: Bureau) -> Parts:
+    def _parts(self, hub: Hub, registry: Registry, bureau: Bureau, orders: Orders) -> Parts:
         gates = (bureau.gate(), bureau.gate())
         evict = bureau.doorman.evict
         anchor = self._ground.anchor
         people = (bureau.issuer, bureau.renewals, bureau.rotation, *gates)
-        return Parts(hub, registry, *people, lambda: _now_ms(hub), evict, anchor.sha256, anchor.folder)
+        access = (self._keys, Audit(self._ground.state.audit), hub.ledger)
+        return Parts(hub, registry, *people, lambda: _now_ms(hub), evict, anchor.sha256, anchor.folder, orders, *access)
+
+    def _clerk(self, hub: Hub, registry: Registry) -> Clerk:
+        """Who keeps the log of the devices' ledger heads."""
+
+        def enrolled_ms(device: str) -> int:
+            known = registry.device(device)
+            return known.enrolled_ms if known else 0
+
+        log = HubLog.open(self._ground.state.ledger, _now_ms(hub))
+        keys, name_of_hub = self._ground.keys, self._config.hub.name
+        return Clerk(log, Desk(name_of_hub, keys.signing, hub.tell, enrolled_ms, self._log))
 
     def _repository(self, hub: Hub, bureau: Bureau) -> dict[str, Coroutine[Any, Any, None]]:
         """Who keeps the update repository alive, and who tells the fleet of what is new in it."""
         repository, log = self._ground.repository, self._log
         serial = newest_number(self._ground.state.keys)
-        keeper = Keeper(repository, bureau.card, serial, lambda: _now_ms(hub), log)
+
+
+        def apply(keys: HubKeys, card: HubCard) -> None:
+            hub.use_keys(keys)
+            bureau.offer(card)
+
+        change = KeyChange(self._ground.state.keys, bureau.card, apply)
+        keeper = Keeper(repository, bureau.card, serial, lambda: _now_ms(hub), log, change.turn)
         herald = Herald(repository, bureau.active, hub.hint, log)
-        return {"keeper": keeper.run(), "herald": herald.run()}
+        watch = Watch(self._config.policies, repository, log, hub.served)
+        return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(hub.serve_under)}
 
     def _limits(self) -> Limits:
         return Limits(version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)

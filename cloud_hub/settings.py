@@ -24,9 +24,15 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     device_open: int = 1024  # of them, of one device
     device_rate_per_s: float = 1000.0
     device_burst: float = 2000.0
+    tenant_rate_per_s: float = 20_000.0  # all devices and callers of one tenant together
+    tenant_burst: float = 40_000.0
+    max_wait_s: float = 30.0  # nothing is queued that would wait longer, as the engines are now
+    held_back: float = 0.3  # share of the queue that questions of the lowest priority may not fill
     max_batch: int = 32
+    max_loaded: int = 0  # models loaded at once, 0 = all: the others are loaded when they are asked for
     max_frame_bytes: int = MAX_FRAME_BYTES
     created_max_age_s: float = 7 * DAY_S  # a question of exactly this age is still taken
     created_max_ahead_s: float = 300.0  # one from exactly this far ahead too
     rows_live_s: float = 9 * DAY_S  # longer than a question may be replayed
+    leave_file: str = ""  # once this file is there the hub drains and ends: its machine is taken away
     drain_s: float = 5.0  # at stop: how long questions under way may still be answered

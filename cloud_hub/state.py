@@ -22,6 +22,31 @@ class StateDir:
         return self.root / "hub.db"
 
     @property
+    def access(self) -> Path:
+        """Keys of tenants, as digests."""
+        return self.root / "access.db"
+
+    @property
+    def audit(self) -> Path:
+        """Who changed what over the web API, and who was refused."""
+        return self.root / "audit.jsonl"
+
+    @property
+    def orders(self) -> Path:
+        """What people ordered for good: notices that deny all, floors of policies."""
+        return self.root / "orders.json"
+
+    @property
+    def ledger(self) -> Path:
+        """The log of the devices' ledger heads, and what they said they have spent."""
+        return self.root / "ledger.db"
+
+    @property
+    def versions(self) -> Path:
+        """Which device speaks which version of a model, and which versions are retired."""
+        return self.root / "versions.db"
+
+    @property
     def broker(self) -> Path:
         return self.root / "broker"
 

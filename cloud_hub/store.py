@@ -1,4 +1,4 @@
-"""What the hub remembers of each question, on disk: sealed bytes until it ends, its ending for 9 days.
+"""What the hub remembers of each question, on disk: sealed bytes until it ends, its ending for 9 days at most.
 
 Rule 1: nothing derived from a sample lies here in the clear: a question is the frame as it came, a verdict the frame as
 it is sent. Rule 2: a question's row is unique by (device, epoch, seq) and ends once. Rule 3: only the writer's thread
@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from cloud_hub.aggregates import Tally
 from cloud_hub.commands import Ending, Find, Key, Question, Row, Stream
 from cloud_hub.database import connect, effects, explain, fault_name, prepare, sealed
+from cloud_hub.retention import Erase, Tombstone, count, erase, purge, read_tallies, read_tombstones
 from wire.messages import Reason
 
 _CHUNK = 500  # keys per SELECT
@@ -27,10 +29,13 @@ class Job(msgspec.Struct):
     keeps: list[Question] = msgspec.field(default_factory=list)
     endings: list[Ending] = msgspec.field(default_factory=list)
     finds: list[Find] = msgspec.field(default_factory=list)
+    erases: list[Erase] = msgspec.field(default_factory=list)
     prune_before_ms: int = 0
+    purge_ms: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.forgets or self.keeps or self.endings or self.finds or self.prune_before_ms)
+        wants = (self.forgets, self.keeps, self.endings, self.finds, self.erases, self.prune_before_ms, self.purge_ms)
+        return any(wants)
 
 
 class Done(msgspec.Struct):
@@ -40,6 +45,7 @@ class Done(msgspec.Struct):
     rows: dict[Key, Row] = msgspec.field(default_factory=dict)
     highest: dict[Stream, int] = msgspec.field(default_factory=dict)
     vanished: set[Key] = msgspec.field(default_factory=set)
+    erased: list[tuple[list[Key], Tombstone]] = msgspec.field(default_factory=list)
     more: bool = False  # to be pruned: there is a next chunk
     error: str = ""
 
@@ -84,6 +90,11 @@ class Store:
         with self._engine.connect() as connection:
             return [_question(row) for row in connection.execute(query)]
 
+    def tombstones(self) -> list[Tombstone]:
+        """Whoever was erased."""
+        with self._engine.connect() as connection:
+            return read_tombstones(connection)
+
     def apply(self, jobs: Sequence[Job]) -> list[Done]:
         """All of these jobs in one transaction, durable when it returns. StoreError: none of them happened."""
         dones = [Done(job) for job in jobs]
@@ -112,7 +123,12 @@ class Store:
         late = [ending for ending in endings.values() if ending.key not in kept]
         if late:
             self._finish(connection, late, dones)
+        vanished = {key for done in dones for key in done.vanished}
+        count(connection, [ending for ending in endings.values() if ending.key not in vanished])
         for done in dones:
+            done.erased = [erase(connection, wish) for wish in done.job.erases]
+            if done.job.purge_ms:
+                purge(connection, done.job.purge_ms)
             if done.job.prune_before_ms:
                 done.more = self._prune(connection, done.job.prune_before_ms)
 
@@ -151,6 +167,16 @@ class Store:
             done.highest = _highest(connection, {stream for find in finds for stream in find.streams})
 
 
+def read_aside(url: str) -> list[Tally]:
+    """Counts as they lie there, over a connection of its own: a commit under way holds nobody up."""
+    engine = connect(url)
+    try:
+        with engine.connect() as connection:
+            return read_tallies(connection)
+    finally:
+        engine.dispose()
+
+
 def _parts(dones: Sequence[Done]) -> list[list[Done]]:
     """Jobs whose writes may be merged: a new part begins where a job forgets, since that must see what came before."""
     parts: list[list[Done]] = []
@@ -185,6 +211,8 @@ def _effect(question: Question, ending: Ending | None) -> dict[str, Any]:
         "ended_ms": ending.ended_ms if ending else None,
         "refusal": _text(ending.refusal) if ending else None,
         "verdict": ending.verdict if ending else None,
+        "keep_until_ms": question.keep_until_ms,
+        "subject": question.subject or None,
     }
 
 
@@ -216,6 +244,8 @@ def _question(row: Any) -> Question:
         digest=row.digest,
         fingerprint=row.fingerprint,
         sealed=row.frame,
+        keep_until_ms=row.keep_until_ms,
+        subject=row.subject or b"",
     )
 
 

@@ -28,6 +28,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_batch: int = 32
     tables: bytes = b""  # of the codec, if it has some
     leakage: tuple[Leakage, ...] = ()
+    buckets: tuple[int, ...] = ()  # batch sizes that are computed; a batch is filled up to the next
+    slots: int = 1  # batches that may be under way at once
 
     @property
     def name(self) -> str:
@@ -48,6 +50,7 @@ class Work(msgspec.Struct, frozen=True):
 
     codes: dict[str, npt.NDArray[np.uint8]] = {}
     raw: npt.NDArray[np.generic] | None = None
+    weight: float = 1.0  # what it costs beside others of its model: turns and batches are counted in it
 
 
 def card_of(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> ModelCard:

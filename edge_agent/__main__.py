@@ -35,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check(config: AgentConfig) -> int:
     parts = prepare(config)
-    policy = f"policy {parts.policy.name} {parts.policy.version}" if parts.policy else "no policy: nothing may leave"
+    standing = parts.standing.policy
+    policy = f"policy {standing.name} {standing.version}" if standing else "no policy: nothing may leave"
     model = f"model {parts.runner.manifest.model}" if parts.runner else "no model yet: the first refresh brings it"
     print(f"sound: device {parts.identity.device}, {model}, {policy}")
     return Exit.OK

@@ -1,26 +1,41 @@
-"""Judges a stored question once more, before it is sent: a policy may have changed, or have run out, meanwhile."""
+"""Judges a stored question once more, before each time it is sent: what it was judged by may have changed meanwhile."""
 
-from edge_agent.commands import Setup
 from edge_agent.questions import Question
-from policies.budget import Spend
-from policies.judge import Permit, Price, covers, in_force, judge
-from policies.leakage import Cleared
-from policies.policy import Policy
-from policies.reasons import Why
+from edge_agent.ruling import Ruling
+from policies.judge import Permit, covers, in_force
+from policies.locality import HubSite
+from policies.reasons import Denied, Why
 
 
-def denied_now(question: Question, policy: Policy | None, setup: Setup, cleared: Cleared, day: int) -> Why | None:
+def denied_now(question: Question, ruling: Ruling) -> Why | None:
     """Why it may not leave any more; None if it may. It was charged when it was stored and is not charged again."""
-    expired = in_force(policy, day) if policy is not None else None
-    if expired is not None and expired.why is Why.DENIED_POLICY_EXPIRED:
-        return expired.why
-    if policy is not None and policy.hash == question.judged:
+    ruled = ruling.of(question.data_class)
+    if isinstance(ruled, Denied):
+        return Why.DENIED_POLICY_CHANGED
+    if ruled.denied:
+        return ruled.denied.why
+    over = in_force(ruled.terms, ruling.day)
+    if over is not None and over.why is Why.DENIED_POLICY_EXPIRED:
+        return over.why
+    if ruling.purse.overspent(question.charges):
+        return Why.DENIED_BUDGET
+    if ruled.terms.key == question.judged:
         return None
-    price = Price(Spend(day, 0), 0, day)
-    permit = judge(policy, setup.schema, setup.hubs, question.data_class, price, cleared)
-    if not isinstance(permit, Permit) or question.target not in permit.targets:
+    permit = _permit(question, ruling)
+    here = (question.target.name, question.target.region)  # its price may be another by now
+    if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
         return Why.DENIED_POLICY_CHANGED
-    if not covers(permit.egress, question.egress):
-        return Why.DENIED_POLICY_CHANGED
-    question.judged = permit.policy
+    question.judged = permit.terms
     return None
+
+
+def others_now(question: Question, ruling: Ruling) -> tuple[HubSite, ...]:
+    """Every other hub that may have it now. Nothing of its old permit counts: what fails to be judged goes nowhere."""
+    permit = _permit(question, ruling)
+    return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
+
+
+def _permit(question: Question, ruling: Ruling) -> Permit | None:
+    """For what was prepared when it was stored."""
+    permit = ruling.permit_again(question.data_class)
+    return permit if isinstance(permit, Permit) and covers(permit.egress, question.egress) else None

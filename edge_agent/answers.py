@@ -16,7 +16,7 @@ from wire.messages import Prediction
 
 _COLUMNS = (
     "event,id,kind,at_ms,source,why,label,confidence,scores,model,policy,seq,data_class,trace,"
-    "infer_s,total_s,queue_s,compute_s"
+    "infer_s,total_s,queue_s,compute_s,subject"
 )
 _scores_encoder = msgspec.msgpack.Encoder()
 _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
@@ -25,10 +25,11 @@ _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
 def insert(db: sqlite3.Connection, r: AnswerRecord) -> None:
     p, t = r.prediction, r.timings
     db.execute(
-        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 17})",
+        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 18})",
         (
             r.id, r.kind, r.at_ms, r.source, r.why, p.label, _confidence(p), _scores_encoder.encode(p.scores), p.model,
             r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
+            r.subject,
         ),
     )  # fmt: skip
 
@@ -84,6 +85,13 @@ def outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # 
     """(outcome, reason, at_ms) of an id; None while it is open or if it was never asked."""
     row = db.execute("select outcome, reason, at_ms from outcomes where id=?", (id,)).fetchone()
     return None if row is None else (str(row[0]), str(row[1]), int(row[2]))
+
+
+def erase(db: sqlite3.Connection, subject: bytes) -> int:
+    """All that was said about a subject, and what was true of it. How many answers went."""
+    its = "select id from answers where subject=?"
+    db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - a text of our own
+    return db.execute("delete from answers where subject=?", (subject,)).rowcount
 
 
 def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002

@@ -3,6 +3,7 @@
 from edge_agent.clock import HubClock
 from edge_agent.commands import Facts
 from edge_agent.records import Sample
+from edge_agent.subjects import MAX_CHARS
 from models.runner import SampleError
 
 MAX_TEXT_CHARS = 128
@@ -11,6 +12,8 @@ _CLASSES_KEPT = 64  # classes are few; a caller that invents them may not fill o
 
 def check_words(sample: Sample) -> None:
     """SampleError if data class or trace are not short ASCII."""
+    if len(sample.subject) > MAX_CHARS:
+        raise SampleError(f"a subject has at most {MAX_CHARS} characters")
     for text in (sample.data_class, sample.trace):
         if len(text) > MAX_TEXT_CHARS or not text.isascii():
             raise SampleError(f"data class and trace are ASCII of at most {MAX_TEXT_CHARS} characters")

@@ -42,6 +42,11 @@ class HubClock:
     def ms(self) -> int:
         return max(self.floor_ms, self._mono_ms() + self._offset_ms)
 
+    @property
+    def heard(self) -> bool:
+        """Whether a hub has told the time since we started."""
+        return self._heard
+
     def day(self) -> int:
         """Whole days since 1970, hub time: for budgets and policies that end with a day. A wrong wall opens none."""
         return self.sure_ms() // _DAY_MS

@@ -222,6 +222,42 @@ def why(
 app.command("why")(why)
 
 
+def erase(
+    subject: Annotated[str, typer.Argument(help="Whom the samples were about, as callers named it; - reads stdin.")],
+    state: StateOption = None,
+    config: ConfigOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a subject: on this device, then at each of its hubs, which sign that they did.
+
+    A hub that cannot be reached is said (exit code 21); the same command, typed again, asks it again.
+    """
+    from edge_agent.erase import erase as erase_subject  # noqa: PLC0415 - the other commands need no cryptography
+
+    name = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
+    done = erase_subject(_state(state, config), name, _further(config))
+    facts = {"answers": done.answers, "hubs": {each.hub: each.rows for each in done.stones}, "left": done.unreached}
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        hubs = ", ".join(f"{stone.rows} at {stone.hub} ({stone.region})" for stone in done.stones)
+        print(f"erased {done.answers} answers here, questions: {hubs or 'none'}")
+    if done.unreached:
+        raise Stop(Exit.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
+
+
+app.command("erase")(erase)
+
+
+def _further(config: Path | None) -> list[Path]:
+    """Folders of the enrolments with further hubs."""
+    from edge_agent.config import load  # noqa: PLC0415 - for this command alone
+
+    file = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    return [Path(hub.state) for hub in load(file).hub if hub.state] if file else []
+
+
 def _facts(answer: str, state: Path | None, config: Path | None, url: str | None) -> dict[str, Any]:
     """From the running agent if one runs (it knows what is not committed yet), else from its database."""
     folder = None if url else _state(state, config)

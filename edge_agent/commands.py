@@ -8,15 +8,16 @@ from enum import IntEnum
 import msgspec
 
 from edge_agent.records import Outcome, Source
-from policies.budget import Spend
+from policies.budget import Charge, Spend
 from policies.egress import Egress
 from policies.judge import Permit
 from policies.leakage import Evidence
 from policies.locality import HubSite
 from policies.reasons import Why
-from wire.messages import FieldSpec, Prediction, Reason, Seqs
+from wire.messages import Escalation, FieldSpec, Prediction, Reason, Seqs, Totals
 
 DAY_S = 86_400.0
+KEEP_DAYS = 7
 
 
 class State(IntEnum):
@@ -45,13 +46,32 @@ class OutboxLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What does not change while a core lives; a thousand cores may share it. `frame_bytes`: charged per question."""
+    """What does not change while a core lives; a thousand cores may share it.
+
+    `frame_bytes`: charged per question whose plaintext has `padded_bytes`; `longest`: one such with every field filled.
+    """
 
     schema: tuple[FieldSpec, ...]
     hubs: tuple[HubSite, ...]
     frame_bytes: int
     limits: OutboxLimits = OutboxLimits()
     evidence: Evidence | None = None  # of what the features give away; None = nothing was measured
+    lines: dict[str, str] = {}  # hub -> the line it is on; those not named are on the home line, ""
+    padded_bytes: int = 0
+    longest: Escalation | None = None
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """What a question says of the policy that lets it leave, beside its hash. `padded_bytes`: of its plaintext.
+
+    `rule`: those that apply, joined by "+"; `layers`: the documents' hashes if there is more than one.
+    """
+
+    rule: str = ""
+    keep_days: int = KEEP_DAYS
+    layers: tuple[str, ...] = ()
+    padded_bytes: int = 0
+    subject: bool = False  # the policy names a subject field: its keyed hash goes with the question
 
 
 class Dice(msgspec.Struct, frozen=True, gc=False):
@@ -63,10 +83,11 @@ class Dice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """Of one sample. `day`: whole days since 1970 in hub time."""
+    """Of one sample. `day`: whole days since 1970 in hub time. `subject`: keyed hash of whom it is about, hex, or ""."""
 
     data_class: str
     day: int = 0
+    subject: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -99,6 +120,8 @@ class Memory(msgspec.Struct, frozen=True):
     next_seq: int
     spend: Spend
     rows: tuple[Row, ...] = ()
+    mirrored: bool = True  # False: nothing is sent before the hub has told what it remembers of our spending
+    notice: int = 0  # counter of the newest deny-all notice
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -139,16 +162,22 @@ class Store(msgspec.Struct, frozen=True):
     budget_s: float
     audit: bool
     jitter: float
+    labels: Labels = Labels()
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
     seq: int
+    line: str = ""
 
 
 class Reseal(msgspec.Struct, frozen=True, gc=False):
-    """Seal the stored plaintext again, under the hub's current key and our corrected clock; then `on_stored`."""
+    """Seal the stored plaintext again, under the hub's current key and our corrected clock; then `on_stored`.
+
+    `target`: for this hub from now on, since the other cannot be reached.
+    """
 
     seq: int
+    target: HubSite | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -161,24 +190,35 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """Terminal: write the outcome and delete the row. `reason`: the hub's on refusal, ours otherwise."""
+    """Terminal: write the outcome and delete the row. `reason`: the hub's on refusal, ours otherwise.
+
+    `unsent`: the charges of one that never left, to be taken back.
+    """
 
     seq: int
     id: str
     outcome: Outcome
     reason: Why | Reason
+    unsent: tuple[Charge, ...] = ()
+
+
+class Raise(msgspec.Struct, frozen=True, gc=False):
+    """Write that so much was spent: the hub remembers it."""
+
+    totals: Totals
 
 
 class SayHello(msgspec.Struct, frozen=True, gc=False):
-    pass
+    line: str = ""
 
 
 class SendAsk(msgspec.Struct, frozen=True, gc=False):
     seqs: Seqs  # at most 64
+    line: str = ""
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
     when: float
 
 
-Command = Answer | Correction | Store | Transmit | Reseal | Mark | Finish | SayHello | SendAsk | WakeAt
+Command = Answer | Correction | Store | Transmit | Reseal | Mark | Finish | SayHello | SendAsk | WakeAt | Raise

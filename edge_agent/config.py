@@ -9,13 +9,15 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from edge_agent.api.oip import InferLimits
+from edge_agent.layers import Layers, layers_of
 from edge_agent.settings import AgentSettings, OutboxLimits, name_of
+from edge_agent.surroundings import POWER_SUPPLY, Attributes
 from wire.doors import Door, check_door
 from wire.exits import Exit, Stop
 
@@ -68,11 +70,15 @@ class OutboxSection(_Section):
 
 
 class RecordsSection(_Section):
-    """How many rows of each record are kept; the oldest go first."""
+    """How many rows of each record are kept; the oldest go first.
+
+    `heads_every_s`: how often the hub hears how far the egress ledger has come.
+    """
 
     answers_max_rows: int = Field(default=_AGENT.answers_max_rows, ge=1000)
     outcomes_max_rows: int = Field(default=_AGENT.outcomes_max_rows, ge=1000)
     ledger_max_rows: int = Field(default=_AGENT.ledger_max_rows, ge=1000)
+    heads_every_s: float = Field(default=_AGENT.heads_every_s, ge=1, le=86_400)
 
 
 class LinkSection(_Section):
@@ -91,10 +97,35 @@ class UpdatesSection(_Section):
     every_s: float = Field(default=1800.0, ge=1, le=86_400)
 
 
+class HubSection(_Section):
+    """A hub that may be asked. `state`: the folder of this device's enrolment there; "" is the agent's own.
+
+    `price`: of one question, in millionths of whatever the owner counts in.
+    """
+
+    state: str = ""
+    price: int = Field(default=0, ge=0, le=10**12)
+
+
+class DeviceSection(_Section):
+    """What the rules of a policy may ask of this device. "" and [] = unknown, which narrows.
+
+    `metered_file` says whether the link is metered now, as `yes` or `no`. `power_supply` "": it runs on mains.
+    """
+
+    kind: str = Field(default="", alias="class", pattern=_DATA_CLASS)
+    region: str = Field(default="", pattern=_DATA_CLASS)
+    tags: tuple[Annotated[str, Field(pattern=_DATA_CLASS)], ...] = ()
+    metered: bool | Literal[""] = ""
+    metered_file: str = ""
+    power_supply: str = POWER_SUPPLY
+
+
 class AgentConfig(BaseSettings):
     """`state`: the enrolled folder (keys, agent.db). `bundle`: the model. `policy` "" means that nothing may leave.
 
-    `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository.
+    `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository. A list of policies:
+    layers, each of which narrows the others. `airgap`: nothing leaves at all, there is not even a link.
     """
 
     model_config = SettingsConfigDict(
@@ -102,7 +133,8 @@ class AgentConfig(BaseSettings):
     )
     state: str = "skerry-agent"
     bundle: str
-    policy: str = ""
+    policy: str | tuple[str, ...] = ""
+    airgap: bool = False
     data_class: str = Field(default="", pattern=_DATA_CLASS)
     threads: int = Field(default=1, ge=1, le=64)
     log_level: Literal["info", "warning", "error"] = "info"
@@ -112,6 +144,8 @@ class AgentConfig(BaseSettings):
     records: RecordsSection = RecordsSection()
     link: LinkSection = LinkSection()
     updates: UpdatesSection = UpdatesSection()
+    device: DeviceSection = DeviceSection()
+    hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
 
     @classmethod
     def settings_customise_sources(
@@ -126,6 +160,10 @@ class AgentConfig(BaseSettings):
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
+    def layers(self) -> Layers:
+        named = (self.policy,) if isinstance(self.policy, str) else self.policy
+        return layers_of(named, airgap=self.airgap)
+
     def door(self) -> Door:
         api = self.api
         return Door(api.host, api.port, api.unix, api.names, api.tls_cert, api.tls_key, api.token_file)
@@ -136,12 +174,16 @@ class AgentConfig(BaseSettings):
     def settings(self) -> AgentSettings:
         """The limits as the loop wants them."""
         outbox = OutboxLimits(**self.outbox.model_dump())
+        d = self.device
+        metered = None if d.metered == "" else d.metered
+        attributes = Attributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
         return AgentSettings(
-            state_dir=Path(self.state), outbox=outbox, **self.records.model_dump(), **self.link.model_dump()
-        )
+            state_dir=Path(self.state), outbox=outbox, attributes=attributes,
+            **self.records.model_dump(), **self.link.model_dump(),
+        )  # fmt: skip
 
 
-_PATHS = (("state",), ("bundle",), ("policy",), ("folder", "path"))
+_PATHS = (("state",), ("bundle",), ("policy",), ("folder", "path"), ("device", "metered_file"))
 _PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file"))
 
 
@@ -176,7 +218,7 @@ def known_keys() -> Iterator[str]:
     for name, field in AgentConfig.model_fields.items():
         section = field.annotation
         if isinstance(section, type) and issubclass(section, _Section):
-            yield from (f"{name}.{key}" for key in section.model_fields)
+            yield from (f"{name}.{info.alias or key}" for key, info in section.model_fields.items())
         else:
             yield name
 
@@ -222,8 +264,19 @@ def _check_environment(environment: Mapping[str, str]) -> None:
 def _absolute(data: dict[str, Any], folder: Path) -> None:
     for *table, key in (*_PATHS, *_PATHS_API):
         values = data.get(table[0]) if table else data
-        if isinstance(values, dict) and isinstance(values.get(key), str) and values[key] and not name_of(values[key]):
-            values[key] = str(folder / Path(values[key]).expanduser())
+        if isinstance(values, dict) and key in values:
+            values[key] = _absolute_value(values[key], folder)
+    for hub in data.get("hub", []) if isinstance(data.get("hub"), list) else ():
+        if isinstance(hub, dict) and "state" in hub:
+            hub["state"] = _absolute_value(hub["state"], folder)
+
+
+def _absolute_value(value: Any, folder: Path) -> Any:
+    """A path, each path of a list, and anything else as it is."""
+    if isinstance(value, list):
+        return [_absolute_value(each, folder) for each in value]
+    is_path = isinstance(value, str) and value and not name_of(value)
+    return str(folder / Path(value).expanduser()) if is_path else value
 
 
 def _first(error: ValidationError) -> str:

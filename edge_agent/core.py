@@ -5,27 +5,30 @@ Rule 2: no I/O, no clock, no dice here: events and `now` come in, commands go ou
 Rule 3: a question lives until its outcome. Only the hub's signed word or our own judgement ends it, and it ends once.
 """
 
-from math import inf  # noqa: I001 - one import in few lines
+from collections.abc import Iterable  # noqa: I001 - one import in few lines
+from math import inf
 
 import msgspec
 
-from edge_agent.again import denied_now
+from edge_agent.again import denied_now, others_now
 from edge_agent.commands import (
-    Answer, Command, Dice, Facts, Finish, Mark, Memory, Reseal, SayHello, SendAsk, Setup, State, Store, Transmit,
-    WakeAt,
+    Answer, Command, Dice, Facts, Finish, Mark, Memory, Raise, Reseal, Setup, State, Store, Transmit, WakeAt,
 )  # fmt: skip
+from edge_agent.lines import HOME, Lines
+from edge_agent.owing import asks, hellos, put_off
 from edge_agent.questions import Question, Questions
 from edge_agent.records import Outcome, Source
-from policies import escalation, leakage
+from edge_agent.ruling import Ruled, Ruling
+from policies import escalation
 from policies.budget import Spend
+from policies.context import Context
 from policies.escalation import Action, Link
-from policies.judge import Permit, Price, judge
+from policies.judge import Permit
 from policies.locality import HubSite
-from policies.policy import Mode, Policy
+from policies.policy import Mode, Policy, Terms
 from policies.reasons import Denied, Why
-from wire.messages import DownNote, Prediction, Reason, Receipt, Refusal, Seqs, Statuses, Verdict
+from wire.messages import DownNote, Mirror, Prediction, Reason, Receipt, Refusal, Seqs, Statuses, Verdict
 
-ASK_AT_MOST = 64  # seqs in one Ask
 ASK_ON_S = 5.0  # after an Ask that brought verdicts the rest is asked for this soon: see docs/adr/0011
 MAX_RESEALS = 3
 _SEAL_AGAIN = (Reason.KEY_EXPIRED, Reason.CREATED_AHEAD)
@@ -34,81 +37,99 @@ _SEAL_AGAIN = (Reason.KEY_EXPIRED, Reason.CREATED_AHEAD)
 class EdgeCore:
     """One device. Times are seconds on one monotonic clock. Build it, then `restore` what was stored."""
 
-    __slots__ = (
-        "_ask_at", "_cleared", "_day", "_hello_at", "_next_seq", "_open", "_setup", "epoch", "link", "policy", "spend",
-    )  # fmt: skip
+    __slots__ = ("_lines", "_next_seq", "_open", "_setup", "epoch", "ruling")
 
     def __init__(self, setup: Setup, policy: Policy | None) -> None:
         self.epoch = -1  # until restored nothing can be put on record, so nothing is asked
-        self.policy = policy
-        self.spend = Spend(0, 0)
-        self.link = Link(up=False)
+        self.ruling = Ruling(policy, setup)
         self._setup = setup
-        self._cleared = leakage.clear(policy, setup.schema, setup.evidence)
+        self._lines = Lines(setup.lines)
         self._open = Questions()
         self._next_seq = 1
-        self._day = 0
-        self._ask_at = 0.0
-        self._hello_at = inf  # when to say hello again; inf once the hub answered it
 
     @property
     def open(self) -> Questions:
         """For reading: counts and states."""
         return self._open
 
+    @property
+    def policy(self) -> Policy | None:
+        return self.ruling.policy
+
+    @property
+    def spend(self) -> Spend:
+        return self.ruling.purse.spend
+
+    @property
+    def link(self) -> Link:
+        """All lines as one: up if any is."""
+        return self._lines.link
+
+    @property
+    def lines(self) -> Lines:
+        """For reading."""
+        return self._lines
+
     # Samples, and the disk
 
     def on_prediction(self, local: Prediction, facts: Facts, dice: Dice, now: float) -> list[Command]:
         """Answer here, or store a question first (and then answer here at once, or wait for the hub)."""
-        policy = self.policy
-        if policy is None:
-            return [Answer(dice.id, local, Source.LOCAL, Why.DENIED_POLICY_ERROR, "", facts.data_class)]
-        decision = escalation.decide(local.confidence, self.link, policy, dice.audit, now)
+        ruled = self.ruling.of(facts.data_class)
+        if isinstance(ruled, Denied):
+            held = self.policy.hash if self.policy else ""
+            return [Answer(dice.id, local, Source.LOCAL, ruled.why, held, facts.data_class)]
+        terms = ruled.terms
+        decision = escalation.decide(local.confidence, self.link, terms, dice.audit, now)
         if decision.action is Action.KEEP:
-            return [Answer(dice.id, local, Source.LOCAL, decision.why, policy.hash, facts.data_class)]
-        self._day = max(self._day, facts.day)
-        permit = self._permit(policy, facts, audit=decision.action is Action.AUDIT)
+            return [Answer(dice.id, local, Source.LOCAL, decision.why, terms.hash, facts.data_class)]
+        self.ruling.day = max(self.ruling.day, facts.day)
+        permit = self._permit(terms, facts, audit=decision.action is Action.AUDIT)
         if isinstance(permit, Denied):
             # A confident answer that lost its audit is simply a confident answer.
             why = Why.CONFIDENT if decision.action is Action.AUDIT else permit.why
-            return [Answer(dice.id, local, Source.LOCAL, why, policy.hash, facts.data_class)]
+            return [Answer(dice.id, local, Source.LOCAL, why, terms.hash, facts.data_class)]
+        permit = msgspec.structs.replace(permit, targets=self._lines.ranked(permit.targets, terms.budget_s, now))
         question = Question(self._next_seq, dice, local, permit, facts.data_class)
-        if decision.action is Action.ASK and policy.mode is not Mode.ANSWER_NOW:
-            question.deadline = now + policy.budget_s
+        line = self._lines.place(question, permit.targets[0])
+        waits = decision.action is Action.ASK and terms.mode is not Mode.ANSWER_NOW
+        if waits and line.open(now):
+            question.deadline = now + terms.budget_s
         else:
-            question.early = decision.why
-        return self._store(question, permit, policy, now, audit=decision.audit)
+            question.early = decision.why if line.open(now) or not waits else line.why
+        return self._store(question, permit, ruled, now, audit=decision.audit)
 
-    def _permit(self, policy: Policy, facts: Facts, *, audit: bool) -> Permit | Denied:
+    def _permit(self, terms: Terms, facts: Facts, *, audit: bool) -> Permit | Denied:
         if self.epoch < 0:
             return Denied(Why.NO_DISK)
-        setup, limits = self._setup, self._setup.limits
+        limits = self._setup.limits
         share = 2 if audit else 1
-        rows, size = min(limits.max_rows, policy.max_open) / share, limits.max_bytes / share
-        if len(self._open) + 1 > rows or self._open.bytes + setup.frame_bytes > size:
+        rows, size = min(limits.max_rows, terms.max_open) / share, limits.max_bytes / share
+        if len(self._open) + 1 > rows or self._open.bytes + self.ruling.frame_bytes > size:
             return Denied(Why.OUTBOX_FULL)
-        price = Price(self.spend, setup.frame_bytes, self._day)
-        return judge(policy, setup.schema, setup.hubs, facts.data_class, price, self._cleared)
+        return self.ruling.permit(facts.data_class, audit=audit, subject=facts.subject)
 
-    def _store(self, question: Question, permit: Permit, policy: Policy, now: float, *, audit: bool) -> list[Command]:
+    def _store(self, question: Question, permit: Permit, ruled: Ruled, now: float, *, audit: bool) -> list[Command]:
         self._next_seq += 1
-        self.spend = permit.spend
-        question.size = self._setup.frame_bytes
+        self.ruling.purse.spend = permit.spend
+        question.size = self.ruling.frame_bytes
         question.expires = now + self._setup.limits.max_age_s
         self._open.admit(question)
         q = question
-        store = Store(q.seq, q.id, permit, q.size, q.local, q.data_class, policy.budget_s, audit, q.jitter)
+        budget_s = ruled.terms.budget_s
+        store = Store(q.seq, q.id, permit, q.size, q.local, q.data_class, budget_s, audit, q.jitter, ruled.labels)
         return self._with_wake([store])
 
     def restore(self, memory: Memory, now: float) -> list[Command]:
         """Take up where the last process stopped. Whoever waited then is gone: the local answer goes on record."""
         self.epoch = memory.epoch
         self._next_seq = max(self._next_seq, memory.next_seq)
-        self.spend = memory.spend
-        self._day = max(self._day, memory.spend.day)
+        self.ruling.purse.open(memory.spend, mirrored=memory.mirrored)
+        self.ruling.notify(memory.notice)
+        self.on_day(memory.spend.day)
         commands: list[Command] = []
         for row in memory.rows:
             question = Question.reopened(row)
+            self._lines.place(question, row.target)
             self._open.admit(question)
             if not row.answered:
                 commands.append(question.say_local(Why.BUDGET_ELAPSED))
@@ -122,7 +143,7 @@ class EdgeCore:
         question = self._open.get(seq)
         if question is None or question.state is not State.NEW:
             return []
-        question.digest = digest
+        question.digest, question.former = digest, None
         commands: list[Command] = []
         if question.early is not None and not question.answered:
             commands.append(question.say_local(question.early))
@@ -136,13 +157,22 @@ class EdgeCore:
         if question is None or question.state is not State.NEW:
             return []
         if question.digest:
-            question.reseals -= 1
+            if question.former is not None:
+                self._lines.place(question, question.former)
+                question.former = None
+            else:
+                question.reseals -= 1
             return self._defer(question, now + self._setup.limits.ask_interval_s, now)
         self._open.drop(question)
-        if question.charged_on == self.spend.day:
-            self.spend = Spend(self.spend.day, max(0, self.spend.bytes - question.size))
+        self.ruling.purse.undo(question.charges)
         q = question
         return [] if q.answered else [Answer(q.id, q.local, Source.LOCAL, why, q.policy, q.data_class)]
+
+    def on_erased(self, seqs: Iterable[int], now: float) -> list[Command]:
+        """Whom these are about is forgotten here: they end, and whoever waits has the local answer."""
+        ended = [self._open.get(seq) for seq in seqs]
+        gone = [command for each in ended if each for command in self._finish(each, Outcome.EXPIRED, Why.ERASED)]
+        return self._with_wake(gone + self._flow(now))
 
     def on_unsendable(self, seq: int, why: Why, now: float) -> list[Command]:
         """The link will never take this row (too big for the broker): end it and let the next one flow."""
@@ -153,33 +183,34 @@ class EdgeCore:
 
     # The link
 
-    def on_link(self, up: bool, now: float) -> list[Command]:
-        """A new connection: what was sent and not receipted is sent again, what is owed is asked for."""
-        self.link = Link(up, self.link.quiet_until)
+    def on_link(self, up: bool, now: float, name: str = HOME) -> list[Command]:
+        """A connection came or went: what was sent on it and not receipted is sent again, there or on another line."""
+        line = self._lines.get(name)
+        line.up = up
+        self.ruling.link(up=self.link.up)
+        for question in self._open.unreceipted(name):
+            self._open.queue(question)
         if not up:
-            return []
-        for question in self._open:
-            if question.state is State.SENT:
-                self._open.queue(question)
-        self._hello_at = now
-        return self._with_wake([*self._hello(now), *self._asks(now, forced=True), *self._flow(now)])
+            return self._with_wake(self._flow(now))
+        line.hello_at = line.ask_at = now
+        return self._with_wake([*self._say(now), *self._flow(now)])
 
-    def on_note(self, note: DownNote, now: float) -> list[Command]:
-        """A signed note of the hub. One of another epoch speaks of another database's questions: ignored."""
+    def on_note(self, note: DownNote, now: float, line: str = HOME) -> list[Command]:
+        """A signed note of a hub on this line. One of another epoch speaks of another database's questions: ignored."""
         if note.epoch != self.epoch:
             return []
         if isinstance(note, Receipt):
-            return self.on_receipt(note.seqs, now)
+            return self.on_receipt(note.seqs, now, line)
         if isinstance(note, Refusal):
-            return self.on_refusal(note, now)
+            return self.on_refusal(note, now, line)
         if isinstance(note, Statuses):
-            return self.on_statuses(note, now)
-        self._hello_at = inf
+            return self.on_statuses(note, now, line)
+        self._lines.get(line).hello_at = inf
         return []
 
-    def on_receipt(self, seqs: Seqs, now: float) -> list[Command]:
+    def on_receipt(self, seqs: Seqs, now: float, line: str = HOME) -> list[Command]:
         """The hub stored these and owes an outcome: stop the fast retry, nothing more."""
-        return self._with_wake(self._owed(seqs, now) + self._flow(now))
+        return self._with_wake(self._owed(seqs, now, line) + self._flow(now))
 
     def on_verdict(self, seq: int, verdict: Verdict, now: float) -> list[Command]:
         """The caller's answer, or the one correction if it was answered before. A repeat finds nothing open."""
@@ -187,15 +218,18 @@ class EdgeCore:
         if question is None or not question.digest:
             return []
         if question.asked:
-            self._ask_at = min(self._ask_at, now + ASK_ON_S)
-            self._open.arm_tick(self._ask_at)
+            line = self._lines.get(question.line)
+            put_off(line, self._open, min(line.ask_at, now + ASK_ON_S))
+        self._lines.measure(question, now)
         said = question.say_verdict(verdict)
         return self._with_wake([said, *self._finish(question, Outcome.ANSWERED, Why.VERDICT), *self._flow(now)])
 
-    def on_refusal(self, refusal: Refusal, now: float) -> list[Command]:
+    def on_refusal(self, refusal: Refusal, now: float, line: str = HOME) -> list[Command]:
         """A refusal counts for exactly the bytes it names, and not while these are being sealed anew."""
         question = self._open.get(refusal.seq)
-        if question is None or question.digest != refusal.digest or question.state is State.NEW:
+        if question is None or (question.line, question.digest) != (line, refusal.digest):
+            return []
+        if question.state is State.NEW:
             return []
         if refusal.reason in _SEAL_AGAIN and question.reseals < MAX_RESEALS:
             self._open.move(question, State.NEW)
@@ -207,46 +241,60 @@ class EdgeCore:
             return self._with_wake(self._finish(question, outcome, refusal.reason, why) + self._flow(now))
         wish_s = refusal.retry_after_s if refusal.retry_after_s > 0 else 0.0  # NaN is no wish
         pause_s = min(wish_s, self._setup.limits.quiet_cap_s)
-        self.link = Link(self.link.up, max(self.link.quiet_until, now + pause_s))
+        quiet = self._lines.get(line)
+        quiet.quiet_until = max(quiet.quiet_until, now + pause_s)
         return self._defer(question, now + pause_s + question.pause_s(self._setup.limits), now)
 
-    def on_statuses(self, statuses: Statuses, now: float) -> list[Command]:
+    def on_statuses(self, statuses: Statuses, now: float, line: str = HOME) -> list[Command]:
         """`unknown`: the hub never stored it, or lost it: the same bytes again."""
         for seq in statuses.unknown:
             question = self._open.get(seq)
-            if question is not None and question.state in (State.SENT, State.RECEIPTED):
+            if question is not None and question.line == line and question.state in (State.SENT, State.RECEIPTED):
                 self._open.queue(question)
                 self._open.arm(question)
-        return self._with_wake(self._owed(statuses.pending, now) + self._flow(now))
+        return self._with_wake(self._owed(statuses.pending, now, line) + self._flow(now))
 
     # Time, and what people decide
 
     def on_hubs(self, hubs: tuple[HubSite, ...], now: float) -> list[Command]:
         """Other hubs, or other keys of the same ones."""
-        self._setup = msgspec.structs.replace(self._setup, hubs=hubs)
+        self.on_model(msgspec.structs.replace(self._setup, hubs=hubs))
         return self._with_wake(self._flow(now))
 
     def on_model(self, setup: Setup) -> None:
         """Another model answers from now on. What is open stays as it was sealed, under the model it names."""
         self._setup = setup
-        self._cleared = leakage.clear(self.policy, setup.schema, setup.evidence)
+        self.ruling.model(setup)
 
     def on_policy(self, policy: Policy | None, now: float) -> list[Command]:
         """Rows judged under another policy are judged again before each is next sent."""
-        self.policy = policy
-        self._cleared = leakage.clear(policy, self._setup.schema, self._setup.evidence)
+        self.ruling.use(policy)
         return self._with_wake(self._flow(now))
+
+    def on_surroundings(self, around: Context) -> None:
+        """What rules ask of the device and its moment, seen anew."""
+        self.ruling.surround(around)
+
+    def on_notice(self, counter: int) -> bool:
+        """A deny-all notice, signed by a hub. True if it is news, which must be remembered."""
+        return self.ruling.notify(counter)
+
+    def on_mirror(self, mirror: Mirror, now: float) -> list[Command]:
+        """What the hub remembers of our spending: it can only be more than we knew."""
+        raised = self.ruling.purse.mirror(mirror.spend, complete=mirror.complete)
+        told: list[Command] = [Raise(raised)] if raised else []
+        return self._with_wake(told + self._flow(now))
 
     def on_day(self, day: int) -> None:
         """Hub time's day, for policies and budgets that end with a day. It never goes back."""
-        self._day = max(self._day, day)
+        self.ruling.day = max(self.ruling.day, day)
 
     def on_wake(self, now: float) -> list[Command]:
         """Whatever is due. Waking early, late or twice does no harm."""
         commands: list[Command] = []
         for question in self._open.due(now):
             commands += self._due(question, now)
-        return self._with_wake(commands + self._hello(now) + self._asks(now) + self._flow(now))
+        return self._with_wake(commands + self._say(now) + self._flow(now))
 
     def _due(self, question: Question, now: float) -> list[Command]:
         if now >= question.expires and question.state is not State.NEW:
@@ -262,66 +310,75 @@ class EdgeCore:
     # Sending
 
     def _flow(self, now: float) -> list[Command]:
-        """Send what is ready while the window, the link and the hub's wish for silence allow it."""
-        commands: list[Command] = []
-        if not self.link.up:
-            return commands
-        if now < self.link.quiet_until:
-            self._open.arm_tick(self.link.quiet_until)
-            return commands
-        while self._open.sent < self._setup.limits.window:
-            question = self._open.next_ready()
-            if question is None:
-                break
-            commands += self._send(question, now)
+        """Send what is ready while the window, its line and its hub's wish for silence allow it."""
+        if not self.ruling.purse.mirrored:
+            return []
+        commands = self._move(now)
+        for line in self._lines:
+            if line.up and now < line.quiet_until:
+                self._open.arm_tick(line.quiet_until)
+            while line.open(now) and self._open.sent < self._setup.limits.window:
+                question = self._open.next_ready(line.name)
+                if question is None:
+                    break
+                commands += self._send(question, now)
         return commands
+
+    def _move(self, now: float) -> list[Command]:
+        """What waits for a line that is stuck goes to another hub that may have it: sealed anew, under the same id."""
+        commands: list[Command] = []
+        for line in self._lines.stuck(now, self._setup.limits.resend_base_s):
+            for _ in range(self._setup.limits.window):
+                question = self._open.next_ready(line.name)
+                if question is None:
+                    break
+                commands += self._elsewhere(question, now)
+        return commands
+
+    def _elsewhere(self, question: Question, now: float) -> list[Command]:
+        ruled = self.ruling.of(question.data_class)
+        patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
+        target = self._lines.first_open(others_now(question, self.ruling), patience_s, now)
+        if target is None:
+            self._open.hold(question, now + self._setup.limits.resend_cap_s)
+            question.parked = True
+            return []
+        self._open.move(question, State.NEW)
+        question.former = question.target
+        self._lines.place(question, target)
+        return [Reseal(question.seq, target)]
 
     def _send(self, question: Question, now: float) -> list[Command]:
         if now >= question.expires:
             return self._finish(question, Outcome.EXPIRED, Why.EXPIRED)
-        denied = denied_now(question, self.policy, self._setup, self._cleared, self._day)
+        denied = denied_now(question, self.ruling)
         if denied is not None:
             return self._finish(question, Outcome.DENIED, denied)
         self._open.move(question, State.SENT)
+        question.sent_at, question.charges = now, ()
         question.at = now + self._setup.limits.resend_base_s + question.pause_s(self._setup.limits)
         question.attempts += 1
         self._open.arm(question)
-        return [Transmit(question.seq)]
+        return [Transmit(question.seq, question.line)]
 
-    def _hello(self, now: float) -> list[Command]:
-        """On connect, and again until the hub has answered: it may have been away just then."""
-        if not self.link.up or self._hello_at == inf:
-            return []
-        due = now >= self._hello_at
-        if due:
-            self._hello_at = now + self._setup.limits.ask_interval_s
-        self._open.arm_tick(self._hello_at)
-        return [SayHello()] if due else []
+    def _say(self, now: float) -> list[Command]:
+        """Hellos and Asks that are due."""
+        every_s = self._setup.limits.ask_interval_s
+        told = hellos(self._lines, self._open, now, every_s)
+        return [*told, *asks(self._lines, self._open, now, every_s)]
 
-    def _asks(self, now: float, *, forced: bool = False) -> list[Command]:
-        """On connect, and at most once per interval while the hub owes us something."""
-        if not self.link.up or not self._open.receipted:
-            return []
-        if now < self._ask_at and not forced:
-            self._open.arm_tick(self._ask_at)
-            return []
-        self._ask_at = now + self._setup.limits.ask_interval_s
-        self._open.arm_tick(self._ask_at)
-        owed = [question.seq for question in self._open if question.state is State.RECEIPTED]
-        self._open.asked(owed)
-        return [SendAsk(tuple(owed[i : i + ASK_AT_MOST])) for i in range(0, len(owed), ASK_AT_MOST)]
-
-    def _owed(self, seqs: Seqs, now: float) -> list[Command]:
+    def _owed(self, seqs: Seqs, now: float, name: str) -> list[Command]:
         marks: list[Command] = []
         owed_before = self._open.receipted
         for seq in seqs:
             question = self._open.get(seq)
-            if question is not None and question.state in (State.SEALED, State.SENT):
+            if question is not None and question.line == name and question.state in (State.SEALED, State.SENT):
+                self._lines.measure(question, now)
                 self._open.move(question, State.RECEIPTED)
                 marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
         if marks and not owed_before:  # else steady receipts would put the next Ask off for ever
-            self._ask_at = max(self._ask_at, now + self._setup.limits.ask_interval_s)
-            self._open.arm_tick(self._ask_at)
+            line = self._lines.get(name)
+            put_off(line, self._open, max(line.ask_at, now + self._setup.limits.ask_interval_s))
         return marks
 
     def _defer(self, question: Question, until: float, now: float) -> list[Command]:
@@ -337,7 +394,9 @@ class EdgeCore:
     ) -> list[Command]:
         """`why`: of the answer to a caller who still waits; by default the reason itself."""
         self._open.drop(question)
-        finish = Finish(question.seq, question.id, outcome, reason)
+        unsent = question.charges if outcome is Outcome.DENIED else ()
+        self.ruling.purse.undo(unsent)
+        finish = Finish(question.seq, question.id, outcome, reason, unsent)
         if question.answered:
             return [finish]
         return [question.say_local(why or Why(reason)), finish]

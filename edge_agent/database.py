@@ -15,9 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from edge_agent import answers, ledger, meta, outbox
+from edge_agent import accounts, answers, ledger, marker, meta, outbox
+from edge_agent.marker import Past
 from edge_agent.outbox import OutboxRow
-from edge_agent.store_file import connect
+from edge_agent.store_file import Opened, connect
 from policies.budget import Spend
 
 GROUP_AT_MOST = 512
@@ -39,6 +40,7 @@ class Trouble(StrEnum):
     IO = "io"
     DEAD = "dead"  # the writer thread died under this unit
     DEFECT = "defect"  # the statement itself is wrong
+    OVERDRAWN = "overdrawn"  # an account holds less than this unit charges; the disk is well
 
 
 class Unit(NamedTuple):
@@ -61,6 +63,9 @@ class Stored(NamedTuple):
     rows: list[OutboxRow]
     damaged: str
     gap: bool  # the write-ahead log was lost: seqs jump, so that none is used twice
+    unsent: frozenset[int] = frozenset()  # questions whose newest ledger entry no bytes followed yet
+    past: Past = Past.SAME  # what is known of the spending before
+    notice: int = 0  # counter of the newest deny-all notice
 
 
 class Database:
@@ -83,7 +88,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         try:
             opened = await asyncio.to_thread(connect, self.path)
-            stored = await asyncio.to_thread(_stored, opened.db, opened.damaged, gap=opened.gap)
+            stored = await asyncio.to_thread(_stored, opened, self.path)
         except sqlite3.Error as error:
             self.trouble = trouble_of(error)
             raise
@@ -239,10 +244,11 @@ class Database:
                     op(db)
             db.execute("commit")
         except _REFUSALS as error:
-            self.trouble = trouble_of(error)
+            trouble = trouble_of(error)
+            self.trouble = None if trouble is Trouble.OVERDRAWN else trouble
             with contextlib.suppress(sqlite3.Error):
                 db.rollback()
-            return self.trouble
+            return trouble
         self.commits += 1
         self.trouble = None
         return None
@@ -284,6 +290,8 @@ def _report(results: list[_Result]) -> None:
 
 def trouble_of(error: Exception) -> Trouble:
     """What a SQLite error means for the agent."""
+    if isinstance(error, accounts.OverdrawnError):
+        return Trouble.OVERDRAWN
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return {
         sqlite3.SQLITE_FULL: Trouble.FULL,
@@ -299,11 +307,14 @@ def trouble_of(error: Exception) -> Trouble:
     }.get(code, Trouble.DEFECT)
 
 
-def _stored(db: sqlite3.Connection, damaged: str, *, gap: bool) -> Stored:
-    next_seq = max(ledger.next_seq(db), meta.get(db, "seq_floor", 1))
+def _stored(opened: Opened, path: Path) -> Stored:
+    db, next_seq, past = opened.db, ledger.next_seq(opened.db), marker.look(opened.db, path)
+    if past is Past.SAME and not opened.gap:
+        marker.write(db, path)
     return Stored(
-        meta.epoch(db), next_seq, meta.last_spend(db), meta.get(db, "floor_ms", 0), meta.get(db, "sure_ms", 0),
-        outbox.everything(db), damaged, gap,
+        meta.epoch(db), next_seq, accounts.stored(db), meta.get(db, "floor_ms", 0), meta.get(db, "sure_ms", 0),
+        outbox.everything(db), opened.damaged, opened.gap, ledger.take_unsent(db),
+        Past.LOST if opened.gap else past, meta.get(db, "notice", 0),
     )  # fmt: skip
 
 
@@ -311,5 +322,5 @@ def prune(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:
     """Keep answers, outcomes and ledger inside so many rows. Returns how many answers were dropped."""
     answers_max, outcomes_max, ledger_max = limits
     ledger.prune(db, ledger_max)
-    meta.prune(db)
+    accounts.prune(db)
     return answers.prune(db, answers_max, outcomes_max)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edge_agent import transforms
 from edge_agent.clock import HubClock
@@ -39,6 +40,7 @@ class Asked(NamedTuple):
     trace: str
     started: float
     infer_s: float
+    subject: bytes = b""
 
 
 class Memo(NamedTuple):
@@ -48,6 +50,7 @@ class Memo(NamedTuple):
     trace: str
     started: float
     infer_s: float
+    subject: bytes = b""
 
 
 class Desk:
@@ -57,6 +60,7 @@ class Desk:
         self._envelopes = envelopes
         self._vault = vault
         self._clock = clock
+        self._tools = transforms.tools_of(vault.derived(b"keyed hash"))
         self._manifest, self._codec = form
         self._cache_bytes = cache_bytes
         self._cached = 0
@@ -79,35 +83,48 @@ class Desk:
             expires_ms=created_ms + int(max_age_s * 1000), jitter=store.jitter, policy=store.permit.policy,
             model=self._manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
             egress=store.permit.egress, fingerprint=sealed.fingerprint, digest=sealed.digest, key_id=sealed.key_id,
-            size=len(sealed.frame), charge=store.charge_bytes, payload=payload,
+            size=len(sealed.frame), charge=store.charge_bytes, payload=payload, subject=asked.subject,
         )  # fmt: skip
         return row, sealed
 
     def _padded(self, store: Store, asked: Asked, target: HubSite) -> bytes:
-        egress = store.permit.egress
+        egress, labels = store.permit.egress, store.labels
         question = Escalation(
             store.id,
             self._manifest.ref,
             store.permit.policy,
             target.region,
-            transforms.apply(egress, asked.inference, self._codec),
+            transforms.apply(egress, asked.inference, self._codec, self._tools),
             store.budget_s,
             store.audit,
             asked.trace,
+            labels.rule,
+            store.data_class,
+            asked.subject if labels.subject else b"",
+            keep_days=labels.keep_days,
+            layers=labels.layers,
         )
-        return codec.pad(codec.encode(question), self._manifest.fixed_bytes if egress.fixed_size else 0)
+        fixed_bytes = max(self._manifest.fixed_bytes, labels.padded_bytes)
+        return codec.pad(codec.encode(question), fixed_bytes if egress.fixed_size else 0)
 
-    def reseal(self, row: OutboxRow) -> Sealed | None:
+    def reseal(self, row: OutboxRow, target: HubSite | None = None) -> tuple[OutboxRow, Sealed] | None:
         """The stored plaintext under the hub's current key and our current clock; None if nothing would change.
 
-        VaultError if the payload does not open.
+        `target`: for this hub instead, whose region its plaintext then names. VaultError if the payload does not open,
+        LocalError if the other region's name does not fit the size that every sample has.
         """
-        hub = self._envelopes.hubs.get(row.hub)
+        hub = self._envelopes.keys_of(target.name if target else row.hub)
         created_ms = self._clock.ms()
         if hub is None or (hub.key_id == row.key_id and created_ms >= row.created_ms):
             return None
         kept = self._vault.open(row.epoch, row.seq, row.payload)
-        return self._envelopes.sealed(row.epoch, row.seq, created_ms, row.hub, kept.padded)
+        if target is not None:
+            kept = replace(kept, padded=_moved(kept.padded, target.region))
+            payload = self._vault.close(row.epoch, row.seq, kept)
+            row = replace(row, hub=target.name, region=target.region, payload=payload)
+        sealed = self._envelopes.sealed(row.epoch, row.seq, created_ms, row.hub, kept.padded)
+        names = {"fingerprint": sealed.fingerprint, "digest": sealed.digest, "key_id": sealed.key_id}
+        return replace(row, **names, size=len(sealed.frame)), sealed
 
     def reopen(self, row: OutboxRow) -> Row:
         """A stored row as the core takes it up."""
@@ -118,7 +135,7 @@ class Desk:
                 local, trace = kept.local, kept.trace
             except VaultError:  # its own key was replaced: the sealed bytes are still good, the local answer is gone
                 pass
-        self.remember(row, Asked(Inference(local, {}), trace, 0.0, 0.0))
+        self.remember(row, Asked(Inference(local, {}), trace, 0.0, 0.0, row.subject))
         moment = self._clock.moment
         return Row(
             row.seq, row.id, row.state, local, row.answered, row.policy, row.data_class, row.egress,
@@ -130,7 +147,17 @@ class Desk:
 
     def remember(self, row: OutboxRow, asked: Asked) -> None:
         binding = Binding(row.fingerprint, row.model, row.policy)
-        self._memos[row.seq] = Memo(binding, asked.trace, asked.started, asked.infer_s)
+        self._memos[row.seq] = Memo(binding, asked.trace, asked.started, asked.infer_s, asked.subject)
+
+    def rebind(self, row: OutboxRow) -> None:
+        """It was sealed anew: its verdict is bound to what is in it now."""
+        memo = self._memos.get(row.seq)
+        if memo is not None:
+            self._memos[row.seq] = memo._replace(binding=Binding(row.fingerprint, row.model, row.policy))
+
+    def about(self, subject: bytes) -> list[int]:
+        """Open questions about this subject."""
+        return [seq for seq, memo in self._memos.items() if memo.subject == subject]
 
     def memo(self, seq: int) -> Memo | None:
         return self._memos.get(seq)
@@ -152,6 +179,12 @@ class Desk:
     def forget(self, seq: int) -> None:
         self._memos.pop(seq, None)
         self.drop_frame(seq)
+
+
+def _moved(padded: bytes, region: str) -> bytes:
+    """The same question for another region, in the same size."""
+    question = codec.decode_escalation(codec.unpad(padded))
+    return codec.pad(codec.encode(replace(question, region=region)), len(padded))
 
 
 def blank(manifest: Manifest) -> npt.NDArray[Any]:

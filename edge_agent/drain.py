@@ -18,7 +18,7 @@ async def drain(parts: Parts, settings: AgentSettings, within_s: float) -> int:
     clock = HubClock(parts.identity.hub_time_ms)
     credentials = Renewer(parts.identity, clock, Log(least="error"))
     connect = dial(credentials, settings.connect_timeout_s)
-    agent = Agent(settings, parts.identity, parts.runner, parts.policy, connect, clock=clock)
+    agent = Agent(settings, parts.identity, parts.runner, parts.standing.policy, connect, clock=clock)
     await agent.open()
     if parts.installed.hubs:
         agent.use_hubs(parts.installed.hubs)

@@ -4,15 +4,17 @@ Law: what is not signed by a hub that enrolment pinned, not addressed to us, not
 question is a `RemoteError`; nothing of it is used.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.identity import HubKeys, Identity
 from wire import codec, seal
+from wire.chain import Head, head_text
 from wire.codec import Frame
 from wire.errors import Fault, RemoteError
-from wire.messages import DownNote, Header, Suite, UpNote, Verdict
+from wire.messages import DownNote, Header, Heads, Suite, UpNote, Verdict
 from wire.topics import Channel, shard_of
 
 _SEAL_OVERHEAD_BYTES = 48
@@ -36,17 +38,42 @@ class Binding(NamedTuple):
     policy: str
 
 
-class Envelopes:
-    """One device's keys at work."""
+def channel_of(note: UpNote) -> Channel:
+    return Channel.REPORT if isinstance(note, Heads) else Channel.ASK
 
-    def __init__(self, identity: Identity) -> None:
+
+class Envelopes:
+    """One device's keys at work, on its home line. `others`: who it is on further lines, by the line's name."""
+
+    def __init__(self, identity: Identity, others: Mapping[str, Identity] | None = None) -> None:
         self._id = identity
+        self._further = {line: Envelopes(each) for line, each in (others or {}).items()}
         self._signing_id = identity.signing_id
         self._hpke_id = identity.hpke_id
         self._shard = shard_of(identity.device)
         self.hubs: dict[str, HubKeys] = {}
         self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
         self.use(identity.hubs)
+
+    def on(self, line: str) -> "Envelopes":
+        """Those of one line; "" is home."""
+        return self._further[line] if line else self
+
+    def keys_of(self, hub: str) -> HubKeys | None:
+        """Of a hub on any line; None if there is none of that name."""
+        return self._of(hub).hubs.get(hub)
+
+    def everybody(self) -> tuple[HubKeys, ...]:
+        """The hubs of all lines, home first."""
+        return tuple(hub for each in (self, *self._further.values()) for hub in each.hubs.values())
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """Hub -> line, of those that are not on the home line."""
+        return {hub: line for line, each in self._further.items() for hub in each.hubs}
+
+    def _of(self, hub: str) -> "Envelopes":
+        return next((each for each in self._further.values() if hub in each.hubs), self)
 
     def use(self, hubs: tuple[HubKeys, ...]) -> None:
         """Hub keys may be replaced while we run."""
@@ -55,12 +82,16 @@ class Envelopes:
 
     def frame_bytes(self, padded_bytes: int) -> int:
         """Size on the link of a question of this padded size; an upper bound, exact for full-size numbers."""
-        header = Header(255, self._id.device, 2**63 - 1, 2**40, 2**42, bytes(seal.KEY_ID_BYTES))
+        longest = max((self._id.device, *(each._id.device for each in self._further.values())), key=len)
+        header = Header(255, longest, 2**63 - 1, 2**40, 2**42, bytes(seal.KEY_ID_BYTES))
         clear = len(codec.clear_part(Suite.SEALED, header))
         return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES
 
     def sealed(self, epoch: int, seq: int, created_ms: int, hub: str, padded: bytes) -> Sealed:
         """Seal a padded question to `hub`. LocalError if the frame would be too big, KeyError if the hub is unknown."""
+        at = self._of(hub)
+        if at is not self:
+            return at.sealed(epoch, seq, created_ms, hub, padded)
         keys = self.hubs[hub]
         header = Header(self._shard, self._id.device, epoch, seq, created_ms, keys.key_id)
         frame = seal.seal(header, padded, to=keys.seal_to, by=self._id.signing, channel=Channel.QUESTION)
@@ -68,14 +99,18 @@ class Envelopes:
 
     def note(self, note: UpNote, created_ms: int) -> bytes:
         header = Header(self._shard, self._id.device, note.epoch, 0, created_ms, self._signing_id)
-        return seal.sign(header, codec.encode(note), by=self._id.signing, channel=Channel.ASK)
+        return seal.sign(header, codec.encode(note), by=self._id.signing, channel=channel_of(note))
 
-    def believe(self, payload: bytes) -> Frame:
-        """A frame that one of our hubs signed for us. RemoteError otherwise."""
+    def head(self, epoch: int, entries: int, at_ms: int, hash: bytes) -> bytes:  # noqa: A002 - the chain's word
+        """Our signature on how far the egress ledger has come."""
+        return self._id.signing.sign(head_text(Head(self._id.device, epoch, entries, at_ms, hash)))
+
+    def believe(self, payload: bytes, channel: Channel = Channel.REPLY) -> Frame:
+        """A frame that one of our hubs signed for us and for this channel. RemoteError otherwise."""
         frame = codec.split(payload)
         if frame.header.device != self._id.device or frame.header.shard != self._shard:
             raise RemoteError(Fault.TOPIC, "addressed to another device")
-        self._verify(frame)
+        self._verify(frame, channel)
         return frame
 
     def open_note(self, frame: Frame) -> DownNote:
@@ -93,14 +128,14 @@ class Envelopes:
         padded = seal.open_sealed(frame, key=self._id.hpke, channel=Channel.REPLY, binding=bound)
         return codec.decode_verdict(codec.unpad(padded))
 
-    def _verify(self, frame: Frame) -> None:
+    def _verify(self, frame: Frame, channel: Channel) -> None:
         # A signed note names its signer; a sealed verdict names our own key, so every pinned voice is tried.
         named = [key for name, key in self._voices if frame.suite is Suite.SEALED or name == frame.header.key_id]
         if frame.suite is Suite.SEALED and frame.header.key_id != self._hpke_id:
             raise RemoteError(Fault.SEAL, "sealed to another key")
         for key in named:
             try:
-                seal.verify(frame, by=key, channel=Channel.REPLY)
+                seal.verify(frame, by=key, channel=channel)
             except RemoteError:
                 continue
             return

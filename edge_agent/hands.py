@@ -4,21 +4,18 @@ Law: a question that cannot be transformed, sealed or stored does not leave; the
 """
 
 import asyncio
-import sqlite3
-from collections import Counter
 from functools import partial
-from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from edge_agent import answers, ledger, meta, outbox
-from edge_agent.clock import HubClock
+from edge_agent import accounts, answers, ledger, outbox
 from edge_agent.commands import (
     Answer,
     Command,
     Correction,
     Finish,
     Mark,
+    Raise,
     Reseal,
     SayHello,
     SendAsk,
@@ -27,38 +24,20 @@ from edge_agent.commands import (
     Transmit,
     WakeAt,
 )  # fmt: skip
-from edge_agent.core import EdgeCore
-from edge_agent.database import Database, Op, Trouble
-from edge_agent.desk import Asked, Desk
-from edge_agent.envelope import Envelopes
-from edge_agent.journal import Journal
-from edge_agent.ledger import Entry
-from edge_agent.link import Link
+from edge_agent.database import Op, Trouble
+from edge_agent.desk import Asked
 from edge_agent.outbox import OutboxRow
+from edge_agent.parts import Parts
 from edge_agent.records import AnswerRecord, Timings
+from edge_agent.sender import Sender, result
 from edge_agent.vault import VaultError
+from policies.budget import Spend
 from policies.reasons import FAULTS, Why
-from wire.errors import LocalError
-from wire.messages import Ask, Hello, ModelRef, UpNote
-from wire.topics import Channel
+from wire.chain import Kind
+from wire.errors import LocalError, RemoteError
+from wire.messages import Ask, ModelRef
 
-T = TypeVar("T")
 _UNFIT = (*FAULTS, msgspec.MsgspecError)  # what transforming and encoding a question can raise: deny
-
-
-class Parts(NamedTuple):
-    """Everything the hands work with, each owned by the event loop."""
-
-    core: EdgeCore
-    database: Database
-    desk: Desk
-    journal: Journal
-    link: Link
-    envelopes: Envelopes
-    clock: HubClock
-    counts: Counter[str]
-    hello: Hello  # with epoch 0: the core knows it later
-    max_age_s: float
 
 
 class Hands:
@@ -68,6 +47,7 @@ class Hands:
         self._parts = parts
         self._core = parts.core
         self._alarm: asyncio.TimerHandle | None = None
+        self.sender = Sender(parts, self._unsendable)
         self._marks: dict[int, Op] = {}
         self.unrecorded = 0  # outcomes on their way to the disk: their questions are still open there
 
@@ -99,8 +79,9 @@ class Hands:
         """Say hello with these models, now and from now on."""
         hello = msgspec.structs.replace(self._parts.hello, models=models)
         self._parts = self._parts._replace(hello=hello)
-        if self._core.link.up:
-            self._act(SayHello())
+        for line in self._core.lines:
+            if line.up:
+                self._act(SayHello(line.name))
 
     def flush_marks(self) -> None:
         """What is worth remembering but not worth a commit of its own."""
@@ -121,31 +102,33 @@ class Hands:
 
     def _act(self, command: Command) -> None:
         if isinstance(command, Transmit):
-            self._transmit(command.seq)
+            self.sender.question(command.seq)
         elif isinstance(command, Mark):
             self._mark(command)
         elif isinstance(command, WakeAt):
             self._set_alarm(command.when)
         elif isinstance(command, SendAsk):
-            self._note(Ask(self._core.epoch, command.seqs))
+            self.sender.note(Ask(self._core.epoch, command.seqs), command.line)
             self._parts.counts["asks"] += 1
         elif isinstance(command, SayHello):
-            self._note(msgspec.structs.replace(self._parts.hello, epoch=self._core.epoch))
-            self._parts.clock.said_hello()
+            self.sender.note(msgspec.structs.replace(self._parts.hello, epoch=self._core.epoch), command.line)
+        elif isinstance(command, Raise):
+            self._parts.database.write((partial(accounts.raise_to, totals=command.totals),), must=True)
         elif isinstance(command, Reseal):
-            self._reseal(command.seq)
+            self._reseal(command)
 
     def _record(self, said: Answer | Correction, asked: Asked | None) -> AnswerRecord:
         parts = self._parts
         if said.seq is None:
             total_s = parts.clock.now() - asked.started if asked else 0.0
             timings = Timings(asked.infer_s if asked else 0.0, total_s)
-            return parts.journal.record(said, "", asked.trace if asked else "", timings)
+            return parts.journal.record(said, "", (asked.trace, asked.subject) if asked else ("", b""), timings)
         memo = parts.desk.memo(said.seq)
         started = memo.started if memo else 0.0
         total_s = parts.clock.now() - started if started else 0.0
         timings = Timings(memo.infer_s if memo else 0.0, total_s, said.queue_s, said.compute_s)
-        return parts.journal.record(said, f"{self._core.epoch:x}-{said.seq}", memo.trace if memo else "", timings)
+        about = (memo.trace, memo.subject) if memo else ("", b"")
+        return parts.journal.record(said, f"{self._core.epoch:x}-{said.seq}", about, timings)
 
     def _finish(self, end: Finish) -> tuple[Op, ...]:
         parts = self._parts
@@ -153,7 +136,9 @@ class Hands:
         parts.desk.forget(end.seq)
         self._marks.pop(end.seq, None)
         row = answers.End(end.seq, self._core.epoch, end.id, end.outcome, end.reason, parts.clock.ms())
-        return (partial(answers.finish, end=row), partial(outbox.delete, seq=end.seq))
+        back = (partial(accounts.take_back, charges=end.unsent),) if end.unsent else ()
+        ends = (partial(answers.finish, end=row), *self.sender.ended(end.seq), partial(outbox.delete, seq=end.seq))
+        return (*ends, *back)
 
     # Storing
 
@@ -170,10 +155,11 @@ class Hands:
             return
         parts.desk.remember(row, asked)
         parts.desk.keep_frame(row.seq, sealed.frame)
-        day = store.permit.spend.day
         ops: tuple[Op, ...] = (
-            partial(meta.charge, day=day, size_bytes=row.charge),
-            partial(ledger.insert, row=row, kind=Entry.QUESTION, at_ms=row.created_ms),
+            partial(accounts.charge, charges=store.permit.charges),
+            partial(
+                ledger.insert, row=row, kind=Kind.QUESTION, at_ms=row.created_ms, charges=store.permit.charges
+            ),
             partial(outbox.insert, row=row, sealed=sealed.frame),
         )
         parts.database.write(ops, partial(self._stored, row, asked))
@@ -181,10 +167,23 @@ class Hands:
     def _stored(self, row: OutboxRow, asked: Asked, trouble: Trouble | None) -> None:
         if trouble is None:
             self._parts.counts["accepted"] += 1
+            self.sender.recorded((row.seq,))
             self.obey(self._core.on_stored(row.seq, row.digest, self._parts.clock.now()), asked)
+        elif trouble is Trouble.OVERDRAWN:
+            self._parts.counts["overdrawn"] += 1
+            self._not_stored(row.seq, Why.DENIED_BUDGET, asked)
+            self._parts.database.read(accounts.stored).add_done_callback(self._overdrawn)
         else:
             self._parts.counts["store_failed"] += 1
             self._not_stored(row.seq, Why.NO_DISK, asked)
+
+    def _overdrawn(self, found: "asyncio.Future[Spend]") -> None:
+        held = result(found)
+        if held is not None:
+            self._core.ruling.purse.overdrawn(held)
+
+    def _unsendable(self, seq: int) -> None:
+        self.obey(self._core.on_unsendable(seq, Why.DENIED_TOO_BIG, self._parts.clock.now()))
 
     def _not_stored(self, seq: int, why: Why, asked: Asked) -> None:
         self.obey(self._core.on_store_failed(seq, why, self._parts.clock.now()), asked)
@@ -192,26 +191,27 @@ class Hands:
 
     # Sealing anew
 
-    def _reseal(self, seq: int) -> None:
-        self._parts.desk.drop_frame(seq)
-        row = self._parts.database.read(partial(outbox.one, seq=seq))
-        row.add_done_callback(partial(self._reseal_row, seq))
+    def _reseal(self, command: Reseal) -> None:
+        self._parts.desk.drop_frame(command.seq)
+        row = self._parts.database.read(partial(outbox.one, seq=command.seq))
+        row.add_done_callback(partial(self._reseal_row, command))
 
-    def _reseal_row(self, seq: int, found: "asyncio.Future[OutboxRow | None]") -> None:
-        parts = self._parts
-        row = _result(found)
+    def _reseal_row(self, command: Reseal, found: "asyncio.Future[OutboxRow | None]") -> None:
+        parts, seq = self._parts, command.seq
+        row = result(found)
         try:
-            sealed = parts.desk.reseal(row) if row is not None else None
-        except (VaultError, LocalError):
-            sealed = None
-        if row is None or sealed is None:
+            made = parts.desk.reseal(row, command.target) if row is not None else None
+        except (VaultError, LocalError, RemoteError):
+            made = None
+        if made is None:
             parts.counts["reseal_failed"] += 1
             self.obey(self._core.on_store_failed(seq, Why.NO_DISK, parts.clock.now()))
             return
-        new = msgspec.structs.replace(row, digest=sealed.digest, key_id=sealed.key_id, size=len(sealed.frame))
+        new, sealed = made
         ops: tuple[Op, ...] = (
-            partial(ledger.insert, row=new, kind=Entry.RESEALED, at_ms=parts.clock.ms()),
-            partial(outbox.reseal, seq=seq, digest=new.digest, key_id=new.key_id, sealed=sealed.frame),
+            *self.sender.ended(seq),
+            partial(ledger.insert, row=new, kind=Kind.RESEALED, at_ms=parts.clock.ms()),
+            partial(outbox.reseal, row=new, sealed=sealed.frame),
         )
         parts.database.write(ops, partial(self._resealed, new, sealed.frame))
 
@@ -222,38 +222,10 @@ class Hands:
             self.obey(self._core.on_store_failed(row.seq, Why.NO_DISK, parts.clock.now()))
         elif self._core.open.get(row.seq) is not None:  # a verdict may have ended it meanwhile
             parts.counts["resealed"] += 1
+            parts.desk.rebind(row)
+            self.sender.recorded((row.seq,))
             parts.desk.keep_frame(row.seq, frame)
             self.obey(self._core.on_stored(row.seq, row.digest, parts.clock.now()))
-
-    # Sending
-
-    def _transmit(self, seq: int) -> None:
-        frame = self._parts.desk.frame(seq)
-        if frame is not None:
-            self._post(seq, frame)
-        else:
-            found = self._parts.database.read(partial(outbox.sealed, seq=seq))
-            found.add_done_callback(partial(self._post_found, seq))
-
-    def _post_found(self, seq: int, found: "asyncio.Future[bytes | None]") -> None:
-        question = self._core.open.get(seq)
-        frame = _result(found)
-        if frame is not None and question is not None and question.state is State.SENT:
-            self._post(seq, frame)
-
-    def _post(self, seq: int, frame: bytes) -> None:
-        try:
-            if self._parts.link.post(Channel.QUESTION, frame):
-                self._parts.counts["sent"] += 1
-        except LocalError:
-            self._parts.counts["unsendable"] += 1
-            self.obey(self._core.on_unsendable(seq, Why.DENIED_TOO_BIG, self._parts.clock.now()))
-
-    def _note(self, note: UpNote) -> None:
-        try:
-            self._parts.link.post(Channel.ASK, self._parts.envelopes.note(note, self._parts.clock.ms()))
-        except LocalError:
-            self._parts.counts["unsendable"] += 1
 
     # Remembering, waking
 
@@ -285,9 +257,3 @@ class Hands:
                 return
             self._alarm.cancel()
         self._alarm = loop.call_later(delay_s, self.wake)
-
-
-def _result(future: "asyncio.Future[T]") -> T | None:
-    if future.cancelled() or isinstance(future.exception(), sqlite3.Error):
-        return None
-    return future.result()

@@ -1,4 +1,6 @@
-"""Who this device is: id, keys, hubs, broker. Made by enrolment; renewal replaces the certificate and nothing else.
+"""Who this device is: id, keys, hubs, broker. Made by enrolment; renewal replaces certificate, addresses and hub keys.
+
+Hub keys of a letter count where no update repository tells them: on further lines, and before its first refresh.
 
 Law: every secret lies in a file with mode 0600; `identity.json` holds nothing secret. Certificate and key lie in one
 file, so that one rename replaces both. Files of format 1 (two files, no address of the hub) can still be read.
@@ -9,7 +11,7 @@ import os
 import re
 import secrets
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,9 +63,10 @@ class HubKeys(msgspec.Struct, frozen=True, gc=False):
         return key_id(self.hpke_key)
 
 
-def sites(hubs: Iterable[HubKeys]) -> tuple[HubSite, ...]:
-    """Where they are, for policies."""
-    return tuple(HubSite(hub.name, hub.region) for hub in hubs)
+def sites(hubs: Iterable[HubKeys], prices: Mapping[str, int] | None = None) -> tuple[HubSite, ...]:
+    """Where they are and what they cost, for policies."""
+    told = prices or {}
+    return tuple(HubSite(hub.name, hub.region, told.get(hub.name, 0)) for hub in hubs)
 
 
 class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from edge_agent.hub_keys import read_keys
 from edge_agent.identity import HubKeys
+from edge_agent.layers import Documents, read_published
 from models.floors import commit
 from models.manifest import BundleError
 from models.onnx import OnnxRunner
@@ -20,8 +21,6 @@ from models.quarantine import Quarantine
 from models.runner import Runner
 from models.store import Slot, Store
 from models.trust import Failure, Refusal
-from policies.document import PolicyError, parse
-from policies.policy import Policy
 from wire.exits import Exit, Stop
 
 FOLDER = "updates"
@@ -30,28 +29,29 @@ _POLL_S = 0.05
 
 
 class Names(msgspec.Struct, frozen=True):
-    """What of the repository this device lives by. `family`, `policy`: "" = not from there. `agent`: our version."""
+    """What of the repository this device lives by. `family` "", no `policies`: not from there. `agent`: our version."""
 
     family: str
-    policy: str
+    policies: tuple[str, ...]
     regions: tuple[str, ...]
     agent: str
     threads: int = 1
 
     @property
     def documents(self) -> tuple[str, ...]:
-        return (*((policy_path(self.policy),) if self.policy else ()), *map(keys_path, self.regions))
+        return (*map(policy_path, self.policies), *map(keys_path, self.regions))
 
 
 class Installed(msgspec.Struct, frozen=True):
     """`slot`: what should serve; `runner`: of it, None if `slot` is None or serves already.
 
-    `hubs`: () while no file of hub keys ever came. `versions`: of the documents, by path.
+    `policies`: None while one that is named has not come or cannot be read. `hubs`: () while no file of hub keys ever
+    came. `versions`: of the documents, by path.
     """
 
     slot: Slot | None = None
     runner: Runner | None = None
-    policy: Policy | None = None
+    policies: Documents | None = None
     hubs: tuple[HubKeys, ...] = ()
     versions: dict[str, int] = {}
     refusals: tuple[Refusal, ...] = ()
@@ -73,8 +73,8 @@ def look(folder: Path, names: Names, serving: Slot | None = None) -> Installed:
     held = {path: pair for path, pair in found.items() if pair}
     versions = {path: document.version for path, (document, _) in held.items()}
     texts = {path: data for path, (_, data) in held.items()}
-    policy = _policy(texts.get(policy_path(names.policy)))
-    return Installed(slot, runner, policy, _hubs(texts, names.regions), versions, refusals)
+    policies = read_published(texts.get(policy_path(name)) for name in names.policies)
+    return Installed(slot, runner, policies, _hubs(texts, names.regions), versions, refusals)
 
 
 def keep(folder: Path, slot: Slot) -> None:
@@ -104,13 +104,6 @@ def _load(store: Store, names: Names, slot: Slot) -> Runner:
     except BundleError:
         Quarantine(store.metadata, names.agent).note(slot.path, hopeless=False)
         raise
-
-
-def _policy(text: bytes | None) -> Policy | None:
-    try:
-        return parse(text.decode()).compile() if text else None
-    except (PolicyError, UnicodeDecodeError):  # written for an agent that knew more than we do: nothing may leave
-        return None
 
 
 def _hubs(texts: dict[str, bytes], regions: tuple[str, ...]) -> tuple[HubKeys, ...]:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from edge_agent.clock import HubClock
 from edge_agent.desk import Desk
 from edge_agent.envelope import Envelopes
-from wire.errors import RemoteError
-from wire.messages import DownNote, Suite, Verdict, Welcome
+from wire.errors import Fault, RemoteError
+from wire.messages import DenyAll, DownNote, Suite, Verdict, Welcome
+from wire.topics import Channel
 
 
 class Heard(NamedTuple):
@@ -29,19 +30,33 @@ class Intake:
         self._clock = clock
         self._counts = counts
 
-    def take(self, payload: bytes, epoch: int) -> DownNote | Heard | None:
-        """None if it is refused, or concerns nothing that is open."""
+    def take(self, payload: bytes, epoch: int, line: str = "") -> DownNote | Heard | None:
+        """None if it is refused, or concerns nothing that is open. Only the hubs of this line are believed on it."""
         try:
-            return self._take(payload, epoch)
+            return self._take(payload, epoch, self._envelopes.on(line))
         except RemoteError as error:
             self._counts[f"refused_{error.fault}"] += 1
             return None
 
-    def _take(self, payload: bytes, epoch: int) -> DownNote | Heard | None:
-        frame = self._envelopes.believe(payload)
+    def order(self, payload: bytes, line: str = "") -> DenyAll | None:
+        """What a hub orders, signed for that purpose. None if it is refused."""
+        try:
+            envelopes = self._envelopes.on(line)
+            frame = envelopes.believe(payload, Channel.DESIRED)
+            note = envelopes.open_note(frame)
+            if not isinstance(note, DenyAll):
+                raise RemoteError(Fault.MALFORMED, "no order")
+        except RemoteError as error:
+            self._counts[f"refused_{error.fault}"] += 1
+            return None
+        self._clock.hear(frame.header.created_ms)
+        return note
+
+    def _take(self, payload: bytes, epoch: int, envelopes: Envelopes) -> DownNote | Heard | None:
+        frame = envelopes.believe(payload)
         header = frame.header
         if frame.suite is Suite.SIGNED:
-            note = self._envelopes.open_note(frame)
+            note = envelopes.open_note(frame)
             self._clock.hear(header.created_ms, welcome=isinstance(note, Welcome))
             self._counts["notes"] += 1
             return note
@@ -49,7 +64,7 @@ class Intake:
         if memo is None:
             self._counts["verdicts_repeated"] += 1  # ended before, or of an earlier database
             return None
-        verdict = self._envelopes.open_verdict(frame, memo.binding)
+        verdict = envelopes.open_verdict(frame, memo.binding)
         self._clock.hear(header.created_ms)
         self._counts["verdicts"] += 1
         return Heard(header.seq, verdict)

@@ -41,11 +41,11 @@ class Journal:
 
     # Saying
 
-    def local(self, answer: Answer, trace: str, timings: Timings) -> AnswerRecord:
+    def local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
         """The hot path: an answer that asks nobody. It is written later, without anybody waiting."""
         record = AnswerRecord(
             answer.id, Kind.ANSWER, answer.source, answer.why, answer.prediction, answer.policy, answer.data_class,
-            "", trace, timings, self._clock.ms(),
+            "", trace, timings, self._clock.ms(), subject=subject,
         )  # fmt: skip
         counts = self._counts
         counts["answers_local"] += 1
@@ -61,8 +61,9 @@ class Journal:
             self.flush()
         return record
 
-    def record(self, said: Answer | Correction, seq: str, trace: str, timings: Timings) -> AnswerRecord:
-        """The row for a command of the core that concerns a question."""
+    def record(self, said: Answer | Correction, seq: str, about: tuple[str, bytes], timings: Timings) -> AnswerRecord:
+        """The row for a command of the core that concerns a question. `about`: its trace and its subject."""
+        trace, subject = about
         kind, source, why = Kind.CORRECTION, Source.HUB, Why.VERDICT
         if isinstance(said, Answer):
             kind, source, why = Kind.ANSWER, said.source, said.why
@@ -70,7 +71,7 @@ class Journal:
         self._counts[_WHY_COUNT[why]] += 1
         return AnswerRecord(
             said.id, kind, source, why, said.prediction, said.policy, said.data_class, seq, trace, timings,
-            self._clock.ms(),
+            self._clock.ms(), subject=subject,
         )  # fmt: skip
 
     def say(self, record: AnswerRecord) -> None:
@@ -82,6 +83,11 @@ class Journal:
             caller = self._callers.pop(record.id, None)
             if caller is not None and not caller.done():
                 caller.set_result(record)
+
+    def forget(self, subject: bytes) -> None:
+        """What of it is in memory."""
+        for record in [record for records in self._recent.values() for record in records if record.subject == subject]:
+            self._recent.pop(record.id, None)
 
     def expect(self, id: str) -> "asyncio.Future[AnswerRecord]":  # noqa: A002 - the product's word
         caller: asyncio.Future[AnswerRecord] = asyncio.get_running_loop().create_future()

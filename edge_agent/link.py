@@ -28,7 +28,9 @@ class LinkOwner(Protocol):
     def on_up(self) -> None: ...
     def on_down(self) -> None: ...
     def on_batch(self, batch: list[Incoming]) -> None: ...
-    def on_hint(self) -> None: ...
+    def on_order(self, payload: bytes) -> None:
+        """What came on `down/desired`: nothing (look for updates), or what a hub ordered."""
+        ...
 
 
 class Link:
@@ -40,16 +42,27 @@ class Link:
         self._counts = counts
         self._reply = topic(device, Channel.REPLY)
         self._hint = topic(device, Channel.DESIRED)
-        self._topics = {channel: topic(device, channel) for channel in (Channel.QUESTION, Channel.ASK)}
+        self._topics = {channel: topic(device, channel) for channel in (Channel.QUESTION, Channel.ASK, Channel.REPORT)}
         self._transport: Transport | None = None
         self._attempt = 0
         self._spread_s = 0.0
         self._at_once = False
+        self._sent_before = 0  # by connections that have ended
         self.last_error = ""
+        self.further: dict[str, Link] = {}  # of the home link: the others, by line
+
+    def on(self, line: str) -> "Link":
+        """The link of a line; "" is this one."""
+        return self.further[line] if line else self
 
     @property
     def up(self) -> bool:
         return self._transport is not None
+
+    @property
+    def sent_bytes(self) -> int:
+        """By our sockets, since the start: TLS and MQTT included."""
+        return self._sent_before + (self._transport.sent_bytes if self._transport is not None else 0)
 
     async def run(self, owner: LinkOwner) -> None:
         """Until cancelled."""
@@ -59,6 +72,7 @@ class Link:
             except (LinkLost, TimeoutError) as error:
                 self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
                 self._counts["link_lost"] += 1
+                self._sent_before += getattr(error, "sent_bytes", 0)
             await asyncio.sleep(self._pause_s())
 
     def post(self, channel: Channel, payload: bytes) -> bool:
@@ -99,13 +113,15 @@ class Link:
                 batch = await transport.receive()
                 self._attempt = 0  # not at the handshake: a broker that accepts and drops us must not be hammered
                 owner.on_batch([each for each in batch if each.topic == self._reply])
-                if any(each.topic == self._hint for each in batch):
-                    owner.on_hint()
+                for each in batch:
+                    if each.topic == self._hint:
+                        owner.on_order(each.payload)
         finally:
             if self._transport is transport:
                 self._transport = None
                 owner.on_down()
             await transport.close()
+            self._sent_before += transport.sent_bytes
 
     def _pause_s(self) -> float:
         base_s = max(self._settings.reconnect_base_s, self._spread_s)

@@ -9,12 +9,14 @@ import random
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-from edge_agent import meta
+import msgspec
+
+from edge_agent import answers, meta
 from edge_agent.callers import DataClasses, check_words
 from edge_agent.clock import HubClock
 from edge_agent.commands import Answer, Dice, Memory
@@ -22,22 +24,31 @@ from edge_agent.core import EdgeCore
 from edge_agent.database import Database, prune
 from edge_agent.desk import Asked, Desk
 from edge_agent.envelope import Envelopes
-from edge_agent.hands import Hands, Parts
+from edge_agent.guard import Guard
+from edge_agent.hands import Hands
 from edge_agent.identity import HubKeys, Identity, sites
 from edge_agent.intake import Heard, Intake
 from edge_agent.journal import Journal
+from edge_agent.lines import HOME
 from edge_agent.link import Connect, Link
+from edge_agent.links import Further, Links, OnLine
+from edge_agent.marker import Past
 from edge_agent.model import Model, setup_of
+from edge_agent.parts import Parts
 from edge_agent.records import AnswerRecord, Disabled, EventRecord, Sample, Timings
 from edge_agent.report import Side, report
+from edge_agent.ruling import Ruled
 from edge_agent.settings import AgentSettings
+from edge_agent.subjects import Subjects
 from edge_agent.tasks import end, pause
 from edge_agent.vault import Vault
+from edge_agent.witness import Witness
 from models.manifest import Manifest
 from models.runner import Inference, Runner
+from policies.locality import HubSite
 from policies.policy import Mode, Policy
 from wire.daemon import Log, fault, name
-from wire.messages import Hello, Welcome
+from wire.messages import Checkpoint, Hello, Mirror, Welcome
 from wire.transport import Incoming
 
 AGENT = "skerry-agent/1"
@@ -57,6 +68,7 @@ class Agent:
         connect: Connect,
         *,
         clock: HubClock | None = None,
+        further: Mapping[str, Further] | None = None,
     ) -> None:
         self._log = Log()
         self._settings = settings
@@ -65,26 +77,33 @@ class Agent:
         self._counts: Counter[str] = Counter()
         self._clock = clock or HubClock(identity.hub_time_ms)
         self._db = Database(settings.state_dir / DATABASE_FILE)
-        envelopes = self._envelopes = Envelopes(identity)
-        self._core = EdgeCore(setup_of(self._model.manifest, sites(identity.hubs), envelopes, settings.outbox), policy)
+        lines = further or {}
+        envelopes = self._envelopes = Envelopes(identity, {line: each.identity for line, each in lines.items()})
+        self._core = EdgeCore(setup_of(self._model.form, self._sites(), envelopes, settings.outbox), policy)
+        vault = Vault(identity.payload_key)
+        self._subjects = Subjects(vault)
         self._desk = Desk(
-            envelopes, Vault(identity.payload_key), self._clock, self._model.form, settings.frames_cache_bytes
+            envelopes, vault, self._clock, self._model.form, settings.frames_cache_bytes
         )  # fmt: skip
         self._journal = Journal(settings, self._db, self._clock, self._counts)
         self._link = Link(identity.device, connect, settings, self._counts)
+        for line, each in lines.items():
+            self._link.further[line] = Link(each.identity.device, each.connect, settings, self._counts)
+        self._links = Links(self._link, self._clock)
         self._intake = Intake(envelopes, self._desk, self._clock, self._counts)
         self._parts = Parts(
             self._core, self._db, self._desk, self._journal, self._link, envelopes, self._clock, self._counts,
             Hello(0, secrets.token_hex(8), AGENT, self._model.refs), settings.outbox.max_age_s,
         )  # fmt: skip
         self._hands = Hands(self._parts)
-        self._sides: list[Side] = []
+        self._guard = Guard(self._parts, self._hands, settings.attributes, identity.device)
+        self._witness = Witness(self._parts, self._hands.sender, identity, settings.heads_every_s)
+        self._sides: list[Side] = [self._guard, self._witness]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._classes = DataClasses(self._clock)
         self._alarms: set[str] = set()
         self._opened = False
-        self._quiet_since = 0.0
         self.hinted: asyncio.Event | None = None  # of whoever looks for updates
 
     # Start and stop
@@ -105,7 +124,9 @@ class Agent:
         """Link, watchdog and upkeep until `stop`. The watchdog is this very coroutine: nobody can end it alone."""
         await self.open()
         async with asyncio.TaskGroup() as group:
-            works = {"link": lambda: self._link.run(self), "upkeep": self._keep_up}
+            links = self._links.named().items()
+            works = {title: partial(link.run, OnLine(self, line)) for title, (line, link) in links}
+            works["upkeep"] = self._keep_up
             while not self._stopping.is_set():
                 for title, work in works.items():
                     self._revive(group, title, work)
@@ -121,6 +142,8 @@ class Agent:
         self._hands.rest()
         self._journal.flush()
         self._hands.flush_marks()
+        self._hands.sender.rest()
+        self._witness.rest()
         self._remember_time()
         await self._db.close()
         self._model.close()
@@ -156,18 +179,22 @@ class Agent:
         now = self._clock.now()
         self._model.watch(inference, self._clock)
         dice = Dice(secrets.token_hex(16), random.random(), random.random())  # noqa: S311 - lots, not secrets
-        commands = self._core.on_prediction(inference.prediction, self._classes.of(sample.data_class), dice, now)
+        facts, subject = self._classes.of(sample.data_class), self._subjects.of(sample.subject)
+        if subject:
+            facts = msgspec.structs.replace(facts, subject=subject.hex())
+        commands = self._core.on_prediction(inference.prediction, facts, dice, now)
         first = commands[0]
         if type(first) is Answer:
-            return self._journal.local(first, sample.trace, Timings(done - began, perf_counter() - began))
+            return self._journal.local(first, sample.trace, Timings(done - began, perf_counter() - began), subject)
         answer = self._journal.expect(dice.id)
-        self._hands.obey(commands, Asked(inference, sample.trace, now - (perf_counter() - began), done - began))
+        asked = Asked(inference, sample.trace, now - (perf_counter() - began), done - began, subject)
+        self._hands.obey(commands, asked)
         return answer
 
     def _check(self, sample: Sample) -> None:
         check_words(sample)
-        policy = self._core.policy
-        if policy is not None and policy.mode is Mode.DISABLED:
+        ruled = self._core.ruling.of(sample.data_class)
+        if isinstance(ruled, Ruled) and ruled.terms.mode is Mode.DISABLED:
             raise Disabled
 
     # Records
@@ -192,14 +219,27 @@ class Agent:
         """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty: id unknown."""
         return await self._journal.explain(id)
 
+    async def erase(self, subject: bytes) -> int:
+        """Forget whom this keyed hash stands for: its questions end, what was said is deleted. How many answers went."""
+        self._journal.flush()
+        self._hands.obey(self._core.on_erased(self._desk.about(subject), self._clock.now()))
+        self._journal.forget(subject)
+        return await self._db.read(partial(answers.erase, subject=subject))
+
     # What people and operators decide
 
     def use_policy(self, policy: Policy | None) -> None:
         self._hands.obey(self._core.on_policy(policy, self._clock.now()))
+        self._guard.look(at_once=True)
 
     def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
         self._envelopes.use(hubs)
-        self._hands.obey(self._core.on_hubs(sites(hubs), self._clock.now()))
+        self._hands.obey(self._core.on_hubs(self._sites(), self._clock.now()))
+
+    def use_further(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
+        """Keys of the hubs on another line; their names stay, policies know them by these."""
+        self._envelopes.on(line).use(hubs)
+        self._hands.obey(self._core.on_hubs(self._sites(), self._clock.now()))
 
     async def use_bundle(self, runner: Runner | None) -> None:
         """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
@@ -207,10 +247,13 @@ class Agent:
         await asyncio.to_thread(model.measure)
         self._model.close()
         self._model = model
-        hubs = sites(self._envelopes.hubs.values())
-        self._core.on_model(setup_of(model.manifest, hubs, self._envelopes, self._settings.outbox))
+        self._core.on_model(setup_of(model.form, self._sites(), self._envelopes, self._settings.outbox))
         self._desk.use(model.form)
         self._hands.introduce(model.refs)
+
+    def _sites(self) -> tuple[HubSite, ...]:
+        """Every hub on every line, as policies see it."""
+        return sites(self._envelopes.everybody(), self._settings.prices)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -231,9 +274,9 @@ class Agent:
         """What runs beside us: its facts and alarms become part of our status."""
         self._sides.append(side)
 
-    async def reconnect(self) -> None:
+    async def reconnect(self, line: str = HOME) -> None:
         """End the connection; another is made at once, with the certificate of now. Rows wait for their outcome."""
-        await self._link.drop()
+        await self._link.on(line).drop()
 
     def status(self) -> dict[str, Any]:
         """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
@@ -245,33 +288,45 @@ class Agent:
         """Counters by name, for metrics; names are fixed words, never input."""
         return dict(self._counts)
 
-    # The link's owner
+    # The links' owner
 
-    def on_up(self) -> None:
-        self._quiet_since = self._clock.now()
-        self._safely("up", lambda: self._hands.obey(self._core.on_link(up=True, now=self._clock.now())))
+    def on_up(self, line: str = HOME) -> None:
+        self._links.heard(line)
+        self._safely("up", lambda: self._hands.obey(self._core.on_link(True, self._clock.now(), line)))
+        if line == HOME:
+            self._safely("witness", self._witness.connected)
 
-    def on_down(self) -> None:
-        self._safely("down", lambda: self._hands.obey(self._core.on_link(up=False, now=self._clock.now())))
+    def on_down(self, line: str = HOME) -> None:
+        self._safely("down", lambda: self._hands.obey(self._core.on_link(False, self._clock.now(), line)))
 
-    def on_batch(self, batch: list[Incoming]) -> None:
-        self._quiet_since = self._clock.now()
+    def on_batch(self, batch: list[Incoming], line: str = HOME) -> None:
+        self._links.heard(line)
         for message in batch:
-            self._safely("message", partial(self._on_message, message))
+            self._safely("message", partial(self._on_message, message, line))
 
-    def on_hint(self) -> None:
-        self._counts["hints"] += 1
-        self.refresh()
+    def on_order(self, payload: bytes, line: str = HOME) -> None:
+        self._safely("order", partial(self._on_order, payload, line))
 
-    def _on_message(self, message: Incoming) -> None:
-        heard = self._intake.take(message.payload, self._core.epoch)
+    def _on_order(self, payload: bytes, line: str) -> None:
+        """Empty: something new is published. A notice may be over by a newer policy."""
+        order = self._intake.order(payload, line) if payload else None
+        if not payload or (order is not None and self._guard.hear_order(order)):
+            self._counts["hints"] += 1
+            self.refresh()
+
+    def _on_message(self, message: Incoming, line: str) -> None:
+        heard = self._intake.take(message.payload, self._core.epoch, line)
         now = self._clock.now()
         if isinstance(heard, Heard):
             self._hands.obey(self._core.on_verdict(heard.seq, heard.verdict, now))
+        elif isinstance(heard, Checkpoint):
+            self._witness.hear(heard)
+        elif isinstance(heard, Mirror):
+            self._guard.hear_mirror(heard)
         elif heard is not None:
             if isinstance(heard, Welcome):
-                self._link.spread(heard.spread_s)
-            self._hands.obey(self._core.on_note(heard, now))
+                self._link.on(line).spread(heard.spread_s)
+            self._hands.obey(self._core.on_note(heard, now, line))
 
     # Staying alive
 
@@ -306,12 +361,11 @@ class Agent:
             self._counts["writer_revived"] += 1
             self._db.revive()
         self._hands.flush_marks()
-        if not self._core.open.sent:
-            self._quiet_since = self._clock.now()  # nobody owes us a word: an idle link is not a silent one
-        elif self._core.link.up and self._clock.now() - self._quiet_since > self._settings.silent_after_s:
+        self._guard.look()
+        self._witness.watch()
+        for title in self._links.silent(self._core, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
-            self._quiet_since = self._clock.now()
-            self._tasks["link"].cancel()  # its successor connects anew
+            self._tasks[title].cancel()  # its successor connects anew
 
     async def _keep_up(self) -> None:
         """Now and then: the day, the time floor, pruning, and a database that could not be opened."""
@@ -344,7 +398,11 @@ class Agent:
         self._clock.raise_floor(stored.floor_ms, stored.sure_ms)
         self._alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
         rows = tuple(self._desk.reopen(row) for row in stored.rows)
-        memory = Memory(stored.epoch, stored.next_seq, stored.spend, rows)
+        self._hands.sender.recorded(stored.unsent)
+        spend = msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST)
+        memory = Memory(stored.epoch, stored.next_seq, spend, rows, stored.past is Past.SAME, stored.notice)
+        self._guard.look(at_once=True)
         self._hands.obey(self._core.restore(memory, self._clock.now()))
-        if self._link.up:
-            self.on_up()
+        for line, link in self._links.named().values():
+            if link.up:
+                self.on_up(line)

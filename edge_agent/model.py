@@ -16,7 +16,7 @@ from edge_agent.envelope import Envelopes
 from edge_agent.records import NoModel, Sample
 from models.chain import digest
 from models.codec import codec_of
-from models.manifest import Kind, Manifest
+from models.manifest import Kind
 from models.runner import Inference, Runner, echo_manifest
 from models.runner import Sample as Values
 from policies import egress
@@ -24,9 +24,11 @@ from policies.drift import Drift, Reference, observe
 from policies.leakage import Evidence
 from policies.locality import HubSite
 from wire.daemon import Log, name
-from wire.messages import ModelRef
+from wire.messages import DType, Escalation, FieldSpec, ModelRef, Tensor
 
 _PROBES = 3
+_TRACE_CHARS = 55  # a W3C traceparent
+_SUBJECT_BYTES = 32
 
 
 class Absent:
@@ -115,8 +117,25 @@ class Model:
             self._thread.shutdown(wait=False)  # what runs in it ends by itself
 
 
-def setup_of(manifest: Manifest, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
+def setup_of(form: Form, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
     """What the core has to know of a model."""
+    manifest = form.manifest
     derived = egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
     evidence = Evidence(manifest.leakage, partial(digest, manifest.cut, manifest.codec))
-    return Setup((*manifest.features, *derived), hubs, envelopes.frame_bytes(manifest.fixed_bytes), limits, evidence)
+    frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
+    region = max((hub.region for hub in hubs), key=len, default="")
+    schema, longest = (*manifest.features, *derived), _longest(form, derived, region)
+    return Setup(schema, hubs, frame_bytes, limits, evidence, envelopes.lines, manifest.fixed_bytes, longest)
+
+
+def _longest(form: Form, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
+    """A question with every field that could be in it; what a policy adds is not in it yet."""
+    manifest = form.manifest
+    fields = {spec.name: Tensor(spec.dtype, spec.shape, bytes(egress.raw_bytes(spec))) for spec in derived}
+    for spec in manifest.features:
+        size = form.codec.payload_bytes(spec.name)
+        fields[spec.name] = Tensor(DType.UINT8, (size,), bytes(size))
+    return Escalation(
+        "f" * 32, manifest.ref, "f" * 32, region, fields, 1e9, audit=True, trace="0" * _TRACE_CHARS,
+        subject=bytes(_SUBJECT_BYTES),
+    )  # fmt: skip

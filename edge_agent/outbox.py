@@ -13,7 +13,7 @@ from policies.egress import Egress
 
 _COLUMNS = (
     "seq,epoch,id,state,created_ms,expires_ms,not_before_ms,attempts,jitter,policy,model,data_class,hub,region,"
-    "egress,fingerprint,digest,key_id,size,charge,payload"
+    "egress,fingerprint,digest,key_id,size,charge,payload,subject"
 )
 _egress_encoder = msgspec.msgpack.Encoder()
 _egress_decoder = msgspec.msgpack.Decoder(Egress)
@@ -43,6 +43,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     charge: int
     payload: bytes
+    subject: bytes = b""
     answered: bool = False
 
 
@@ -50,15 +51,17 @@ def insert(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
     values = (
         row.seq, row.epoch, row.id, row.state, row.created_ms, row.expires_ms, row.not_before_ms, row.attempts,
         row.jitter, row.policy, row.model, row.data_class, row.hub, row.region, _egress_encoder.encode(row.egress),
-        row.fingerprint, row.digest, row.key_id, row.size, row.charge, row.payload, sealed,
+        row.fingerprint, row.digest, row.key_id, row.size, row.charge, row.payload, row.subject, sealed,
     )  # fmt: skip
     db.execute(f"insert into outbox({_COLUMNS},sealed) values({','.join('?' * len(values))})", values)
 
 
-def reseal(db: sqlite3.Connection, seq: int, digest: bytes, key_id: bytes, sealed: bytes) -> None:
+def reseal(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
+    """Under another key, perhaps for another hub: then its plaintext names another region."""
     db.execute(
-        "update outbox set state=?, digest=?, key_id=?, sealed=? where seq=?",
-        (State.SEALED, digest, key_id, sealed, seq),
+        "update outbox set state=?, digest=?, key_id=?, sealed=?, hub=?, region=?, fingerprint=?, payload=? "
+        "where seq=?",
+        (State.SEALED, row.digest, row.key_id, sealed, row.hub, row.region, row.fingerprint, row.payload, row.seq),
     )
 
 

@@ -10,7 +10,9 @@ from math import inf
 from edge_agent.commands import Answer, Correction, Dice, OutboxLimits, Row, State
 from edge_agent.records import Source
 from policies import backoff
+from policies.budget import Charge
 from policies.judge import Permit
+from policies.locality import HubSite
 from policies.reasons import Why
 from wire.messages import Prediction, Verdict
 
@@ -23,13 +25,15 @@ _TICK = 0  # a seq that no question has: the core's own alarm
 class Question:
     """One open question. `at`: when to resend (SENT) or not before when to send (SEALED); `inf` = no such time.
 
-    `early`: why the caller is answered locally as soon as the row is stored; None if the caller waits until `deadline`.
+    `line`: the link of its `target`; `former`: the target before, while it is being sealed anew for another. `parked`:
+    its line is down and no other may carry it. `charges`: until it is sent for the first time. `early`: why the caller
+    is answered locally as soon as the row is stored; None if the caller waits until `deadline`.
     """
 
     __slots__ = (
-        "answered", "armed", "asked", "at", "attempts", "charged_on", "data_class", "deadline", "digest", "early",
-        "egress", "expires", "id", "jitter", "judged", "local", "policy", "queued", "reseals", "seq", "size", "state",
-        "target",
+        "answered", "armed", "asked", "at", "attempts", "charges", "data_class", "deadline", "digest", "early",
+        "egress", "expires", "former", "id", "jitter", "judged", "line", "local", "parked", "policy", "queued",
+        "reseals", "sent_at", "seq", "size", "state", "target",
     )  # fmt: skip
 
     def __init__(self, seq: int, dice: Dice, local: Prediction, permit: Permit, data_class: str) -> None:
@@ -38,11 +42,15 @@ class Question:
         self.local = local
         self.state = State.NEW
         self.answered = False
-        self.policy = self.judged = permit.policy
+        self.policy, self.judged = permit.policy, permit.terms
         self.data_class = data_class
         self.egress = permit.egress
         self.target = permit.targets[0]
-        self.charged_on = permit.spend.day
+        self.former: HubSite | None = None
+        self.line = ""
+        self.parked = False
+        self.sent_at = -inf
+        self.charges: tuple[Charge, ...] = permit.charges
         self.digest = b""
         self.size = 0
         self.deadline = inf
@@ -65,7 +73,8 @@ class Question:
         self.answered = row.answered
         self.policy = self.judged = row.policy
         self.data_class, self.egress, self.target = row.data_class, row.egress, row.target
-        self.charged_on = -1
+        self.charges = ()
+        self.former, self.line, self.parked, self.sent_at = None, "", False, -inf
         self.digest, self.size = row.digest, row.size
         self.deadline, self.expires, self.early = inf, row.expires, None
         self.at, self.attempts, self.jitter, self.reseals = row.not_before, row.attempts, row.jitter, 0
@@ -108,7 +117,7 @@ class Questions:
 
     def __init__(self) -> None:
         self._rows: dict[int, Question] = {}
-        self._ready: list[tuple[bool, int]] = []  # heap: callers who wait first, then oldest first
+        self._ready: dict[str, list[tuple[bool, int]]] = {}  # heaps by line: callers who wait first, then oldest first
         self._heap: list[tuple[float, int]] = []  # heap of alarms; stale entries are skipped
         self._tick = inf
         self._wake = inf
@@ -149,7 +158,8 @@ class Questions:
         question.queued = True
         question.at = inf
         waits = not question.answered and question.deadline < inf
-        heappush(self._ready, (not waits, question.seq))
+        question.parked = False
+        heappush(self._ready.setdefault(question.line, []), (not waits, question.seq))
 
     def hold(self, question: Question, until: float) -> None:
         """SEALED, not before `until`."""
@@ -157,10 +167,11 @@ class Questions:
         question.at = until
         self.arm(question)
 
-    def next_ready(self) -> Question | None:
-        while self._ready:
-            question = self._rows.get(heappop(self._ready)[1])
-            if question is not None and question.queued:
+    def next_ready(self, line: str = "") -> Question | None:
+        ready = self._ready.get(line, [])
+        while ready:
+            question = self._rows.get(heappop(ready)[1])
+            if question is not None and question.queued and question.line == line:
                 question.queued = False
                 return question
         return None
@@ -170,9 +181,13 @@ class Questions:
         for seq in seqs:
             self._rows[seq].asked = True
 
-    @property
-    def any_ready(self) -> bool:
-        return bool(self._ready)
+    def waits_on(self, line: str) -> bool:
+        """Whether something was sent on this line and no word came back."""
+        return self.sent > 0 and any(each.state is State.SENT and each.line == line for each in self)
+
+    def unreceipted(self, line: str) -> list[Question]:
+        """On this line: sent and not receipted, or held back because it was down."""
+        return [each for each in self if each.line == line and (each.state is State.SENT or each.parked)]
 
     # Alarms
 

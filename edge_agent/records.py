@@ -36,12 +36,13 @@ class Outcome(StrEnum):
 class Sample(msgspec.Struct, frozen=True, gc=False):
     """`x`: one sample in the model's shape and dtype. `data_class` is what the policy's egress rules speak of.
 
-    `trace`: W3C traceparent, or "". Both are ASCII of at most 128 characters.
+    `trace`: W3C traceparent, or "". Both are ASCII of at most 128 characters. `subject`: whom it is about, or "".
     """
 
     x: npt.NDArray[Any]
     data_class: str
     trace: str = ""
+    subject: str = ""
 
 
 class Timings(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +73,7 @@ class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     timings: Timings = Timings()
     at_ms: int = 0
     event: int = 0
+    subject: bytes = b""  # keyed hash of whom it is about, for erasing alone: no interface shows it
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):

@@ -46,6 +46,7 @@ def renew(identity: Identity) -> Identity:
         broker_port=body.broker.port,
         hub_time_ms=max(identity.hub_time_ms, body.hub_time_ms),
         hub_url=body.hub_url or identity.hub_url,
+        hubs=body.hubs or identity.hubs,
         certificate_ms=letter.certificate_ms,
     )
     made.renewed(body.certificate.encode(), key_pem(key), "".join(body.authorities).encode())

@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from edge_agent.api.app import ApiServer, build_app
 from edge_agent.clock import HubClock
 from edge_agent.config import AgentConfig
 from edge_agent.errand_job import Job
+from edge_agent.further import Hubs, open_hubs
 from edge_agent.identity import Identity
 from edge_agent.identity import load as load_identity
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
+from edge_agent.layers import Layers, Standing, read_files
 from edge_agent.link import dial
+from edge_agent.links import Further
 from edge_agent.loop import Agent
 from edge_agent.renew import Renewer
 from edge_agent.settings import name_of
@@ -33,13 +37,11 @@ from models.manifest import BundleError
 from models.onnx import OnnxRunner
 from models.runner import Runner
 from models.trust import path_fits
-from policies.document import PolicyError, parse
-from policies.policy import Policy, may_replace
+from policies.policy import PolicyError
 from wire.daemon import Log, fault, name, notify, watchdog_every_s
 from wire.doors import tls_context, token_of
 from wire.exits import Exit, Stop
-
-MAX_POLICY_BYTES = 256 * 1024
+from wire.transport import LinkLost, Transport
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -50,38 +52,40 @@ class Parts(msgspec.Struct, frozen=True):
 
     identity: Identity
     runner: Runner | None
-    policy: Policy | None
+    standing: Standing
     names: Names | None = None
     installed: Installed = Installed()
+    hubs: Hubs = Hubs({}, {})
 
 
 def prepare(config: AgentConfig) -> Parts:
     """Stop(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used."""
     identity = load_identity(Path(config.state))
     identity.tls()
+    hubs = open_hubs(config.hub, identity)
     names = _names(config, identity)
     found = look(Path(config.state) / FOLDER, names) if names else Installed()
-    policy = found.policy if name_of(config.policy) else load_policy(config.policy)
+    standing = _standing(config.layers(), found)
     tls_context(config.door())
     token_of(config.door())
     if name_of(config.bundle):
-        return Parts(identity, found.runner, policy, names, found)
+        return Parts(identity, found.runner, standing, names, found, hubs)
     try:
-        return Parts(identity, OnnxRunner(open_bundle(config.bundle), config.threads), policy, names, found)
+        return Parts(identity, OnnxRunner(open_bundle(config.bundle), config.threads), standing, names, found, hubs)
     except BundleError as error:
         raise Stop(Exit.MODEL, str(error)) from None
 
 
 def _names(config: AgentConfig, identity: Identity) -> Names | None:
     """What to take from the update repository; None for a device that was enrolled without one."""
-    family, policy = name_of(config.bundle), name_of(config.policy)
+    family, policies = name_of(config.bundle), config.layers().published
     if not identity.tuf_url:
-        if family or policy:
+        if family or policies:
             raise Stop(Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it anew for tuf:")
         return None
     regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
-    names = Names(family, policy, tuple(filter(_is_plain, regions)), version(), config.threads)
-    if not all(map(_is_plain, filter(None, (family, policy)))):
+    names = Names(family, policies, tuple(filter(_is_plain, regions)), version(), config.threads)
+    if not all(map(_is_plain, filter(None, (family, *policies)))):
         raise Stop(Exit.CONFIG, "after tuf: comes a name of small letters, digits, '_' and '-'")
     return names
 
@@ -90,17 +94,17 @@ def _is_plain(word: str) -> bool:
     return path_fits(keys_path(word))
 
 
-def load_policy(path: str) -> Policy | None:
-    """None for "": then nothing may leave. Stop(POLICY) if the file cannot be used."""
-    if not path:
-        return None
+def _standing(layers: Layers, found: Installed) -> Standing:
+    """Without any layer no policy: nothing may leave. Stop(POLICY) for layers that cannot be used, or not together."""
     try:
-        with Path(path).open("rb") as file:
-            return parse(file.read(MAX_POLICY_BYTES + 1).decode()).compile()
-    except OSError as error:
-        raise Stop(Exit.POLICY, f"{path}: {error.strerror}") from None
-    except (PolicyError, UnicodeDecodeError) as error:
-        raise Stop(Exit.POLICY, f"{path}: {error}") from None
+        return Standing(read_files(layers), found.policies if layers.published else ())
+    except PolicyError as error:
+        raise Stop(Exit.POLICY, f"policy: {error}") from None
+
+
+async def _no_link() -> Transport:
+    """What an airgapped device connects with."""
+    raise LinkLost("airgap = true: there is no link")
 
 
 class Process:
@@ -111,15 +115,25 @@ class Process:
         self._parts = parts
         self._log = log
         self._lines = lines
-        self._policy = parts.policy
+        self._standing = parts.standing
         self._ended = asyncio.Event()
-        settings, identity = config.settings(), parts.identity
+        identity = parts.identity
+        settings = msgspec.structs.replace(config.settings(), prices=parts.hubs.prices)
         clock = HubClock(identity.hub_time_ms)
         self._renewer = Renewer(identity, clock, log)
-        connect = dial(self._renewer, settings.connect_timeout_s)
-        self._agent = Agent(settings, identity, parts.runner, parts.policy, connect, clock=clock)
+        hubs = {} if config.airgap else parts.hubs.further
+        self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
+        further = {
+            line: Further(each.identity, dial(each, settings.connect_timeout_s))
+            for line, each in self._renewers.items()
+        }
+        connect = _no_link if config.airgap else dial(self._renewer, settings.connect_timeout_s)
+        self._agent = Agent(
+            settings, identity, parts.runner, parts.standing.policy, connect, clock=clock, further=further
+        )
         self._agent.add_side(self._renewer)
-        self._updates = self._updating() if parts.names and config.updates.enabled else None
+        fetches = config.updates.enabled and not config.airgap
+        self._updates = self._updating() if parts.names and fetches else None
         if self._updates:
             self._agent.add_side(self._updates)
         self._state = Path(config.state)
@@ -159,7 +173,11 @@ class Process:
 
     def _sides(self) -> dict[str, Any]:
         """Named tasks beside the agent's own."""
-        sides: dict[str, Any] = {"renewal": self._renewer.run(self._agent.reconnect)}
+        sides: dict[str, Any] = {}
+        if not self._config.airgap:
+            sides["renewal"] = self._renewer.run(self._agent.reconnect)
+        for line, renewer in self._renewers.items():
+            sides[f"renewal-{line}"] = renewer.run(partial(self._renewed, line, renewer))
         if self._updates:
             sides["updates"] = self._updates.run(self._agent, self._config.updates.every_s)
         folder = self._config.folder
@@ -172,6 +190,10 @@ class Process:
         if every_s is not None:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
+
+    async def _renewed(self, line: str, renewer: Renewer) -> None:
+        self._agent.use_further(line, renewer.identity.hubs)
+        await self._agent.reconnect(line)
 
     async def _answer_lines(self) -> None:
         def write(line: bytes) -> None:
@@ -212,24 +234,25 @@ class Process:
             where = (str(folder), identity.tuf_url, identity.tuf_root, identity.hub_time_ms, identity.hub_url)
             return Job(*where, identity.trusted, names.documents, names.family, names.agent)
 
-        return Updates(folder, names, job, self._parts.installed, self._log)
+        return Updates(folder, names, job, self._parts.installed, self._log, self._standing)
 
     def _reload_policy(self) -> None:
         """A document that is unsound, older, or another text under the same version changes nothing."""
-        if name_of(self._config.policy):
+        layers = self._config.layers()
+        if layers.published:
             self._agent.refresh()
+        if not layers.files:
             return
         try:
-            candidate = load_policy(self._config.policy)
-        except Stop as stop:
-            self._log.error("policy_refused", error=fault(stop))
+            taken = self._standing.take_files(read_files(layers))
+        except (Stop, PolicyError) as error:
+            self._log.error("policy_refused", error=fault(error))
             return
-        if candidate is None or (self._policy and not may_replace(self._policy, candidate)):
+        if taken is None:
             self._log.error("policy_refused", error=name("not_newer"))
             return
-        self._policy = candidate
-        self._agent.use_policy(candidate)
-        self._log.info("policy_taken", policy=name(candidate.hash))
+        self._agent.use_policy(taken)
+        self._log.info("policy_taken", policy=name(taken.hash))
 
 
 async def _feed_watchdog(every_s: float) -> None:

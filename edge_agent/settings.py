@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.commands import OutboxLimits
+from edge_agent.surroundings import Attributes
 
 __all__ = ["AgentSettings", "OutboxLimits", "name_of"]
 TUF = "tuf:"  # before the name of a family or a policy of the update repository
@@ -20,6 +21,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     state_dir: Path
     outbox: OutboxLimits = OutboxLimits()
+    attributes: Attributes = Attributes()
     answers_max_rows: int = 200_000  # oldest go first, counted
     outcomes_max_rows: int = 1_000_000
     ledger_max_rows: int = 1_000_000  # oldest go first; the newest row is always kept: it numbers the next question
@@ -34,4 +36,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float = 1.0
     reopen_s: float = 10.0  # how often an unusable database is tried again
     upkeep_s: float = 60.0  # pruning, time floor
+    heads_every_s: float = 900.0  # how often a hub is told how far the egress ledger has come
     recent_records: int = 1024
+    prices: dict[str, int] = {}  # of one question, by hub; 0 for a hub that is not named
+    look_s: float = 5.0  # how often battery, link cost and local time are looked at

@@ -46,6 +46,7 @@ def connect(path: Path) -> Opened:
         for pragma in _PRAGMAS:
             db.execute(pragma)
         migrate(db, str(path))
+        ledger.adopt(db)
         gap = _note_start(db, wal_was_there=wal_was_there)
         undo.pop_all()
     return Opened(db, damaged, gap)

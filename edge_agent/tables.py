@@ -37,6 +37,47 @@ SCHEMA = (
     create table spend(day integer primary key, bytes integer not null);
     create table feedback(id text primary key, truth integer not null, at_ms integer not null) without rowid;
     """,
+    # version 2: the ledger is a chain, its heads are signed; `ledger.adopt` brings the old rows over
+    """
+    alter table ledger rename to ledger_1;
+    drop index ledger_seq;
+    drop index ledger_id;
+    create table forms(
+        form blob primary key, fields text not null, transforms text not null, rule text not null,
+        policy text not null, hub text not null, region text not null, accounts text not null) without rowid;
+    create table entries(
+        entry integer primary key, at_ms integer not null, seq integer not null, kind integer not null,
+        size integer not null, charge integer not null, releases integer not null, form blob not null,
+        digest blob not null, id text not null, hash blob not null);
+    create index entries_seq on entries(seq) where seq>0;
+    create index entries_id on entries(id) where id<>'';
+    create view ledger as select
+        entry, at_ms, seq, (select value from meta where key='epoch') as epoch, id,
+        case kind when 1 then 'question' when 2 then 'resealed' when 3 then 'again' when 4 then 'withheld'
+        when 5 then 'hello' when 6 then 'ask' when 7 then 'report' else 'state' end as kind,
+        fields, transforms, rule, policy, hub, region, accounts, size, charge, releases, digest
+        from entries join forms using(form);
+    create table heads(
+        entry integer primary key, at_ms integer not null, hash blob not null, signature blob not null);
+    create table witnessed(
+        entry integer not null, hub text not null, key blob not null, checkpoint text not null,
+        leaf_index integer not null, received_ms integer not null, epochs integer not null, inclusion blob not null,
+        primary key(entry, hub)) without rowid;
+    create table hub_logs(
+        hub text primary key, key blob not null, checkpoint text not null,
+        forked text not null default '') without rowid;
+    create table unsent(seq integer primary key);
+    create table traffic(hour integer primary key, bytes integer not null);
+    """,
+    # version 3: accounts of bytes, cost and privacy in place of bytes a day; subjects, as keyed hashes
+    """
+    create table accounts(
+        key text not null, period integer not null, amount integer not null, primary key(key, period)) without rowid;
+    insert into accounts select 'bytes', day, bytes from spend;
+    drop table spend;
+    alter table answers add column subject blob not null default x'';
+    alter table outbox add column subject blob not null default x'';
+    """,
 )
 
 

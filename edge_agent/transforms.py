@@ -1,4 +1,4 @@
-"""Does to a sample's fields what egress chose (clip, quantise), and packs them for the link.
+"""Does to a sample's fields what egress chose, and packs them for the link.
 
 Law: exactly the planned fields come out, each in its specification's type, shape and range; else nothing does.
 """
@@ -9,27 +9,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge_agent import noise
 from models.codec import NUMPY_DTYPES, FeatureCodec
 from models.runner import Inference
+from models.steps import StepError, Tools, changed
 from policies.egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan
 from policies.policy import TransformKind, TransformSpec
+from policies.redaction import redacted
 from wire.messages import Tensor
 
+TEXT = "text"  # the category of a field that holds text: UTF-8 bytes, zeros after its end
 Values = npt.NDArray[Any]
+_REDACT = TransformSpec(TransformKind.REDACT)
 
 
 class TransformError(ValueError):
     """A field cannot be made what the policy says it must be: nothing leaves."""
 
 
-def apply(egress: Egress, inference: Inference, codec: FeatureCodec) -> dict[str, Tensor]:
+def tools_of(key: bytes) -> Tools:
+    """A device's: noise from the secure source, and its own `key` for keyed hashes."""
+    return Tools(noise.draw, key, redacted)
+
+
+def apply(egress: Egress, inference: Inference, codec: FeatureCodec, tools: Tools) -> dict[str, Tensor]:
     """The tensors that leave, by field name. The model's features pass through its codec; the rest travels plain."""
     tensors: dict[str, Tensor] = {}
     derived = _derived(inference)
     for plan in egress.fields:
         name = plan.spec.name
         source = inference.features if name in inference.features else derived
-        values = _transformed(plan, source)
+        values = _transformed(plan, source, tools)
         tensors[name] = codec.encode(name, values) if source is inference.features else _plain(plan, values)
     return tensors
 
@@ -42,7 +52,7 @@ def _derived(inference: Inference) -> dict[str, Values]:
     return confidence | {LOCAL_ANSWER: np.array([prediction.label], np.int32)}
 
 
-def _transformed(plan: FieldPlan, source: Mapping[str, Values]) -> Values:
+def _transformed(plan: FieldPlan, source: Mapping[str, Values], tools: Tools) -> Values:
     spec = plan.spec
     values = source.get(spec.name)
     if values is None:
@@ -50,20 +60,14 @@ def _transformed(plan: FieldPlan, source: Mapping[str, Values]) -> Values:
     dtype = NUMPY_DTYPES[spec.dtype]
     if values.shape != spec.shape or values.dtype != dtype:
         raise TransformError(f"field {spec.name!r} is {values.dtype} {list(values.shape)}, not as the schema says")
-    for step in plan.transforms:
-        values = _step(values, step).astype(dtype)
+    steps = (*plan.transforms, _REDACT) if spec.category == TEXT else plan.transforms
+    try:
+        values = changed(values[None], steps, spec, tools)[0] if steps else values
+    except (StepError, KeyError) as error:
+        raise TransformError(f"field {spec.name!r}: {error}") from None
     if values.size and not (spec.low <= values.min() and values.max() <= spec.high):  # false for NaN too
         raise TransformError(f"field {spec.name!r} is outside {spec.low:g}..{spec.high:g}")
     return values
-
-
-def _step(values: Values, step: TransformSpec) -> Values:
-    if step.kind is TransformKind.CLIP:
-        return np.clip(values, step.low, step.high)
-    if step.kind is TransformKind.QUANTISE and step.step > 0:
-        rounded: Values = np.rint(values / step.step) * step.step
-        return rounded
-    raise TransformError(f"transform {step.kind!r} is not one this device can do")
 
 
 def _plain(plan: FieldPlan, values: Values) -> Tensor:

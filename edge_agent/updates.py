@@ -18,10 +18,11 @@ import msgspec
 from edge_agent.errand_job import Job, Report
 from edge_agent.identity import HubKeys
 from edge_agent.installed import Installed, Names, keep, look
+from edge_agent.layers import Documents, Standing
 from models.runner import Runner
 from models.trust import Failure, Refusal
 from policies.admission import Bucket, take
-from policies.policy import Policy, may_replace
+from policies.policy import Policy, PolicyError
 from wire.daemon import Log, fault, name
 from wire.exits import Stop
 
@@ -54,13 +55,15 @@ class Taker(Protocol):
 class Updates:
     """A task of the running agent. `job` makes the errand's orders as they are now; `start` is what serves already."""
 
-    def __init__(self, folder: Path, names: Names, job: Callable[[], Job], start: Installed, log: Log) -> None:
+    def __init__(  # noqa: PLR0917 - what it lives by, and who it works for
+        self, folder: Path, names: Names, job: Callable[[], Job], start: Installed, log: Log, standing: Standing
+    ) -> None:
         self._folder = folder
         self._names = names
         self._job = job
         self._log = log
         self._now = start
-        self._policy = start.policy
+        self._standing = standing
         self._report = Report()
         self._refreshed_ms = 0
         self._polls = 0
@@ -127,7 +130,7 @@ class Updates:
             return
         before, self._now = self._now, found
         self._tell(agent, found.refusals)
-        self._take_policy(agent, found.policy)
+        self._take_policies(agent, found.policies)
         if found.hubs and found.hubs != before.hubs:
             agent.use_hubs(found.hubs)
             self._log.info("hub_keys_taken", hubs=len(found.hubs))
@@ -146,12 +149,16 @@ class Updates:
         except sqlite3.Error as error:
             self._log.error("floor_not_kept", error=fault(error))
 
-    def _take_policy(self, agent: Taker, policy: Policy | None) -> None:
-        if policy is None or policy == self._policy or (self._policy and not may_replace(self._policy, policy)):
+    def _take_policies(self, agent: Taker, documents: Documents | None) -> None:
+        try:
+            policy = self._standing.take_published(documents) if self._names.policies else None
+        except PolicyError as error:  # layers that do not go together: what is in force stays
+            self._log.error("policy_refused", error=fault(error))
+            agent.count("updates_failure_policy")
             return
-        self._policy = policy
-        agent.use_policy(policy)
-        self._log.info("policy_taken", policy=name(policy.hash), version=policy.version)
+        if policy is not None:
+            agent.use_policy(policy)
+            self._log.info("policy_taken", policy=name(policy.hash), version=policy.version)
 
     def _tell(self, agent: Taker, refusals: tuple[Refusal, ...]) -> None:
         for refusal in refusals:

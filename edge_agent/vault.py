@@ -3,7 +3,9 @@
 Law: the row's (epoch, seq) is bound in, so a payload opens in its own row and nowhere else.
 """
 
+import hmac
 import os
+from hashlib import sha256
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -35,6 +37,11 @@ class Vault:
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+        self._key = key
+
+    def derived(self, purpose: bytes) -> bytes:
+        """32 bytes for another use: of this key, and unlike those of any other purpose."""
+        return hmac.digest(self._key, b"skerry " + purpose, sha256)
 
     def close(self, epoch: int, seq: int, kept: Kept) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)

@@ -44,6 +44,9 @@ _ENDED = {
 }
 
 
+_KINDS = {"resealed": "sealed again: ", "again": "sent once more: ", "withheld": "did not leave after all: "}
+
+
 class Line(NamedTuple):
     """A word of what the sentence is about, and the sentence."""
 
@@ -88,7 +91,7 @@ def _left(facts: dict[str, Any]) -> list[Line]:
         return [Line("left", "nothing left this device")]
     told = []
     for entry in facts["ledger"]:
-        again = "sealed again " if entry["kind"] == "resealed" else ""
+        again = _KINDS.get(entry["kind"], "")
         fields = "; ".join(_field(name, level, entry) for name, level in entry["fields"].items())
         text = f"{again}{entry['size']} bytes, sealed, for {entry['hub']} in region {entry['region']}: {fields}"
         told.append(Line("left", f"{text}; committed {_when(entry['at_ms'])}"))

@@ -22,18 +22,24 @@ class Transform(Protocol):
     def high(self) -> float: ...
     @property
     def step(self) -> float: ...
+    @property
+    def values(self) -> Sequence[float]: ...
+    @property
+    def words(self) -> Sequence[str]: ...
 
 
 class Step(NamedTuple):
-    """One transform by value, for measurements without a policy.
+    """One transform by value, for measurements without a policy. What its numbers mean: `models/steps.py`.
 
-    `noise`: Gaussian, standard deviation `step` codes; `top_k`: only the `step` largest of several scores are kept.
+    `noise`: standard deviation `step` codes, grid `high` (0 = 1 code); `top_k`: the `step` largest are kept.
     """
 
     kind: str
     low: float = 0.0
     high: float = 0.0
     step: float = 0.0
+    values: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 class Range(Protocol):
@@ -93,7 +99,8 @@ def effective(transforms: Iterable[Transform], low: float, high: float) -> tuple
         whole = whole and kind in {"clip", "quantise"} and _whole(each)
         low, high = min(max(low, each.low), each.high), max(min(high, each.high), each.low)
         known = known and is_clip and whole and 0 <= low <= high <= _TOP
-        left.append(Step(kind, float(each.low), float(each.high), float(each.step)))
+        numbers = (float(each.low), float(each.high), float(each.step))
+        left.append(Step(kind, *numbers, tuple(map(float, each.values)), tuple(each.words)))
     return tuple(left)
 
 
@@ -103,4 +110,6 @@ def _whole(step: Transform) -> bool:
 
 def _words(step: Step) -> str:
     """Floats by `hex`: exact, and one spelling for one value (0.0 is added to turn -0.0 into 0.0)."""
-    return " ".join((step.kind, *((value + 0.0).hex() for value in step[1:])))
+    numbers = (step.low, step.high, step.step, *step.values)
+    words = ("|", *step.words) if step.words else ()
+    return " ".join((step.kind, *((value + 0.0).hex() for value in numbers), *words))

@@ -3,7 +3,7 @@
 Law: a graph that takes or gives anything but what the manifest says is a `BundleError`, before it ever runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,8 +11,10 @@ import torch
 from models.bundle import Bundle
 from models.codec import NUMPY_DTYPES
 from models.graph import TAIL, WHOLE, decode_all
+from models.graph_form import HubForm
 from models.graph_run import Served, Slot
 from models.manifest import BundleError, Manifest
+from models.shard_shapes import blank
 
 
 class HubGraphs(NamedTuple):
@@ -34,6 +36,18 @@ def open_hub(bundle: Bundle) -> HubGraphs:
     except BundleError as error:
         raise BundleError(f"{manifest.model}: {error}") from None
     return HubGraphs(found[TAIL], found[WHOLE])
+
+
+def check_blank(form: HubForm, manifest: Manifest, batches: Sequence[int]) -> None:
+    """The same checks, before any weight is read: it fits the manifest, and every batch has its limits."""
+    try:
+        found = {name: blank(written, form.weights) for name, written in form.graphs.items()}
+        for graph in found.values():
+            for batch in batches:
+                graph.rehearse(batch)
+        _check_all(found, manifest)
+    except BundleError as error:
+        raise BundleError(f"{manifest.model}: {error}") from None
 
 
 def _check_all(found: Mapping[str, Served], manifest: Manifest) -> None:

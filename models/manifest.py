@@ -68,11 +68,20 @@ class Precision(StrEnum):
     INT8_WEIGHTS = "int8-weights"
 
 
-class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights they name."""
+class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights they name.
+
+    `whole` != "": both are ONNX, `graph` is the tail's file and `whole` that of the whole model; there are no weights
+    beside them.
+    """
 
     graph: str = HUB_GRAPH_FILE
     weights: tuple[str, ...] = (HUB_FILE,)
+    whole: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.graph, *((self.whole,) if self.whole else self.weights))
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,10 +92,19 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_shape: tuple[int, ...]
 
 
-class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the tail may be cut into a pipeline, in order; none if it is one piece."""
+class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the tail may be cut into a pipeline, in order; none if it is one piece.
+
+    `tensor` ranks that share a stage, `pipeline` stages, `replicas` of it all: 0 = the hub chooses. `style`:
+    "collectives", or "dtensor" with `shard`, the axis that weights whose names match a pattern are divided along.
+    """
 
     stages: tuple[Stage, ...] = ()
+    tensor: int = 0
+    pipeline: int = 0
+    replicas: int = 0
+    style: str = "collectives"
+    shard: dict[str, int] = {}
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,8 +226,9 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("calibration", calibration_fits(m.calibration)),
         ("guarantee", m.guarantee is None or guarantee_fits(m.guarantee)),
         ("leakage", len(m.leakage) <= MAX_ROWS and all(map(leakage_fits, m.leakage))),
-        ("hub", 0 < len(m.hub.weights) == len({*m.hub.weights, m.hub.graph}) - 1),
+        ("hub", bool(m.hub.whole) is not bool(m.hub.weights) and len(m.hub.files) == len(set(m.hub.files))),
         ("parallel", len(m.parallel.stages) <= MAX_ROWS and all(map(_stage_fits, m.parallel.stages))),
+        ("parallel: tensor, pipeline, replicas, style or shard", _plan_fits(m.parallel)),
         ("target", m.target.precision in set(Precision) and all(map(_PROVIDER.fullmatch, m.target.providers))),
         ("files", all(_file_fits(name, digest) for name, digest in m.files.items())),
         ("files: edge, hub, codec or golden", _needed(m) <= m.files.keys()),
@@ -217,7 +236,7 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
 
 
 def _needed(m: Manifest) -> set[str]:
-    return {EDGE_FILE, m.golden, m.hub.graph, *m.hub.weights, *((m.codec_file,) if m.codec_file else ())}
+    return {EDGE_FILE, m.golden, *m.hub.files, *((m.codec_file,) if m.codec_file else ())}
 
 
 def _labels_fit(m: Manifest) -> bool:
@@ -235,6 +254,13 @@ def _range_fits(low: float, high: float) -> bool:
 
 def _stage_fits(stage: Stage) -> bool:
     return bool(_NAME.fullmatch(stage.name)) and stage.weight_bytes >= 0 and _shape_fits(stage.output_shape)
+
+
+def _plan_fits(plan: ParallelPlan) -> bool:
+    counts = (plan.tensor, plan.pipeline, plan.replicas)
+    styles = plan.style == "dtensor" or (plan.style == "collectives" and not plan.shard)
+    axes = len(plan.shard) <= MAX_ROWS and all(0 <= axis < 8 for axis in plan.shard.values())
+    return all(0 <= count <= MAX_ROWS for count in counts) and styles and axes
 
 
 def _file_fits(name: str, digest: str) -> bool:

@@ -4,7 +4,8 @@ from math import prod
 
 import msgspec
 
-from policies.policy import HARD_CEILING, FieldRule, Policy, TransformSpec
+from policies import noised
+from policies.policy import HARD_CEILING, PRIVATE_FROM, FieldRule, Terms, TransformSpec
 from policies.reasons import FAULTS, Denied, Why
 from wire.messages import DType, FieldSpec, Level
 
@@ -47,42 +48,51 @@ class FieldPlan(msgspec.Struct, frozen=True):
 
 
 class Egress(msgspec.Struct, frozen=True):
-    """What may leave. `rule` names it for the ledger; `fixed_size`: every sample must have one size on the link."""
+    """What may leave. `rule` names it for the ledger; `fixed_size`: every sample must have one size on the link.
+
+    `releases`: noised fields, each charged to the privacy accounts; 0 where no noise is asked for.
+    """
 
     fields: tuple[FieldPlan, ...]
     rule: str
     level: Level
     fixed_size: bool
+    releases: int = 0
 
 
-def decide(policy: Policy, schema: tuple[FieldSpec, ...], data_class: str) -> Egress | Denied:
+def decide(terms: Terms, schema: tuple[FieldSpec, ...], data_class: str) -> Egress | Denied:
     """The fields of `schema` that a sample of `data_class` may send."""
     try:
-        if policy.data_classes.get(data_class) is not True:
+        if terms.data_classes.get(data_class) is not True:
             return Denied(Why.DENIED_DATA_CLASS, f"data class {data_class[:64]!r} may not leave")
-        return plan(policy, schema)
+        return plan(terms, schema)
     except FAULTS as error:
         return Denied(Why.DENIED_POLICY_ERROR, f"egress: {type(error).__name__}")
 
 
-def plan(policy: Policy, schema: tuple[FieldSpec, ...]) -> Egress | Denied:
-    """As `decide` for a data class that may leave. Raises one of FAULTS on a damaged policy or schema."""
+def plan(terms: Terms, schema: tuple[FieldSpec, ...]) -> Egress | Denied:
+    """As `decide` for a data class that may leave. Raises one of FAULTS on damaged terms or a damaged schema."""
+    if len({spec.name for spec in schema}) != len(schema):
+        return Denied(Why.DENIED_POLICY_ERROR, "the model's schema names a field twice")
     plans: list[FieldPlan] = []
-    level = Level.P0
     for spec in schema:
-        rule = policy.fields.get(spec.name)
-        if rule is None and spec.name in OPTIONAL:
-            continue
-        denied = _denied(spec, rule, policy.ceiling)
-        if denied or rule is None:
-            return denied or Denied(Why.DENIED_UNLISTED_FIELD)
-        plans.append(FieldPlan(spec, rule.transforms))
-        level = max(level, spec.level)
+        found = _plan(terms, spec)
+        if isinstance(found, FieldPlan):
+            plans.append(found)
+        elif spec.name not in OPTIONAL or found.why is not Why.DENIED_UNLISTED_FIELD:
+            return found
     if not plans:
         return Denied(Why.DENIED_UNLISTED_FIELD, "no field of the model is listed in egress.field")
-    if len({each.spec.name for each in plans}) != len(plans):
-        return Denied(Why.DENIED_POLICY_ERROR, "the model's schema names a field twice")
-    return Egress(tuple(plans), f"{policy.name}@{policy.version}", level, level >= Level.P2)
+    level = max(each.spec.level for each in plans)
+    if level >= PRIVATE_FROM and not (terms.retention and terms.retention.purpose):
+        return Denied(Why.DENIED_PURPOSE, f"no purpose is stated, and {level.name} needs one: retention.purpose")
+    return Egress(tuple(plans), terms.rule, level, level >= PRIVATE_FROM, len(plans) if terms.dp else 0)
+
+
+def level_of(schema: tuple[FieldSpec, ...]) -> Level:
+    """The highest label among a model's features, for `Context.level`; without a feature, or a label, the highest."""
+    levels = [spec.level for spec in schema if spec.name not in OPTIONAL]
+    return max(levels) if levels and all(type(level) is Level for level in levels) else Level.P4
 
 
 def raw_bytes(spec: FieldSpec) -> int:
@@ -90,9 +100,22 @@ def raw_bytes(spec: FieldSpec) -> int:
     return prod(spec.shape) * _ITEM_BYTES[spec.dtype]
 
 
+def _plan(terms: Terms, spec: FieldSpec) -> FieldPlan | Denied:
+    rule = terms.fields.get(spec.name)
+    denied = _denied(spec, rule, terms.ceiling)
+    if denied or rule is None:
+        return denied or _unlisted(spec, "is not listed in egress.field")
+    if terms.dp is None:
+        return FieldPlan(spec, rule.transforms)
+    noise = None if spec.name == LOCAL_ANSWER else noised.steps(terms.dp, spec.dtype)
+    if noise is None:
+        return _unlisted(spec, "cannot be noised, and the policy lets only noised fields leave")
+    return FieldPlan(spec, rule.transforms + noise)
+
+
 def _denied(spec: FieldSpec, rule: FieldRule | None, ceiling: Level) -> Denied | None:
     if rule is None:
-        return Denied(Why.DENIED_UNLISTED_FIELD, f"field {spec.name!r} is not listed in egress.field")
+        return _unlisted(spec, "is not listed in egress.field")
     if type(spec.level) is not Level:
         return Denied(Why.DENIED_LABEL, f"field {spec.name!r} has no label, which counts as P4")
     if type(spec.dtype) is not DType or any(type(side) is not int or side <= 0 for side in spec.shape):
@@ -100,6 +123,12 @@ def _denied(spec: FieldSpec, rule: FieldRule | None, ceiling: Level) -> Denied |
     if type(rule.level) is not Level or type(ceiling) is not Level or type(rule.transforms) is not tuple:
         raise TypeError
     allowed = min(rule.level, ceiling, HARD_CEILING)
-    if not spec.level <= allowed:
-        return Denied(Why.DENIED_LABEL, f"field {spec.name!r} is {spec.level.name}, at most P{int(allowed)} may leave")
-    return None
+    if spec.level <= allowed:
+        return None
+    if spec.name in OPTIONAL:  # it stays as if it were not listed, else a rule that drops it would let the rest leave
+        return _unlisted(spec, f"is {spec.level.name}, at most P{int(allowed)} may leave")
+    return Denied(Why.DENIED_LABEL, f"field {spec.name!r} is {spec.level.name}, at most P{int(allowed)} may leave")
+
+
+def _unlisted(spec: FieldSpec, words: str) -> Denied:
+    return Denied(Why.DENIED_UNLISTED_FIELD, f"field {spec.name!r} {words}")

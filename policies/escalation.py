@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from policies.policy import ASKING, Mode, Policy
+from policies.policy import ASKING, Mode, Terms
 from policies.reasons import FAULTS, Why
 
 
@@ -34,6 +34,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 _INVALID = Decision(Action.KEEP, Why.INVALID_CONFIDENCE)
 _ERROR = Decision(Action.KEEP, Why.DENIED_POLICY_ERROR)
+_NOT_DRAWN = Decision(Action.KEEP, Why.NOT_DRAWN)
 _CONFIDENT = Decision(Action.KEEP, Why.CONFIDENT)
 _QUIET = Decision(Action.KEEP, Why.HUB_QUIET)
 _AUDIT = Decision(Action.AUDIT, Why.AUDIT, audit=True)
@@ -42,31 +43,37 @@ _NOT_ASKING = {
     Mode.DISABLED: Decision(Action.KEEP, Why.DISABLED),
 }
 _ASK = {
-    (why, audit): Decision(Action.ASK, why, audit) for why in (Why.UNSURE, Why.HUB_FIRST) for audit in (False, True)
+    (why, audit): Decision(Action.ASK, why, audit)
+    for why in (Why.UNSURE, Why.HUB_FIRST, Why.AUDIT)
+    for audit in (False, True)
 }
 _QUEUE = {audit: Decision(Action.QUEUE, Why.LINK_DOWN, audit) for audit in (False, True)}
 
 
-def decide(confidence: float, link: Link, policy: Policy, audit_dice: float, now: float) -> Decision:
+def decide(confidence: float, link: Link, terms: Terms, audit_dice: float, now: float) -> Decision:
     """What to do with a prediction of this `confidence` (0..1). `audit_dice` is drawn evenly from [0, 1)."""
     try:
-        return _decide(confidence, link, policy, audit_dice, now)
+        return _decide(confidence, link, terms, audit_dice, now)
     except FAULTS:
         return _ERROR
 
 
-def _decide(confidence: float, link: Link, policy: Policy, audit_dice: float, now: float) -> Decision:
+def _decide(  # noqa: PLR0911 - a reason a line
+    confidence: float, link: Link, terms: Terms, audit_dice: float, now: float
+) -> Decision:
     if not 0.0 <= confidence <= 1.0:  # false for NaN too
         return _INVALID
-    mode = policy.mode
+    mode = terms.mode
     if mode not in ASKING:
         return _NOT_ASKING[mode]
-    if not (0.0 <= policy.threshold <= 1.0 and 0.0 <= policy.audit_share <= 1.0):
+    if not (0.0 <= terms.threshold <= 1.0 and 0.0 <= terms.audit_share <= 1.0):
         return _ERROR
-    audit = audit_dice < policy.audit_share
+    audit = audit_dice < terms.audit_share
+    if terms.dp is not None and terms.dp.random_ask is not None:
+        return _ask(Why.AUDIT, link, now, audit=audit) if audit_dice < terms.dp.random_ask else _NOT_DRAWN
     if mode is Mode.HUB_FIRST:
         return _ask(Why.HUB_FIRST, link, now, audit=audit)
-    if confidence < policy.threshold:
+    if confidence < terms.threshold:
         return _ask(Why.UNSURE, link, now, audit=audit)
     return _AUDIT if audit and now >= link.quiet_until else _CONFIDENT
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 import msgspec
 
 from policies import budget, egress, leakage, locality
-from policies.budget import Spend
+from policies.budget import Charge, Cost, Spend
 from policies.egress import Egress, FieldPlan
 from policies.leakage import Cleared
 from policies.locality import HubSite
-from policies.policy import ASKING, Mode, Policy
+from policies.policy import ASKING, Mode, Terms
 from policies.reasons import FAULTS, Denied, Why
+from policies.terms import NO_POLICY
 from wire.messages import Escalation, FieldSpec, Tensor
 
-_NO_POLICY = Denied(Why.DENIED_POLICY_ERROR, "there is no policy: nothing may leave")
 _NOT_ASKING = {
     Mode.LOCAL_ONLY: Denied(Why.LOCAL_ONLY, "escalation.mode is local_only"),
     Mode.DISABLED: Denied(Why.DISABLED, "escalation.mode is disabled"),
@@ -21,27 +21,32 @@ _NOT_ASKING = {
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """It may leave: to these hubs (first is preferred), these fields, and `spend` is the day's total with it."""
+    """It may leave: to these hubs (first is preferred), these fields, at these charges; `spend` is the total with them.
+
+    `terms`: the key of those it was judged by.
+    """
 
     policy: str
     targets: tuple[HubSite, ...]
     egress: Egress
     spend: Spend
+    charges: tuple[Charge, ...] = ()
+    terms: str = ""
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):
     """What a transmission would cost. `spend`: charged so far; `day`: days since 1970, UTC.
 
-    `size_bytes`: the whole frame on the link, 0 for a row that was charged before.
+    Of `cost` the hub's price and the noised fields are filled in: the dearest hub that is allowed, what egress noises.
     """
 
     spend: Spend
-    size_bytes: int
+    cost: Cost
     day: int
 
 
 def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
-    policy: Policy | None,
+    terms: Terms | Denied | None,
     schema: tuple[FieldSpec, ...],
     hubs: tuple[HubSite, ...],
     data_class: str,
@@ -50,35 +55,40 @@ def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
 ) -> Permit | Denied:
     """A permit only if hub, fields, leakage (`leakage.clear`) and budget all allow it. Any failure is a denial."""
     try:
-        denied = in_force(policy, price.day)
-        if denied or policy is None:
-            return denied or _NO_POLICY
-        allowed = locality.decide(policy, hubs)
+        if terms is None or isinstance(terms, Denied):
+            return terms or NO_POLICY
+        denied = in_force(terms, price.day)
+        if denied:
+            return denied
+        allowed = locality.decide(terms, hubs)
         if isinstance(allowed, Denied):
             return allowed
-        out = egress.decide(policy, schema, data_class)
+        out = egress.decide(terms, schema, data_class)
         if isinstance(out, Denied):
             return out
-        leaks = leakage.decide(policy, cleared)
+        leaks = leakage.decide(terms, cleared)
         if leaks:
             return leaks
-        total = budget.charge(policy, price.spend, price.size_bytes, price.day)
-        if isinstance(total, Denied):
-            return total
-        return Permit(policy.hash, allowed.targets, out, total)
+        dearest = max(hub.price for hub in allowed.targets)
+        cost = msgspec.structs.replace(price.cost, price=dearest, releases=out.releases)
+        charged = budget.charge(terms, price.spend, cost, price.day)
+        if isinstance(charged, Denied):
+            return charged
+        return Permit(terms.hash, allowed.targets, out, charged.spend, charged.charges, terms.key)
     except FAULTS as error:
         return Denied(Why.DENIED_POLICY_ERROR, f"judge: {type(error).__name__}")
 
 
-def in_force(policy: Policy | None, day: int) -> Denied | None:
-    """None if the policy is there, not expired on `day`, and of a mode that asks at all."""
-    if policy is None:
-        return _NO_POLICY
-    if policy.mode not in ASKING:
-        return _NOT_ASKING[policy.mode]
-    last = policy.expires_day
-    if last is not None and not (type(last) is int and day <= last):
-        return Denied(Why.DENIED_POLICY_EXPIRED, f"the policy expired on {policy.expires}")
+def in_force(terms: Terms | None, day: int) -> Denied | None:
+    """None if the terms are there, not expired on `day`, of a mode that asks at all, and no rule denies everything."""
+    if terms is None:
+        return NO_POLICY
+    if terms.mode not in ASKING:
+        return _NOT_ASKING[terms.mode]
+    if not (type(terms.expires_day) is int and day <= terms.expires_day):
+        return Denied(Why.DENIED_POLICY_EXPIRED, f"the policy expired on {terms.expires}")
+    if terms.denied_by != "":
+        return Denied(Why.DENIED_RULE, f"rule {terms.denied_by!r} lets nothing leave")
     return None
 
 
@@ -92,31 +102,32 @@ def _key(plan: FieldPlan) -> tuple[FieldSpec, bytes]:
 
 
 def recheck(  # noqa: PLR0917
-    policies: Mapping[str, Policy],
+    terms: Terms | Denied | None,
     schema: tuple[FieldSpec, ...],
     question: Escalation,
     site: HubSite,
     day: int,
     cleared: Cleared,
 ) -> Denied | None:
-    """Hub side, before anything is stored: None if the policy that the question names lets these fields come here."""
+    """Hub side, before anything is stored: None if the terms that the question names let these fields come here."""
     try:
-        policy = policies.get(question.policy)
-        denied = in_force(policy, day)
-        if denied or policy is None:
-            return denied or _NO_POLICY
+        if terms is None or isinstance(terms, Denied):
+            return terms or NO_POLICY
+        denied = in_force(terms, day)
+        if denied:
+            return denied
         if question.region != site.region:
             return Denied(Why.DENIED_REGION, f"meant for region {question.region[:64]!r}, this is {site.region!r}")
-        allowed = locality.decide(policy, (site,))
+        allowed = locality.decide(terms, (site,))
         if isinstance(allowed, Denied):
             return allowed
-        return _fields_denied(policy, schema, question.fields) or leakage.decide(policy, cleared)
+        return _fields_denied(terms, schema, question.fields) or leakage.decide(terms, cleared)
     except FAULTS as error:
         return Denied(Why.DENIED_POLICY_ERROR, f"recheck: {type(error).__name__}")
 
 
-def _fields_denied(policy: Policy, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
-    out = egress.plan(policy, schema)
+def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
+    out = egress.plan(terms, schema)
     if isinstance(out, Denied):
         return out
     specs = {each.spec.name: each.spec for each in out.fields}

@@ -1,7 +1,7 @@
 """Was it measured what the codes that would leave give away, and is that little enough? Unmeasured is denied.
 
 Law: a measurement counts for exactly one chain of cut, codec and transforms, so a policy that changes a transform needs
-its own. Decided once per policy and model, not per question: `clear` hashes, `judge` only compares.
+its own. Decided once per set of terms and model, not per question: `clear` hashes, `judge` only compares.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,9 @@ import msgspec
 
 from policies import egress
 from policies.egress import OPTIONAL, FieldPlan
-from policies.policy import Policy, Privacy
+from policies.policy import PRIVATE_FROM, Privacy, Terms
 from policies.reasons import FAULTS, Denied, Why
-from wire.messages import FieldSpec, Level
-
-HARMLESS = Level.P1  # features up to this label need no measurement
+from wire.messages import FieldSpec
 
 
 class Kind(StrEnum):
@@ -52,25 +50,25 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Cleared(msgspec.Struct, frozen=True):
-    """The finding for one policy (by hash) and one model; `denied` None = the codes may leave."""
+    """The finding for one policy's terms (by their key) and one model; `denied` None = the codes may leave."""
 
-    policy: str
+    key: str
     denied: Denied | None
 
 
-def clear(policy: Policy | None, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Cleared:
-    """For all questions of a model under a policy. `evidence` None = nothing was measured. Any failure denies."""
-    if policy is None:
+def clear(terms: Terms | None, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Cleared:
+    """For all questions of a model under these terms. `evidence` None = nothing was measured. Any failure denies."""
+    if terms is None:
         return NOT_CLEARED
     try:
-        return Cleared(policy.hash, _denied(policy, schema, evidence))
+        return Cleared(terms.key, _denied(terms, schema, evidence))
     except FAULTS as error:
         return Cleared("", Denied(Why.DENIED_POLICY_ERROR, f"leakage: {type(error).__name__}"))
 
 
-def decide(policy: Policy, cleared: Cleared) -> Denied | None:
-    """Per question. A finding for another policy is none."""
-    if cleared.policy != policy.hash:
+def decide(terms: Terms, cleared: Cleared) -> Denied | None:
+    """Per question. A finding for other terms is none."""
+    if cleared.key != terms.key:
         return cleared.denied or _NOT_CLEARED_FOR_IT
     return cleared.denied
 
@@ -104,19 +102,44 @@ def _beyond(rows: list[Row], limit: float | None, key: str) -> Denied | None:
     return None
 
 
-def _denied(policy: Policy, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Denied | None:
-    out = egress.plan(policy, schema)
+def _denied(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Denied | None:
+    out = egress.plan(terms, schema)
     if isinstance(out, Denied):
         return out
     plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL)
-    if all(each.spec.level <= HARMLESS for each in plans):
+    if all(each.spec.level < PRIVATE_FROM for each in plans):
         return None
     if evidence is None:
         return _UNMEASURED
+    if type(terms.privacy) is not tuple:
+        raise TypeError
     chain = evidence.name(plans)
-    return within(policy.privacy, tuple(row for row in evidence.rows if row.chain == chain))
+    rows = tuple(row for row in evidence.rows if row.chain == chain)
+    found = (within(limits, rows) for limits in terms.privacy or (Privacy(),))
+    return next((denied for denied in found if denied), None)
 
 
 _UNMEASURED = Denied(Why.DENIED_UNMEASURED, "the bundle says nothing of what its codes give away")
-_NOT_CLEARED_FOR_IT = Denied(Why.DENIED_UNMEASURED, "what the codes give away was not judged under this policy")
+_NOT_CLEARED_FOR_IT = Denied(Why.DENIED_UNMEASURED, "what the codes give away was not judged under these terms")
 NOT_CLEARED = Cleared("", _NOT_CLEARED_FOR_IT)
+
+
+class Clearance:
+    """The findings for one model under every set of terms that was met, each worked out once."""
+
+    __slots__ = ("_evidence", "_found", "_schema")
+
+    def __init__(self, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> None:
+        self._schema, self._evidence = schema, evidence
+        self._found: dict[str, Cleared] = {}
+
+    def of(self, terms: Terms) -> Cleared:
+        found = self._found.get(terms.key)
+        if found is None:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            found = self._found[terms.key] = clear(terms, self._schema, self._evidence)
+        return found
+
+
+_MOST = 1024

@@ -2,13 +2,16 @@
 
 import msgspec
 
-from policies.policy import Policy
+from policies.policy import Terms
 from policies.reasons import FAULTS, Denied, Why
 
 
 class HubSite(msgspec.Struct, frozen=True, gc=False):
+    """`price`: of one question, in millionths of whatever the owner counts in."""
+
     name: str
     region: str
+    price: int = 0
 
 
 class Allowed(msgspec.Struct, frozen=True):
@@ -17,15 +20,15 @@ class Allowed(msgspec.Struct, frozen=True):
     targets: tuple[HubSite, ...]
 
 
-def decide(policy: Policy, hubs: tuple[HubSite, ...]) -> Allowed | Denied:
-    """The `hubs` known to this device that the policy allows."""
+def decide(terms: Terms, hubs: tuple[HubSite, ...]) -> Allowed | Denied:
+    """The `hubs` known to this device that the terms allow."""
     try:
-        if type(policy.hubs) is not tuple or type(policy.regions) is not tuple:  # `in` also finds parts of a string
+        if type(terms.hubs) is not tuple or type(terms.regions) is not tuple:  # `in` also finds parts of a string
             raise TypeError
-        listed = [hub for hub in hubs if hub.name in policy.hubs]
-        targets = [hub for hub in listed if hub.region in policy.regions]
+        listed = [hub for hub in hubs if hub.name in terms.hubs]
+        targets = [hub for hub in listed if hub.region in terms.regions]
         if targets:
-            return Allowed(tuple(sorted(targets, key=lambda hub: policy.hubs.index(hub.name))))
+            return Allowed(tuple(sorted(targets, key=lambda hub: terms.hubs.index(hub.name))))
         if listed:
             return Denied(Why.DENIED_REGION, f"region {listed[0].region!r} is not listed in locality.regions")
         return Denied(Why.DENIED_HUB, "no known hub is listed in locality.hubs")

@@ -11,6 +11,7 @@ class Why(StrEnum):
     CONFIDENT = "confident"  # at or above the threshold
     UNSURE = "unsure"  # below it: the hub is asked
     AUDIT = "audit"  # confident, but drawn by lot to be checked
+    NOT_DRAWN = "not_drawn"  # the rule asks by lot alone, and this one was not drawn
     HUB_FIRST = "hub_first"  # the mode asks whatever the confidence
     LOCAL_ONLY = "local_only"  # the mode never asks
     DISABLED = "disabled"  # the mode answers nothing
@@ -26,6 +27,7 @@ class Why(StrEnum):
     REFUSED = "refused"  # the hub said no, finally
     EXPIRED = "expired"  # too old to be asked
     RETIRED = "retired"  # the device was retired before the hub had answered
+    ERASED = "erased"  # whom it was about was forgotten before the hub had answered
 
     DENIED_UNLISTED_FIELD = "denied_unlisted_field"
     DENIED_LABEL = "denied_label"
@@ -34,8 +36,11 @@ class Why(StrEnum):
     DENIED_HUB = "denied_hub"
     DENIED_UNMEASURED = "denied_unmeasured"  # the bundle says not what these codes, so changed, give away
     DENIED_LEAKAGE = "denied_leakage"  # it says so, and it is more than the policy lets
+    DENIED_RULE = "denied_rule"  # a rule of the policy lets nothing leave in this case
+    DENIED_PURPOSE = "denied_purpose"  # no purpose is stated for what is private
     DENIED_BUDGET = "denied_budget"
     DENIED_TOO_BIG = "denied_too_big"
+    DENIED_NOTICE = "denied_notice"  # the hub ordered that nothing leaves, until a policy clears it
     DENIED_POLICY_EXPIRED = "denied_policy_expired"
     DENIED_POLICY_CHANGED = "denied_policy_changed"
     DENIED_POLICY_ERROR = "denied_policy_error"  # no policy, a damaged one, or a rule that failed: deny

@@ -9,6 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,13 @@ from rich.console import Console
 
 from models.bundle import Bundle
 from models.forge.demo import cached_demo_bundle
+from policies.document import parse
 from simulations.demo import screen
 from simulations.demo.figures import figures
+from simulations.demo.measured import measured
 from simulations.demo.play import AGENTS, POLICY, Play
+from simulations.demo.scenes import SCENES, Cast, Scene, low_battery, written
+from simulations.demo.tour import Tour
 from simulations.stage import Stage
 from wire.exits import Exit, Stop
 
@@ -38,17 +43,27 @@ def demo(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as JSON.")
     ] = None,
     *,
+    template: Annotated[
+        str, typer.Option("--template", metavar="NAME", help=f"Under a shipped policy: {', '.join(SCENES)}.")
+    ] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
 ) -> None:
-    """Train and bundle a model (cached), start hub, broker and five agents, act out the five acts, sum up."""
+    """Train and bundle a model (cached), start hub, broker and five agents, act out the five acts, sum up.
+
+    With a template: three devices under that policy, then what left, what stayed and by which rule.
+    """
     began = time.monotonic()
     console = Console()
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise Stop(Exit.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
+    if template and template not in SCENES:
+        raise Stop(Exit.USAGE, f"{template[:40]!r} is no template of the demo; there are {', '.join(SCENES)}")
     bundle = _bundle(console)
     with _folder() as folder:
         try:
-            result = asyncio.run(_with_signals(_play(console, bundle, folder, began, keep=keep)))
+            stay = _Stay(console, folder, began, keep=keep)
+            play = _tour(stay, bundle, SCENES[template]) if template else _play(stay, bundle)
+            result = asyncio.run(_with_signals(play))
         except KeyboardInterrupt:
             console.print("stopped; nothing is left behind")
             raise typer.Exit(_CANCELLED) from None
@@ -97,33 +112,77 @@ async def _with_signals(play: Any) -> Any:
         raise KeyboardInterrupt from None
 
 
-async def _play(console: Console, bundle: Bundle, folder: Path, began: float, *, keep: bool) -> dict[str, Any]:
-    async with Stage(folder) as stage:
-        await _set_up(console, stage, bundle)
-        play = Play(console, stage, bundle, began)
+@dataclass(frozen=True)
+class _Stay:
+    """What a run of any kind needs. `began`: monotonic seconds; `keep`: leave all running until Ctrl-C."""
+
+    console: Console
+    folder: Path
+    began: float
+    keep: bool
+
+    async def out(self, stage: Stage) -> None:
+        if self.keep:
+            _addresses(self.console, stage)
+            await asyncio.Event().wait()
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Who is set up: one policy for all, a table of the hub's configuration, those of each agent's."""
+
+    policy: Path
+    hub: dict[str, Any]
+    agents: dict[str, dict[str, dict[str, Any]]]
+
+
+async def _play(stay: _Stay, bundle: Bundle) -> dict[str, Any]:
+    async with Stage(stay.folder) as stage:
+        await _set_up(stay.console, stage, bundle, _Setting(POLICY, {}, dict.fromkeys(AGENTS, _QUICK_LINK)))
+        play = Play(stay.console, stage, bundle, stay.began)
         await play.run()
         result = figures(play, stage)
-        screen.summary(console, result)
-        if keep:
-            _addresses(console, stage)
-            await asyncio.Event().wait()
+        screen.summary(stay.console, result)
+        await stay.out(stage)
         return result
 
 
-async def _set_up(console: Console, stage: Stage, bundle: Bundle) -> None:
+async def _tour(stay: _Stay, bundle: Bundle, scene: Scene) -> dict[str, Any]:
+    """Under a template: its hub, its devices, and the bundle measured for what it lets leave."""
+    document = written(scene, stay.folder)
+    policy = parse(document.read_text(encoding="utf-8")).compile()
+    with screen.progress(stay.console) as bar:
+        task = bar.add_task("attacking what would leave", total=1.0)
+        bundle = measured(bundle, policy, scene, lambda _, share: bar.update(task, completed=share))
+        bar.update(task, description="what leaves is measured", completed=1.0)
+    agents = {cast.name: {**_QUICK_LINK, "device": _device(cast, stay.folder)} for cast in scene.cast}
+    async with Stage(stay.folder) as stage:
+        setting = _Setting(document, {"hub": {"name": scene.hub, "region": scene.region}}, agents)
+        await _set_up(stay.console, stage, bundle, setting)
+        result = await Tour(stay.console, stage, bundle, scene, policy, stay.began, stay.keep).run()
+        await stay.out(stage)
+        return result
+
+
+def _device(cast: Cast, folder: Path) -> dict[str, Any]:
+    return {**cast.device, "power_supply": low_battery(folder)} if cast.low_battery else dict(cast.device)
+
+
+async def _set_up(console: Console, stage: Stage, bundle: Bundle, setting: _Setting) -> None:
+    name = setting.policy.stem if setting.policy != POLICY else "demo"
     with screen.progress(console) as bar:
-        task = bar.add_task("hub and broker", total=1 + 2 * len(AGENTS))
-        hub = await stage.start_hub(bundle.path, policies=[POLICY])
+        task = bar.add_task("hub and broker", total=1 + 2 * len(setting.agents))
+        hub = await stage.start_hub(bundle.path, setting.hub, policies=[setting.policy])
         bar.advance(task)
-        for name in AGENTS:
-            bar.update(task, description=f"enrol {name}")
-            await stage.add_agent(name, f"tuf:{bundle.manifest.name}", "tuf:demo", _QUICK_LINK)
+        for agent, tables in setting.agents.items():
+            bar.update(task, description=f"enrol {agent}")
+            await stage.add_agent(agent, f"tuf:{bundle.manifest.name}", f"tuf:{name}", tables)
             bar.advance(task)
         bar.update(task, description="agents")
         for starting in asyncio.as_completed([stage.start_agent(agent) for agent in stage.agents]):
             await starting
             bar.advance(task)
-        bar.update(task, description=f"{len(AGENTS)} agents, hub {hub.url}")
+        bar.update(task, description=f"{len(setting.agents)} agents, hub {hub.url}")
     models = {(await stage.status(agent))["updates"]["model"] for agent in stage.agents}
     console.print(f"  model {', '.join(sorted(models))}, policy and hub keys received by TUF, verified")
 

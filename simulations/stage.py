@@ -28,6 +28,7 @@ from cloud_hub.publish import found_demo
 from cloud_hub.repository import Repository
 from cloud_hub.state import StateDir
 from edge_agent.enrol import enrol
+from policies.document import parse
 from wire.exits import Exit, Stop
 
 START_TIMEOUT_S = 45.0
@@ -164,8 +165,8 @@ class Stage:
     ) -> HubHandle:
         """A hub that serves `bundle` or several, with a broker of its own; both on ports that were free a moment ago.
 
-        With `policies` it serves questions under these alone, and has an update repository with these, the bundles and
-        its own keys. `also`: bundles that it serves and has not published.
+        With `policies` it serves questions under these alone, by name as it has published them: its update repository
+        has these, the bundles and its own keys. `also`: bundles that it serves and has not published.
         """
         bundles = [bundle] if isinstance(bundle, Path) else [*bundle]
         folder = self.folder / "hub"
@@ -178,7 +179,7 @@ class Stage:
         values = {
             "state": str(folder / "state"),
             "models": [*map(str, bundles), *map(str, also)],
-            "policies": [str(path) for path in policies],
+            "policies": [f"tuf:{parse(path.read_text(encoding='utf-8')).name}" for path in policies],
         }
         config.write_text(toml(values, tables))
         child = Child("cloud_hub", config, folder / "hub.log")

@@ -55,7 +55,7 @@ class DeviceDisk:
     def __init__(self, device: str, epoch: int, tell: Callable[[Event], None]) -> None:
         self.device = device
         self.epoch = epoch
-        self.spend = Spend(0, 0)
+        self.spend = Spend()
         self.next_seq = 1
         self.rows: dict[int, _Kept] = {}
         self._tell = tell

@@ -6,8 +6,9 @@ from random import Random
 import msgspec
 
 from edge_agent.commands import OutboxLimits, Setup
+from policies.document import parse
 from policies.locality import HubSite
-from policies.policy import FieldRule, Mode, Policy
+from policies.policy import Mode, Policy
 from simulations.air import Air
 from simulations.check import Judge
 from simulations.kernel import Kernel
@@ -49,19 +50,22 @@ class World:
 
 def policy(mode: Mode, version: int = 1, *, leaves: bool = True) -> Policy:
     """A policy that lets the features of class `open` leave, unless `leaves` is False; never those of another class."""
-    return Policy(
-        hash=f"{version:032x}",
-        name="sim",
-        version=version,
-        mode=mode,
-        threshold=0.8,
-        audit_share=0.01,
-        budget_s=2.0,
-        max_open=1000,
-        ceiling=Level.P2,
-        fields={FEATURES.name: FieldRule(FEATURES.name, Level.P2, ())},
-        data_classes={"open": leaves, "private": False},
-        hubs=(SITE.name,),
-        regions=(SITE.region,),
-        bytes_per_day=10**9,
-    )
+    text = _POLICY.format(version=version, mode=mode, leaves=str(leaves).lower(), site=SITE, field=FEATURES.name)
+    return parse(text).compile()
+
+
+_POLICY = """
+schema = 2
+name = "sim"
+version = {version}
+issued = 2020-01-01
+expires = 2099-12-31
+escalation = {{ mode = "{mode}", threshold = 0.8, audit_share = 0.01, budget_s = 2.0 }}
+locality = {{ hubs = ["{site.name}"], regions = ["{site.region}"] }}
+budget = {{ bytes_per_day = 1_000_000_000 }}
+retention = {{ purpose = "simulation" }}
+[egress]
+ceiling = "P2"
+field = [{{ name = "{field}", level = "P2" }}]
+data_class = {{ open = {leaves}, private = false }}
+"""

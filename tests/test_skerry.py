@@ -1,20 +1,16 @@
 """The command line as a person meets it: each test is a process, for what counts is its output and its exit code."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.policies.given import TEXT, with_
 from wire.exits import Exit
 
 ROOT = Path(__file__).parent.parent
-UNSURE = '{"confidence": 0.4, "data_class": "open"}'
 
 
 def skerry(*args: str) -> subprocess.CompletedProcess[str]:
@@ -26,13 +22,6 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "dumb"}
     command = [sys.executable, "-c", code, *args]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.fixture
-def document(tmp_path):
-    path = tmp_path / "policy.toml"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
 
 
 def refused(done: subprocess.CompletedProcess[str], code: Exit) -> str:
@@ -147,72 +136,3 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors
-
-
-def test_policy_check_says_what_a_document_lets_happen(document):
-    done = skerry("policy", "check", str(document))
-    assert done.returncode == 0
-    assert "sound" in done.stdout
-    assert "features up to P2" in done.stdout
-    assert "\x1b" not in done.stdout, "no colour where nobody looks"
-
-
-def test_policy_check_as_json_gives_the_document_back(document):
-    told = json.loads(skerry("policy", "check", str(document), "--json").stdout)
-    assert told["sound"] is True
-    assert told["policy"]["egress"]["ceiling"] == "P2"
-    assert len(told["hash"]) == 32
-
-
-def test_policy_check_names_the_key_and_ends_with_11(document):
-    document.write_text(with_(TEXT, ("threshold", "treshold")), encoding="utf-8")
-    line = refused(skerry("policy", "check", str(document)), Exit.POLICY)
-    assert "escalation: unknown key 'treshold'; did you mean 'threshold'?" in line
-    done = skerry("policy", "check", str(document), "--json")
-    assert done.returncode == Exit.POLICY
-    assert json.loads(done.stdout)["sound"] is False
-
-
-def test_policy_check_of_an_expired_document_ends_with_11(document):
-    document.write_text(with_(TEXT, ("version = 1", "version = 1\nexpires = 2020-01-01")), encoding="utf-8")
-    assert "expired on 2020-01-01" in refused(skerry("policy", "check", str(document)), Exit.POLICY)
-    assert "denied_policy_expired" in skerry("policy", "explain", str(document), UNSURE).stdout
-
-
-def test_policy_that_expires_today_is_still_sound(document):
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    document.write_text(with_(TEXT, ("version = 1", f"version = 1\nexpires = {today}")), encoding="utf-8")
-    assert skerry("policy", "check", str(document)).returncode == 0
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (1024 * 1024 + 1)], ids=["not text", "too long"])
-def test_policy_file_that_is_no_text_is_refused(document, content):
-    document.write_bytes(content)
-    refused(skerry("policy", "check", str(document)), Exit.POLICY)
-
-
-def test_policy_file_that_is_not_there_is_refused(tmp_path):
-    assert "No such file" in refused(skerry("policy", "check", str(tmp_path / "none")), Exit.POLICY)
-    refused(skerry("policy", "check", str(tmp_path)), Exit.POLICY)
-
-
-def test_policy_explain_takes_a_sample_from_the_command_line_or_a_file(document, tmp_path):
-    as_json, as_toml = tmp_path / "sample.json", tmp_path / "sample.toml"
-    as_json.write_text(UNSURE, encoding="utf-8")
-    as_toml.write_text('confidence = 0.4\ndata_class = "open"\n', encoding="utf-8")
-    told = [skerry("policy", "explain", str(document), str(each)).stdout for each in (UNSURE, as_json, as_toml)]
-    assert "The hub is asked" in told[0]
-    assert told[0] == told[1] == told[2]
-
-
-def test_policy_explain_as_json(document):
-    told = json.loads(skerry("policy", "explain", str(document), UNSURE, "--json").stdout)
-    assert told["leaves"] is True
-    assert told["steps"][1]["why"] == "unsure"
-
-
-@pytest.mark.parametrize(
-    "sample", ['{"confidence": 0.4', '{"confidense": 1}', "/no/such/file", '{"a":' * 5000], ids=len
-)
-def test_policy_explain_with_a_wrong_sample_ends_with_13(document, sample):
-    refused(skerry("policy", "explain", str(document), sample), Exit.SAMPLE)

@@ -197,11 +197,23 @@ def bearer(token: str, open_routes: frozenset[str]) -> Middleware:
 
 
 def has_token(request: web.Request, expected_sha256: bytes) -> bool:
-    """Compared by digest and in constant time: neither length nor prefix shows in the time taken."""
+    """Whether the one bearer token of the request is the expected one."""
+    token = given_token(request)
+    return token is not None and is_token(token, expected_sha256)
+
+
+def given_token(request: web.Request) -> str | None:
+    """What stands in the one `Authorization: Bearer`; "" for any other or doubled header, None where there is none."""
     values = request.headers.getall("Authorization", [])
+    if not values:
+        return None
     scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
-    digest = sha256(given.strip().encode(errors="surrogateescape")).digest()
-    return hmac.compare_digest(digest, expected_sha256) and scheme.lower() == "bearer"
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_token(token: str, expected_sha256: bytes) -> bool:
+    """Compared by digest and in constant time: neither length nor prefix shows in the time taken."""
+    return hmac.compare_digest(sha256(token.encode(errors="surrogateescape")).digest(), expected_sha256)
 
 
 async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY_TIMEOUT_S) -> bytes:

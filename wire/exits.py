@@ -21,6 +21,9 @@ class Exit(IntEnum):
     PORT = 33  # address in use
     CHECK_FAILED = 40  # a check ran and its answer is no
     NOT_FOUND = 41  # no such answer, device or model
+    UNPROVEN = 42  # a property of a policy does not hold: a counter-example was shown
+    PROBE = 43  # a policy decides a case otherwise than its probe expects
+    WIDER = 44  # the second policy allows something that the first does not
 
 
 class Stop(Exception):  # noqa: N818 - it ends a command; it is not a defect

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     SCHEMA = "schema"
     CONFLICT = "conflict"
     ENGINE = "engine"
+    POLICY_OLD = "policy_old"  # below the hub's floor, or not cleared of a deny-all notice: fetch the newer policy
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -118,6 +119,12 @@ class Escalation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     budget_s: float  # time left when it was sealed, not a wall-clock deadline: the two clocks differ
     audit: bool  # asked at random, not because the device was unsure
     trace: str  # W3C traceparent, or ""
+    rule: str = ""  # the rules of the policy that applied, joined by "+"
+    data_class: str = ""
+    subject: bytes = b""  # keyed hash of whom it is about, or nothing; only the device can make it again
+    keep_days: int = 7  # how long the hub may keep anything of it; it never keeps more than it does by itself
+    priority: int = 0
+    layers: tuple[str, ...] = ()  # hashes of the policy's layers, platform first, where there is more than one
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="v"):
@@ -183,5 +190,59 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     spread_s: float = 0.0
 
 
-UpNote = Ask | Hello
-DownNote = Receipt | Refusal | Statuses | Welcome
+class DenyAll(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="n"):
+    """On `down/desired`: nothing may leave any more, until a policy whose `clears_notice` is at least `counter`.
+
+    A counter only ever grows: hub time in seconds, or one more than the last. `epoch` is 0: it speaks to any.
+    """
+
+    epoch: int
+    counter: int
+    why: str
+
+
+Totals = tuple[tuple[str, int, int], ...]  # (account, its period, spent in it): running totals, never going back
+
+
+class Heads(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="l"):
+    """On `up/report`: how far the device's egress ledger has come, signed, and what it has spent so far.
+
+    `signature`: the device's over `wire.chain.head_text`. `known`: size of the hub's log at its last `Checkpoint`.
+    """
+
+    epoch: int
+    entries: int
+    at_ms: int
+    head: bytes
+    signature: bytes
+    known: int = 0
+    spend: Totals = ()
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="c"):
+    """Answer to `Heads`: they stand at `index` in the hub's log, whose signed checkpoint is `text`.
+
+    `inclusion` proves that, `consistency` that the log has only grown since the size the device knew (RFC 9162).
+    `received_ms` and `epochs` (of this device, in the whole log) are part of the leaf.
+    """
+
+    epoch: int
+    entries: int
+    text: str
+    index: int
+    received_ms: int
+    epochs: int
+    inclusion: tuple[bytes, ...]
+    consistency: tuple[bytes, ...]
+
+
+class Mirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="m"):
+    """Answer to `Heads`: the most that this device ever said it has spent, in whatever epoch, as far as it is kept."""
+
+    epoch: int
+    spend: Totals
+    complete: bool = True
+
+
+UpNote = Ask | Hello | Heads
+DownNote = Receipt | Refusal | Statuses | Welcome | DenyAll | Checkpoint | Mirror

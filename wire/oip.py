@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from wire.messages import DType
+from wire.oip_keys import named_twice
 from wire.oip_tensors import (
     BYTES,
     DTYPES,
@@ -141,6 +142,8 @@ def parse_infer(body: bytes, header_length: str | None = None) -> InferRequest:
     """A request body; `header_length` is the `HEADER_LENGTH` header, if it came. OipError(400) names what is wrong."""
     head, tail = _split(body, header_length)
     request = _decode_request(head)
+    if named_twice(head):
+        raise OipError(400, "the request names a key twice")
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise OipError(400, f"more than {MAX_TENSORS} tensors")
     inputs = _inputs(request.inputs, tail)
@@ -201,9 +204,9 @@ def encode_request(inputs: Mapping[str, Array], parameters: Mapping[str, Paramet
     return Encoded(b"".join((head, *chunks)), BINARY, len(head))
 
 
-def server_metadata(name: str, version: str) -> dict[str, Any]:
-    """What `GET /v2` answers."""
-    return {"name": name, "version": version, "extensions": ["binary_tensor_data"]}
+def server_metadata(name: str, version: str, extensions: Sequence[str] = ()) -> dict[str, Any]:
+    """What `GET /v2` answers. `extensions`: of the server, beside the one that is always there."""
+    return {"name": name, "version": version, "extensions": ["binary_tensor_data", *extensions]}
 
 
 def model_metadata(card: ModelCard) -> dict[str, Any]:

@@ -30,11 +30,18 @@ class Incoming(NamedTuple):
 
 
 class LinkLost(Exception):  # noqa: N818 - reads as the event it is
-    """The connection is gone; the owner reconnects with jitter."""
+    """The connection is gone; the owner reconnects with jitter. `sent_bytes`: of one that never came about."""
+
+    sent_bytes = 0
 
 
 class Transport(Protocol):
     """One connection. A new object is made for each reconnect."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """What its socket has sent, all layers above TCP, once each; also after its end. 0 where nobody counts."""
+        ...
 
     async def subscribe(self, filters: tuple[str, ...]) -> None: ...
 
@@ -99,6 +106,7 @@ class MemoryTransport:
         self._max_bytes = max_bytes
         self._inbox: asyncio.Queue[Incoming | None] = asyncio.Queue()
         self._lost = False
+        self.sent_bytes = 0
         broker.admit(self)
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
@@ -112,6 +120,7 @@ class MemoryTransport:
             raise LocalError(f"{len(payload)} bytes, the broker takes {self._max_bytes}")
         if self._lost or not self._broker.up:
             raise LinkLost("broker down")
+        self.sent_bytes += len(payload)
         future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
         future.set_result(self._broker.publish(Incoming(topic, payload)))
         return future

@@ -1,4 +1,4 @@
-"""The doors for people who run the fleet: invites, devices, status. Every route needs the admin token, always.
+"""The doors for people who run the fleet: invites, devices, status. Never open, not even on this machine.
 
 Rule: a route changes one thing and answers with what it is now; nothing here shows a key or a token, but for the one
 invite that was just asked for.
@@ -11,15 +11,18 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from aiohttp import web
 
+from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
+from cloud_hub.api.callers import caller_of, only_own
 from cloud_hub.api.parts import Parts
+from cloud_hub.api.routes import Door, Route
 from cloud_hub.authorities import RotationError
 from cloud_hub.enrol import invite_text
 from cloud_hub.pki import shows, utc_now
 from cloud_hub.registry import Device, Invite, Registry, RegistryError, Welcome
 from cloud_hub.rotation import Rotation
 from cloud_hub.standing import DeviceState
-from wire.doors import Door
+from wire.doors import Door as Opening
 from wire.oip import OipError, short
 
 MAX_INVITE_S = 30 * 86_400.0
@@ -34,6 +37,8 @@ class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_s: Annotated[float, msgspec.Meta(ge=MIN_INVITE_S, le=MAX_INVITE_S)] = 3600.0
     hardware: tuple[str, ...] = ()
     replace: bool = False
+    device_class: str = ""
+    region: str = ""
 
 
 class StateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,23 +63,31 @@ class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Admin:
     """`url` is what invites carry; the process sets it once the API is open."""
 
-    def __init__(self, parts: Parts, door: Door) -> None:
+    def __init__(self, parts: Parts, door: Opening) -> None:
         self._parts = parts
         self._registry = parts.registry
         self._now_ms = parts.now_ms
         self._door = door
         self.url = ""
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
+        key, whole, read, operate = Door.KEY, Door.WHOLE, Scope.READ, Scope.OPERATE
+        device, turn_ca = "/v1/admin/devices/{device}", "Replace the CA, or finish replacing it"
         return [
-            web.get("/v1/admin/status", self.status),
-            web.post("/v1/admin/invites", self.invite),
-            web.get("/v1/admin/devices", self.devices),
-            web.get("/v1/admin/devices/{device}", self.device),
-            web.post("/v1/admin/devices/{device}/state", self.set_state),
-            web.get("/v1/admin/ca", self.ca),
-            web.post("/v1/admin/ca", self.turn_ca),
-        ]
+            Route("GET", "/v1/admin/status", self.status, "How the hub is", whole, read),
+            Route(
+                "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, operate,
+                takes=InviteRequest, status=201, tag="devices",
+            ),
+            Route("GET", "/v1/admin/devices", self.devices, "The devices", key, read, tag="devices"),
+            Route("GET", device, self.device, "One device", key, read, tag="devices"),
+            Route(
+                "POST", device + "/state", self.set_state, "Suspend, revoke, retire a device, or let it in again",
+                key, operate, takes=StateRequest, tag="devices",
+            ),
+            Route("GET", "/v1/admin/ca", self.ca, "The hub's CA", whole, read),
+            Route("POST", "/v1/admin/ca", self.turn_ca, turn_ca, whole, Scope.ADMIN, takes=CaRequest),
+        ]  # fmt: skip
 
     async def status(self, _request: web.Request) -> web.Response:
         """The hub's own, and `alarms`: what a person has to look at."""
@@ -83,18 +96,22 @@ class Admin:
             "open_invites": self._registry.open_invites(self._now_ms()),
             "enrolments": dict(parts.issuer.counts),
             "renewals": dict(parts.renewals.counts),
-            "alarms": {"clone_suspect": self._registry.suspects()},
+            "alarms": {
+                "clone_suspect": self._registry.suspects(),
+                "ledger_flaw": sorted(parts.ledger.flawed) if parts.ledger else [],
+            },
         }
         return answer({**parts.hub.status(), **more})
 
     async def invite(self, request: web.Request) -> web.Response:
         asked = await read_json(request, InviteRequest)
+        only_own(request, _tenant(asked.device))
         if not self.url:
             raise OipError(503, "the hub is still starting, ask again")
         ca = self._parts.rotation.ca_sha256
         if self._door.tls and not shows(Path(self._door.tls_cert), ca):
             raise OipError(409, "devices would refuse this hub: the chain in api.tls_cert lacks the hub's own CA")
-        welcome = Welcome(asked.device, asked.hardware, asked.replace)
+        welcome = Welcome(asked.device, asked.hardware, asked.replace, asked.device_class, asked.region)
         try:
             invite = self._registry.invite(welcome, self._now_ms(), asked.expires_s)
         except RegistryError as error:
@@ -102,8 +119,11 @@ class Admin:
         trust = Trust(self.url, ca, self._parts.root_sha256(), self._now_ms())
         return answer(invite_json(invite, trust), 201, {"Cache-Control": "no-store"})
 
-    async def devices(self, _request: web.Request) -> web.Response:
-        return answer({"devices": [device_json(device) for device in self._registry.devices()]})
+    async def devices(self, request: web.Request) -> web.Response:
+        """Those of the caller's tenant."""
+        caller = caller_of(request)
+        shown = [device for device in self._registry.devices() if caller.sees(device.tenant)]
+        return answer({"devices": [device_json(device) for device in shown]})
 
     async def device(self, request: web.Request) -> web.Response:
         return answer(device_json(self._known(request)))
@@ -131,9 +151,14 @@ class Admin:
 
     def _known(self, request: web.Request) -> Device:
         device = self._registry.device(request.match_info["device"])
-        if device is None:
+        if device is None or not caller_of(request).sees(device.tenant):
             raise OipError(404, f"no device '{short(request.match_info['device'])}'")
         return device
+
+
+def _tenant(device: str) -> str:
+    """Of an id that may be none; "" then."""
+    return device.partition("--")[0] if "--" in device else ""
 
 
 class Trust(NamedTuple):
@@ -185,5 +210,7 @@ def device_json(device: Device) -> dict[str, Any]:
         "certificate_ends_ms": device.certificate_ends_ms,
         "authority": device.authority,
         "hardware": device.hardware,
+        "device_class": device.device_class,
+        "region": device.region,
         "ledger_sha256": device.ledger,
     }

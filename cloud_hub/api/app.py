@@ -1,26 +1,35 @@
-"""The hub's web API as one application: every route, and which of them a caller may use without the admin token.
+"""The hub's web API as one application: every route, its door, and the description of them all.
 
-Rule: admin routes need the token always; enrolment only its invite, renewal its proof, the update repository nothing;
-the rest is free on this machine and needs the token from anywhere else.
+Rule: a route that is not a `Route` is not served. The order of the checks is: count, one-line errors, host and origin,
+no packed bodies, then who asks.
 """
 
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from aiohttp import web
 
-from cloud_hub.api import mirror
 from cloud_hub.api.admin import Admin
+from cloud_hub.api.callers import Entrance, guarding
+from cloud_hub.api.described import Described
+from cloud_hub.api.erasing import Erasing
+from cloud_hub.api.granting import Granting
 from cloud_hub.api.health import Health
 from cloud_hub.api.joining import Joining
+from cloud_hub.api.ledger import Ledger
 from cloud_hub.api.metrics import Metrics
+from cloud_hub.api.mirror import Mirror
 from cloud_hub.api.oip import Models
+from cloud_hub.api.oip_repository import RepositoryRoutes
+from cloud_hub.api.ordering import Ordering
 from cloud_hub.api.parts import Parts
-from cloud_hub.api.renewing import ROUTES, Renewing
+from cloud_hub.api.renewing import Renewing
+from cloud_hub.api.retiring import Retiring
+from cloud_hub.api.routes import Route
 from wire.doors import Door, guards, open_site, tls_context, token_of
 
-ALWAYS_OPEN = frozenset({"/healthz", "/v1/enrol", *ROUTES, *mirror.ROUTES})
 SHUTDOWN_S = 2.0
 
 
@@ -29,6 +38,8 @@ class Limits:
     version: str = "0"
     max_body_bytes: int = 16 * 1024 * 1024
     ready_timeout_s: float = 2.0
+    body_s: float = 30.0  # a body has to be here within this time
+    idle_s: float = 30.0  # a connection that sends no whole request head for so long is closed
 
 
 class Api:
@@ -40,25 +51,42 @@ class Api:
         self._parts = parts
         self._admin = Admin(parts, door)
         metrics, health = Metrics(parts.hub, parts.registry), Health(parts.hub, limits.ready_timeout_s)
-        free = [
-            *Models(parts.hub, limits.version, limits.max_body_bytes).routes(),
-            *health.routes(),
-            *metrics.routes(),
+        rooms = [
+            RepositoryRoutes(parts.hub).routes(),
+            Models(parts.hub, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
+            health.routes(),
+            metrics.routes(),
         ]
-        joining = [
-            *Joining(parts.issuer, parts.gate, parts.now_ms).routes(),
-            *Renewing(parts.renewals, parts.renewal_gate, parts.now_ms).routes(),
-        ]
-        mirrored = mirror.Mirror(parts.repository).routes() if parts.repository else []
-        opened = ALWAYS_OPEN | ({route.path for route in free} if door.local else frozenset())
-        self.app = web.Application(
-            middlewares=[metrics.counting(), *guards(door, token_of(door), opened)],
-            client_max_size=limits.max_body_bytes,
-        )
-        self.app.add_routes([*free, *joining, *mirrored, *self._admin.routes()])
+        self.routes = [*(route for room in (*rooms, *self._rooms(parts)) for route in room)]
+        self.routes += Described(self.routes, limits.version).routes()
+        entrance = Entrance(_digest(token_of(door)), door.local, parts.keys, parts.audit, parts.now_ms)
+        checks = [metrics.counting(), *guards(door, "", frozenset()), guarding(entrance, self.routes)]
+        self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
+        self.app.add_routes([route.served for route in self.routes])
         self.app.on_shutdown.append(health.close)
         # No access log: paths hold device names, and a line costs more than most answers.
-        self._runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
+        self._runner = web.AppRunner(
+            self.app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            auto_decompress=False,
+            keepalive_timeout=limits.idle_s,
+            handler_cancellation=True,  # work for a caller that has gone is thrown away
+        )
+
+    def _rooms(self, parts: Parts) -> list[list[Route]]:
+        """The routes for devices, people and mirrors."""
+        return [
+            Joining(parts.issuer, parts.gate, parts.now_ms).routes(),
+            Renewing(parts.renewals, parts.renewal_gate, parts.now_ms).routes(),
+            Mirror(parts.repository).routes() if parts.repository else [],
+            self._admin.routes(),
+            Granting(parts).routes(),
+            Ordering(parts).routes(),
+            Erasing(parts).routes(),
+            Ledger(parts.ledger).routes(),
+            Retiring(parts).routes(),
+        ]
 
     async def start(self, public_url: Callable[[int], str]) -> str:
         """Listen; `public_url` turns the opened port into what invites carry. Stop(PORT, CONFIG or CREDENTIALS)."""
@@ -81,3 +109,8 @@ class Api:
 
     async def stop(self) -> None:
         await self._runner.cleanup()
+
+
+def _digest(token: str) -> bytes:
+    """Of a token nobody has, where the door has none."""
+    return sha256(token.encode()).digest() if token else bytes(32)

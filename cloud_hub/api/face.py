@@ -1,12 +1,19 @@
 """What the web API needs of the hub: `cloud_hub.loop.Hub` has it, and so has a test's double."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from cloud_hub.aggregates import Tally
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.loop import Probe
+from cloud_hub.orders import Notice
+from cloud_hub.requests import Kept, Wish
+from cloud_hub.retention import Erase, Tombstone
+from cloud_hub.versions import Versions
+from cloud_hub.watch import Observer
 from wire.messages import Prediction
 
 
@@ -16,9 +23,31 @@ class HubFace(Protocol):
     @property
     def cards(self) -> tuple[ModelCard, ...]: ...
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic]) -> list[Prediction]: ...
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]: ...
+
+    def overrun(self, tenant: str) -> None: ...
+
+    def repository(self) -> list[Kept]: ...
+
+    async def load(self, model: str) -> None: ...
+
+    async def unload(self, model: str) -> None: ...
+
+    @property
+    def watch(self) -> Observer: ...
+
+    @property
+    def versions(self) -> Versions: ...
 
     async def probe(self) -> list[Probe]: ...
+
+    async def erase(self, wish: Erase) -> Tombstone: ...
+
+    async def tallies(self) -> list[Tally]: ...
+
+    def testify(self, text: bytes) -> bytes: ...
+
+    def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
 
     def status(self) -> dict[str, Any]: ...
 

@@ -8,8 +8,10 @@ import asyncio
 
 from aiohttp import web
 
+from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer
 from cloud_hub.api.face import HubFace
+from cloud_hub.api.routes import Door, Route
 from cloud_hub.loop import Probe
 
 
@@ -21,8 +23,12 @@ class Health:
         self._timeout_s = timeout_s
         self._probing: asyncio.Task[str] | None = None
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/healthz", self.live), web.get("/readyz", self.ready)]
+    def routes(self) -> list[Route]:
+        ready = "Whether its models answer right now; 503 with the reason if not"
+        return [
+            Route("GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, Scope.READ, tag="health"),
+            Route("GET", "/readyz", self.ready, ready, Door.HERE, Scope.READ, tag="health"),
+        ]
 
     async def live(self, _request: web.Request) -> web.Response:
         return answer({"live": True})
@@ -42,6 +48,8 @@ class Health:
     async def _check(self) -> str:
         """Why not, or ""."""
         status = self._hub.status()
+        if status.get("draining"):
+            return "the hub is stopping"
         for key, reason in (("store_ok", "the database does not answer"), ("link_up", "no link to the broker")):
             if status.get(key) is False:
                 return reason

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
+from cloud_hub.api.routes import Door, Route
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection
 from cloud_hub.tries import Gate
 from wire.doors import refusal
@@ -19,8 +21,11 @@ class Joining:
         self._gate = gate
         self._now_ms = now_ms
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/enrol", self.enrol)]
+    def routes(self) -> list[Route]:
+        says = "A new device proves its keys and its invite, and gets its certificate"
+        return [
+            Route("POST", "/v1/enrol", self.enrol, says, Door.OPEN, Scope.OPERATE, takes=EnrolRequest, tag="devices")
+        ]
 
     async def enrol(self, request: web.Request) -> web.Response:
         """200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""

@@ -7,17 +7,21 @@ never a device, a path or anything else that a caller chooses.
 import time
 from collections import Counter as Counted
 from collections.abc import Iterator
+from itertools import accumulate
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from cloud_hub.access import Scope
 from cloud_hub.api.face import HubFace
+from cloud_hub.api.routes import Door, Route
 from cloud_hub.registry import Registry
 from cloud_hub.standing import DeviceState
+from cloud_hub.timings import BUCKETS_S, Spread, Timings
 
 MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -31,7 +35,7 @@ class _HubCollector(Collector):
         self._hub = hub
         self._registry = registry
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily("skerry_hub_events", "What the hub did, by name.", labels=["event"])
         for event, count in bounded(self._hub.counters()).items():
             events.add_metric([event], count)
@@ -48,6 +52,7 @@ class _HubCollector(Collector):
             queued.add_metric([card.name], float(waiting.get(card.name, 0)) if isinstance(waiting, dict) else 0.0)
         yield queued
         yield from self._devices()
+        yield from of_batches(self._hub.watch.timings)
 
     def _devices(self) -> Iterator[GaugeMetricFamily]:
         found = Counted(each.state for each in self._registry.devices())
@@ -57,6 +62,7 @@ class _HubCollector(Collector):
         yield states
         alarms = GaugeMetricFamily("skerry_hub_alarms", "What a person has to look at, by kind.", labels=["alarm"])
         alarms.add_metric(["clone_suspect"], len(self._registry.suspects()))
+        alarms.add_metric(["ledger_flaw"], len(self._hub.status().get("ledger_flaws", ())))
         yield alarms
 
 
@@ -73,8 +79,20 @@ class Metrics:
             "skerry_hub_http_seconds", "Time taken, by route.", ["route"], buckets=_BUCKETS, registry=self._registry
         )
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/metrics", self.scrape)]
+    def routes(self) -> list[Route]:
+        says = "The hub's figures for Prometheus"
+        return [
+            Route(
+                "GET",
+                "/metrics",
+                self.scrape,
+                says,
+                Door.WHOLE_HERE,
+                Scope.READ,
+                plain=CONTENT_TYPE_LATEST,
+                tag="health",
+            )
+        ]
 
     async def scrape(self, _request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -99,6 +117,26 @@ class Metrics:
             return response
 
         return middleware
+
+
+def of_batches(timings: Timings) -> Iterator[Metric]:
+    """How long questions waited and batches were computed, by model."""
+    waited = HistogramMetricFamily("skerry_hub_queue_seconds", "Of each item, from arrival to batch.", labels=["model"])
+    computed = HistogramMetricFamily("skerry_hub_compute_seconds", "Of each batch, in the engine.", labels=["model"])
+    items = CounterMetricFamily("skerry_hub_items", "Items computed.", labels=["model"])
+    failed = CounterMetricFamily("skerry_hub_items_failed", "Items of batches that failed.", labels=["model"])
+    for model, found in timings.models.items():
+        for family, spread in ((waited, found.queue), (computed, found.compute)):
+            family.add_metric([model], _buckets(spread), spread.seconds)
+        items.add_metric([model], found.items)
+        failed.add_metric([model], found.failed.count)
+    yield from (waited, computed, items, failed)
+
+
+def _buckets(spread: Spread) -> list[tuple[str, float]]:
+    """Cumulative, as Prometheus has them."""
+    bounds = [*(repr(bound) for bound in BUCKETS_S), "+Inf"]
+    return list(zip(bounds, accumulate(map(float, spread.buckets)), strict=True))
 
 
 def bounded(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from cloud_hub.access import Scope
+from cloud_hub.api.routes import Door, Route
 from models.roles import path_fits
 from wire.doors import refusal
 from wire.oip import OipError
 
-ROUTES = frozenset({"/tuf/metadata/{name}", "/tuf/targets/{path}"})
 RETRY_S = 30
 CHUNK_BYTES = 1 << 18
 IMMUTABLE = "public, max-age=86400, immutable"
@@ -48,8 +49,13 @@ class Mirror:
         self._limits = limits or Limits()
         self._downloads = 0
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/tuf/metadata/{name}", self.metadata), web.get("/tuf/targets/{path:.+}", self.target)]
+    def routes(self) -> list[Route]:
+        paths = ("/tuf/metadata/{name}", self.metadata), ("/tuf/targets/{path:.+}", self.target)
+        says = "A file of the update repository"
+        return [
+            Route("GET", path, handler, says, Door.OPEN, Scope.READ, plain="application/octet-stream", tag="updates")
+            for path, handler in paths
+        ]
 
     async def metadata(self, request: web.Request) -> web.StreamResponse:
         """Numbered files never change; the timestamp, and what is not there yet, is asked for anew each time."""

@@ -3,14 +3,22 @@
 Rule: the protocol's text and bytes are `wire.oip`'s; here a request becomes `hub.infer` and predictions become tensors.
 """
 
+import math
+import time
 from collections.abc import Sequence
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from cloud_hub.access import Scope
+from cloud_hub.api.bodies import answer
+from cloud_hub.api.callers import caller_of
 from cloud_hub.api.face import HubFace
+from cloud_hub.api.oip_shapes import INFER_BODY, INFER_REPLY
+from cloud_hub.api.routes import Door, Route
+from cloud_hub.api.wishes import NOTHING, span_of, wish_of
 from cloud_hub.engine.base import ModelCard as EngineCard
-from cloud_hub.loop import InferRefused
+from cloud_hub.requests import InferRefused, StillRunning
 from wire import oip
 from wire.doors import read_body, refusal
 from wire.messages import Prediction, Reason
@@ -18,73 +26,90 @@ from wire.oip import OipError, TensorSpec
 from wire.oip_answers import answer_outputs, answer_tensors
 
 MAX_ROWS = 256  # of one request; larger batches are several requests
+EXTENSIONS = ("model_repository", "statistics", "schedule_policy", "parameters")
 _MODEL = "/v2/models/{model}"
 _VERSIONED = _MODEL + "/versions/{version}"
-_HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
-_STATUS = {Reason.BUSY: 503, Reason.DRAINING: 503, Reason.MODEL_GONE: 404, Reason.SCHEMA: 400, Reason.ENGINE: 500}
+_STATUS = {
+    Reason.RATE: 429,
+    Reason.BUSY: 503,
+    Reason.DRAINING: 503,
+    Reason.EXPIRED: 504,
+    Reason.MODEL_GONE: 404,
+    Reason.SCHEMA: 400,
+    Reason.CONFLICT: 422,
+    Reason.ENGINE: 500,
+}
 _LINE = {
+    Reason.RATE: "this tenant asks for more than its share, ask again later",
     Reason.BUSY: "the hub is busy, ask again",
     Reason.DRAINING: "the hub is stopping, ask again",
+    Reason.EXPIRED: "the request's own timeout passed before it was computed",
     Reason.MODEL_GONE: "the model is not served any more",
     Reason.SCHEMA: "the input does not fit the model",
+    Reason.CONFLICT: "this Idempotency-Key came with another payload before",
     Reason.ENGINE: "the model failed on this input",
 }
 
 
 class Models:
-    """The protocol's routes over the models the hub serves now."""
+    """The protocol's routes over the models the hub serves now. `body`: its most bytes, and seconds it may take."""
 
-    def __init__(self, hub: HubFace, version: str, max_body_bytes: int) -> None:
+    def __init__(self, hub: HubFace, version: str, body: tuple[int, float]) -> None:
         self._hub = hub
         self._version = version
-        self._max_body_bytes = max_body_bytes
+        self._body = body
 
-    def routes(self) -> list[web.RouteDef]:
-        per_model: tuple[tuple[str, str, Handler], ...] = (
-            ("GET", "", self.metadata),
-            ("GET", "/ready", self.model_ready),
-            ("POST", "/infer", self.infer),
-        )
+    def routes(self) -> list[Route]:
         fixed = [
-            web.get("/v2", self.server),
-            web.get("/v2/health/live", self.live),
-            web.get("/v2/health/ready", self.ready),
+            _read("/v2", self.server, "The server and its extensions"),
+            _read("/v2/health/live", self.live, "Whether the server lives"),
+            _read("/v2/health/ready", self.ready, "Whether models are loaded"),
         ]
-        return fixed + [
-            web.route(method, base + path, handler)
-            for base in (_MODEL, _VERSIONED)
-            for method, path, handler in per_model
+        return [*fixed, *self._per_model(_MODEL), *self._per_model(_VERSIONED)]
+
+    def _per_model(self, base: str) -> list[Route]:
+        infer = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
+        return [
+            _read(base, self.metadata, "What a model takes and gives"),
+            _read(base + "/ready", self.model_ready, "Whether a model is ready"),
+            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, Scope.INFER, **infer),
         ]
 
     async def server(self, _request: web.Request) -> web.Response:
-        return web.json_response(oip.server_metadata("skerry-hub", self._version))
+        return answer(oip.server_metadata("skerry-hub", self._version, EXTENSIONS))
 
     async def live(self, _request: web.Request) -> web.Response:
-        return web.json_response({"live": True})
+        return answer({"live": True})
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Whether models are loaded; `/readyz` asks each of them."""
         ready = bool(self._hub.cards)
-        return web.json_response({"ready": ready}, status=200 if ready else 503)
+        return answer({"ready": ready}, 200 if ready else 503)
 
     async def metadata(self, request: web.Request) -> web.Response:
-        return web.json_response(oip.model_metadata(self._card(request)[1]))
+        return answer(oip.model_metadata(self._card(request)[1]))
 
     async def model_ready(self, request: web.Request) -> web.Response:
-        return web.json_response({"name": self._card(request)[1].name, "ready": True})
+        return answer({"name": self._card(request)[1].name, "ready": True})
 
     async def infer(self, request: web.Request) -> web.Response:
         engine, card = self._card(request)
-        body = await read_body(request, self._max_body_bytes)
-        asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
-        _check_parameters(asked)
-        oip.check_wanted(asked, [spec.name for spec in card.outputs])
-        inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
+        began = time.time()
+        wish = NOTHING
         try:
-            predictions = await self._hub.infer(engine.name, inputs)
+            self._hub.overrun(caller_of(request).tenant)
+            body = await read_body(request, *self._body)
+            asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
+            wish = wish_of(request, asked.parameters, caller_of(request), body)
+            oip.check_wanted(asked, [spec.name for spec in card.outputs])
+            inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
+            reply = _reply(asked, engine, await self._hub.infer(engine.name, inputs, wish))
         except InferRefused as refused:
-            return _refused(refused)
-        return _reply(asked, engine, predictions)
+            reply = refused_answer(refused)
+        if wish.trace:
+            given = request.headers["traceparent"], span_of(wish.trace)
+            self._hub.watch.served(*given, (began, time.time()), reply.status)
+        return reply
 
     def _card(self, request: web.Request) -> tuple[EngineCard, oip.ModelCard]:
         """The engine's card and the protocol's for the model in the path; the newest version where none is named."""
@@ -103,21 +128,25 @@ def describe(card: EngineCard, versions: Sequence[str]) -> oip.ModelCard:
     return oip.ModelCard(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
 
 
+def refused_answer(refused: InferRefused) -> web.Response:
+    """The refusal's status and one line; how long to wait where asking again helps."""
+    if isinstance(refused, StillRunning):
+        return refusal(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
+    status = _STATUS.get(refused.reason, 503)
+    wait = {"Retry-After": str(max(1, math.ceil(refused.retry_after_s)))} if status in (429, 503, 504) else None
+    response = refusal(status, _LINE.get(refused.reason, refused.reason.value), wait)
+    if refused.reason is Reason.DRAINING:
+        response.force_close()  # whoever comes again connects anew, and finds another hub or none
+    return response
+
+
+def _read(path: str, handler: Handler, says: str) -> Route:
+    return Route("GET", path, handler, says, Door.HERE, Scope.INFER, tag="inference")
+
+
 def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:
     version = str(card.ref.version)
     facts: dict[str, oip.Parameter] = {"source": "hub", "model_version": version}
     reply = oip.InferResponse(card.ref.name, version, asked.id, answer_tensors(predictions, card.labels), facts)
     encoded = oip.encode_infer(reply, asked)
     return web.Response(body=encoded.body, headers=encoded.headers())
-
-
-def _check_parameters(asked: oip.InferRequest) -> None:
-    for key in asked.parameters:
-        if key not in _HARMLESS:
-            raise OipError(400, f"unknown parameter '{oip.short(key)}': the hub takes none")
-
-
-def _refused(refused: InferRefused) -> web.Response:
-    status = _STATUS.get(refused.reason, 503)
-    wait = {"Retry-After": str(max(1, round(refused.retry_after_s)))} if status == 503 else None
-    return refusal(status, _LINE.get(refused.reason, refused.reason.value), wait)

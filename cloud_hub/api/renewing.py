@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
+from cloud_hub.api.routes import Door, Route
 from cloud_hub.enrol import Rejection
 from cloud_hub.renewal import Renewals, RenewRequest, RetireRequest
 from cloud_hub.tries import Gate
 from wire.doors import refusal
 
-ROUTES = ("/v1/renew", "/v1/retire")
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -26,8 +27,13 @@ class Renewing:
         self._gate = gate
         self._now_ms = now_ms
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/renew", self.renew), web.post("/v1/retire", self.retire)]
+    def routes(self) -> list[Route]:
+        renews, retires = "A device's next certificate", "A device says that it retires"
+        scope, tag = Scope.OPERATE, "devices"
+        return [
+            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope, takes=RenewRequest, tag=tag),
+            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope, takes=RetireRequest, tag=tag),
+        ]
 
     async def renew(self, request: web.Request) -> web.Response:
         """200 with the signed reply; 400 bad request, 403 not this device, 429 too many tries."""

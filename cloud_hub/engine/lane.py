@@ -1,6 +1,7 @@
-"""An engine and the thread that owns it. Short batches run inline: a hop to a thread costs 100 to 300 microseconds.
+"""An engine and the threads that own it. Short batches run inline: a hop to a thread costs 100 to 300 microseconds.
 
-Rule: never two batches at once. Inline work is refused while the thread has any.
+Rule: never two batches at once on one replica. Inline work is refused while a thread has any. A thread that has nothing
+to compute looks after its replica.
 """
 
 import asyncio
@@ -11,25 +12,28 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cloud_hub.engine.base import FAULTS, Engine
+from cloud_hub.engine.base import FAULTS, Engine, Health
 from cloud_hub.work import ModelCard, Work
+from models.manifest import BundleError
 from wire.messages import Prediction
 
 INLINE_BELOW_S = 0.0005
+LOOK_EVERY_S = 0.25
 _WARM_UPS = 3
 _PATIENCE_S = 5.0
 
 
 class Result(msgspec.Struct):
-    """`error` "" = `predictions` holds one per item."""
+    """`error` "" = `predictions` holds one per item. `ranks`: (rank, seconds) of a gang's members."""
 
     predictions: list[Prediction]
     seconds: float
     error: str = ""
+    ranks: tuple[tuple[int, float], ...] = ()
 
 
 Callback = Callable[[Result], None]
-_Task = tuple[Sequence[Work], Callback]
+_Task = tuple[Sequence[Work], Callback, bool]  # the last: no batch, but warm up
 
 
 class Lane:
@@ -39,37 +43,66 @@ class Lane:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._under_way = 0
         self._base_s = self._item_s = float("inf")  # cost of a batch: base + items, measured by `warm_up`
-        self._thread = threading.Thread(target=self._run, name=f"hub-engine-{engine.card.name}", daemon=True)
-        self._thread.start()
+        self._replicas = tuple(engine.replicas)
+        self._together = threading.Barrier(len(self._replicas))
+        self._health = [Health(each.health().state) for each in self._replicas]
+        self._threads = [
+            threading.Thread(target=self._run, args=(at,), name=f"hub-engine-{engine.card.name}-{at}", daemon=True)
+            for at in range(len(self._replicas))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def card(self) -> ModelCard:
         return self._engine.card
 
-    async def warm_up(self) -> None:
-        """Measure one item and a full batch, so that `inline` can tell what fits between two messages."""
+    @property
+    def health(self) -> tuple[Health, ...]:
+        """What each replica said last."""
+        return tuple(self._health)
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Seconds of a batch and of each item in it, as `warm_up` measured them; inf = not known."""
+        return self._base_s, self._item_s
+
+    async def warm_up(self) -> str:
+        """Every bucket once, then measure one item and a full batch: `inline` can tell what fits between two messages.
+
+        One line if the engine cannot be warmed, else "".
+        """
+        warmed = await asyncio.gather(*(self._ask([], warm=True) for _ in self._replicas))
+        cold = next((result.error for result in warmed if result.error), "")
+        if cold:
+            return cold
         full = max(2, self.card.max_batch)
         sample = self._engine.sample()
-        one = min([(await self.run([sample])).seconds for _ in range(_WARM_UPS)])
+        one = min([await self.run([sample]) for _ in range(_WARM_UPS)], key=lambda result: result.seconds)
         many = await self.run([sample] * self.card.max_batch)
         if not many.error:
-            self._item_s = max(0.0, many.seconds - one) / (full - 1)
-            self._base_s = max(0.0, one - self._item_s)
+            self._item_s = max(0.0, many.seconds - one.seconds) / (full - 1)
+            self._base_s = max(0.0, one.seconds - self._item_s)
+        return one.error or many.error
 
     def inline(self, batch: Sequence[Work]) -> Result | None:
-        """Run here and now if that is quick and the thread is idle, else None."""
-        if self._under_way or self._base_s + self._item_s * len(batch) > INLINE_BELOW_S:
+        """Run here and now if that is quick and the threads are idle, else None."""
+        if self._under_way or not self._engine.inline or self._base_s + self._item_s * len(batch) > INLINE_BELOW_S:
             return None
-        return self._measure(batch)
+        return _measure(self._engine, batch)
 
     def submit(self, batch: Sequence[Work], callback: Callback) -> None:
         """`callback` is called on the event loop."""
         self._under_way += 1
-        self._tasks.put((batch, callback))
+        self._tasks.put((batch, callback, False))
 
     async def run(self, batch: Sequence[Work]) -> Result:
+        return await self._ask(batch)
+
+    async def _ask(self, batch: Sequence[Work], *, warm: bool = False) -> Result:
         future: asyncio.Future[Result] = self._loop.create_future()
-        self.submit(batch, lambda result: None if future.done() else future.set_result(result))
+        self._under_way += 1
+        self._tasks.put((batch, lambda result: None if future.done() else future.set_result(result), warm))
         return await future
 
     async def probe(self) -> Result:
@@ -77,27 +110,41 @@ class Lane:
         return await self.run([self._engine.sample()])
 
     async def close(self) -> None:
-        """Give the engine back; one that hangs is left behind (its thread is a daemon)."""
-        self._tasks.put(None)
-        await asyncio.to_thread(self._thread.join, _PATIENCE_S)
-        if not self._thread.is_alive():
-            self._engine.close()
+        """Finish what was submitted, give the engine back; one that hangs is left behind (its threads are daemons)."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        await asyncio.to_thread(self._join)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._engine.drain()
+            await asyncio.to_thread(self._engine.stop)
 
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            batch, callback = task
-            self._report(callback, self._measure(batch))
+    def _join(self) -> None:
+        until = time.monotonic() + _PATIENCE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
-    def _measure(self, batch: Sequence[Work]) -> Result:
+    def _run(self, at: int) -> None:
+        replica = self._replicas[at]
+        while True:
+            try:
+                task = self._tasks.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                self._health[at] = replica.health()
+                continue
+            if task is None:
+                return
+            batch, callback, warm = task
+            self._report(callback, self._warmed(replica) if warm else _measure(replica, batch))
+
+    def _warmed(self, replica: Engine) -> Result:
+        """One line if it cannot be warmed. All replicas at once, so that no thread warms its own twice."""
         started = time.perf_counter()
         try:
-            predictions = self._engine.run(batch)
-        except FAULTS as error:
-            return Result([], time.perf_counter() - started, type(error).__name__)
-        seconds = time.perf_counter() - started
-        if len(predictions) != len(batch):
-            return Result([], seconds, f"{len(predictions)} predictions for {len(batch)} items")
-        return Result(predictions, seconds)
+            self._together.wait()
+            replica.warm()
+        except (*FAULTS, BundleError) as error:
+            return Result([], 0.0, str(error) or type(error).__name__)
+        return Result([], time.perf_counter() - started)
 
     def _report(self, callback: Callback, result: Result) -> None:
         try:
@@ -108,3 +155,15 @@ class Lane:
     def _finish(self, callback: Callback, result: Result) -> None:
         self._under_way -= 1
         callback(result)
+
+
+def _measure(engine: Engine, batch: Sequence[Work]) -> Result:
+    started = time.perf_counter()
+    try:
+        predictions = engine.infer(batch)
+    except FAULTS as error:
+        return Result([], time.perf_counter() - started, type(error).__name__)
+    seconds = time.perf_counter() - started
+    if len(predictions) != len(batch):
+        return Result([], seconds, f"{len(predictions)} predictions for {len(batch)} items")
+    return Result(predictions, seconds)

@@ -42,6 +42,7 @@ class AnswerRoutes:
             web.get("/v1/answers/{id}/why", self.why),
             web.post("/v1/answers/{id}/feedback", self.feedback),
             web.get("/v1/events", self.events),
+            web.post("/v1/subjects/{subject:[0-9a-f]{64}}/erase", self.erase),
         ]
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -60,6 +61,10 @@ class AnswerRoutes:
         for record in facts.get("records", []):
             record["label_name"] = label_name(record["prediction"]["label"], self._service.manifest)
         return _json(facts)
+
+    async def erase(self, request: web.Request) -> web.Response:
+        """Forget whom this keyed hash stands for, here; `skerry erase` asks the hubs as well."""
+        return _json({"answers": await self._service.erase(bytes.fromhex(request.match_info["subject"]))})
 
     async def feedback(self, request: web.Request) -> web.Response:
         """`{"truth": 7}` or `{"truth": "seven"}`; of a regressor `{"truth": 87.5}`."""

@@ -56,6 +56,13 @@ class HealthRoutes:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
+_GAUGES = {
+    "link": "1 while the broker is connected.",
+    "open": "Questions without an outcome.",
+    "policy_days_left": "Days until the policy expires; negative since it has: nothing leaves.",
+}
+
+
 class _AgentCollector(Collector):
     """Reads the agent's own counters when asked: nothing is counted twice."""
 
@@ -68,7 +75,7 @@ class _AgentCollector(Collector):
             counts.add_metric([kind], count)
         yield counts
         status = self._service.status()
-        for key, text in (("link", "1 while the broker is connected."), ("open", "Questions without an outcome.")):
+        for key, text in _GAUGES.items():
             value = _number(status.get(key))
             if value is not None:
                 yield GaugeMetricFamily(f"skerry_agent_{key}", text, value=value)
@@ -76,6 +83,7 @@ class _AgentCollector(Collector):
         if isinstance(drift, dict):
             text = "How far inputs are from looking like the calibration samples; 1 and more is no chance."
             yield GaugeMetricFamily("skerry_agent_drift", text, value=drift["level"])
+        yield from _sent(status.get("sent"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)
@@ -84,6 +92,20 @@ class _AgentCollector(Collector):
     def describe(self) -> Iterator[Metric]:
         """Nothing: a scrape may not happen before the agent runs."""
         return iter(())
+
+
+def _sent(sent: Any) -> Iterator[Metric]:
+    """Bytes by the rules of policies, and `overhead`; together they are what the sockets sent."""
+    if not isinstance(sent, dict):
+        return
+    text = "Bytes handed to the link, by rule; `overhead` is the rest of what the sockets sent."
+    rules = CounterMetricFamily("skerry_agent_sent_bytes", text, labels=["rule"])
+    for rule, size in sorted(sent["by_rule"].items()):
+        rules.add_metric([rule], size)
+    if sent["sockets"] is not None:
+        rules.add_metric(["overhead"], sent["overhead"])
+        yield CounterMetricFamily("skerry_agent_socket_bytes", "What the kernel says was sent.", value=sent["sockets"])
+    yield rules
 
 
 def _number(value: object) -> float | None:

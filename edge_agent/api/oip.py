@@ -14,6 +14,7 @@ from aiohttp import web
 
 from edge_agent.api.service import AnswerService, parameters, traceparent_of
 from edge_agent.records import AnswerRecord, Disabled, NoModel, Sample
+from edge_agent.subjects import MAX_CHARS
 from models.manifest import Manifest
 from models.runner import SampleError, check_samples
 from wire import oip
@@ -23,7 +24,7 @@ from wire.oip_answers import answer_outputs, answer_tensors
 
 SERVER = "skerry-agent"
 PLATFORM = "skerry_edge"
-PARAMETERS = ("data_class",)
+PARAMETERS = ("data_class", "subject")
 _HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
 _DATA_CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -91,7 +92,7 @@ class OipRoutes:
         return _json({"name": served.card.name, "ready": True})
 
     async def infer(self, request: web.Request) -> web.Response:
-        """One answer per sample of the batch; `data_class` is the one request parameter."""
+        """One answer per sample of the batch. Parameters: `data_class`, and `subject`: whom the samples are about."""
         served = self._known(request)
         body = await read_body(request, self._limits.max_body_bytes)
         asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
@@ -117,7 +118,8 @@ class OipRoutes:
             raise OipError(400, str(error)) from None
         oip.check_wanted(asked, [spec.name for spec in served.card.outputs])
         trace = traceparent_of(request.headers, secrets.token_hex(24))
-        return [Sample(x, data_class, trace) for x in batch]
+        subject = _subject(asked.parameters)
+        return [Sample(x, data_class, trace, subject) for x in batch]
 
     def _known(self, request: web.Request) -> Served:
         """The model that answers now, if that is the one asked for."""
@@ -159,6 +161,13 @@ def _data_class(given: dict[str, oip.Parameter], default: str) -> str:
     value = given.get("data_class", default)
     if not isinstance(value, str) or (value and not _DATA_CLASS.fullmatch(value)):
         raise OipError(400, "data_class is a word of at most 64 letters, digits, '_', '.', '-'")
+    return value
+
+
+def _subject(given: dict[str, oip.Parameter]) -> str:
+    value = given.get("subject", "")
+    if not isinstance(value, str) or len(value) > MAX_CHARS:
+        raise OipError(400, f"subject is a text of at most {MAX_CHARS} characters")
     return value
 
 

@@ -22,10 +22,11 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Digit:
-    """One held-out sample `[1, 8, 8]` float32 in 0..1, and what is true of it."""
+    """One held-out sample `[1, 8, 8]` float32 in 0..1, what is true of it, and how sure the device is of it."""
 
     x: npt.NDArray[np.float32]
     truth: Truth
+    confidence: float
 
 
 @dataclass

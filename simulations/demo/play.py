@@ -14,21 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 
 from models.bundle import Bundle
-from models.forge.digits import CORRUPTED, corrupt, heldout
-from models.onnx import OnnxRunner
 from simulations.demo import screen
-from simulations.demo.feed import Client, Digit, hub_labels
-from simulations.demo.tally import Seen, Tally, Truth, outage
+from simulations.demo.feed import Client, Digit
+from simulations.demo.samples import digits
+from simulations.demo.tally import Seen, Tally, outage
 from simulations.stage import AgentHandle, Stage
 
 AGENTS = ("camera-1", "camera-2", "kiosk-1", "kiosk-2", "lab-1")
 POLICY = Path(__file__).with_name("policy.toml")
-SEED = 11
 EVERY_S = 0.12  # per agent: five agents ask about forty digits a second
 OUTAGE_AFTER = 0.3  # share of the digits that have been fed when the broker dies
 OUTAGE_S = 2.0
@@ -54,36 +51,22 @@ class Play:
 
     async def run(self) -> None:
         """All acts; a task per event stream lives as long as the play."""
-        digits = await self._digits()
-        async with _background(self.client.follow(agent) for agent in self.stage.agents):
-            rest = await self._first_three_acts(digits)
+        found = await digits(self.stage, self.bundle)
+        async with background(self.client.follow(agent) for agent in self.stage.agents):
+            rest = await self._first_three_acts(found)
             with Live(self._frame(), console=self.console, refresh_per_second=4, transient=False) as live:
-                async with _background([self._refresh(live)]):
+                async with background([self._refresh(live)]):
                     await self._fourth_act(rest)
                     await self._poll()
                 live.update(self._frame())
             self._show_outage()
             await self._fifth_act()
 
-    async def _digits(self) -> list[Digit]:
-        """The held-out digits, some damaged, with what each model says of them when it is alone."""
-        x, y = heldout()
-        x = corrupt(x, np.random.default_rng(SEED), CORRUPTED)
-        runner = OnnxRunner(self.bundle)
-        edge = [inference.prediction.label for inference in runner.infer(x)]
-        runner.close()
-        hub_url = self.stage.hub.url if self.stage.hub else ""
-        hub = await hub_labels(self.stage.session, hub_url, self.bundle.manifest, x)
-        return [
-            Digit(sample, Truth(int(label), edge_label, hub_label, sample.nbytes))
-            for sample, label, edge_label, hub_label in zip(x, y, edge, hub, strict=True)
-        ]
-
-    async def _first_three_acts(self, digits: list[Digit]) -> list[Digit]:
+    async def _first_three_acts(self, found: list[Digit]) -> list[Digit]:
         """Feed one by one until a confident and a doubtful answer were seen; the doubtful digit again as `private`."""
         agent = self.stage.agents[0]
         shown: dict[str, tuple[str, Seen]] = {}
-        rest = list(digits)
+        rest = list(found)
         doubtful: Digit | None = None
         while rest and not {"local", "hub"} <= shown.keys():
             digit = rest.pop(0)
@@ -111,9 +94,9 @@ class Play:
             f"source [bold]{seen.source}[/], reason [bold]{seen.why}[/], {seen.latency_ms:.1f} ms\nid {answer_id}",
         )
 
-    async def _fourth_act(self, digits: list[Digit]) -> None:
+    async def _fourth_act(self, rest: list[Digit]) -> None:
         """Everything at once: digits flow to every agent, and in the middle of it the broker is killed."""
-        queues = [digits[i :: len(self.stage.agents)] for i in range(len(self.stage.agents))]
+        queues = [rest[i :: len(self.stage.agents)] for i in range(len(self.stage.agents))]
         longest = max(map(len, queues))
         async with asyncio.TaskGroup() as group:
             for agent, queue in zip(self.stage.agents, queues, strict=True):
@@ -217,7 +200,7 @@ def _shown(status: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def _background(jobs: Any) -> AsyncIterator[None]:
+async def background(jobs: Any) -> AsyncIterator[None]:
     """Tasks that live as long as the block; the first that fails ends it."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job) for job in jobs]

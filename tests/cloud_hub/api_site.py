@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,25 @@ import aiohttp
 import numpy as np
 import numpy.typing as npt
 
+from cloud_hub.access import Keys, Scope, Wanted
 from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.parts import Parts
+from cloud_hub.audit import Audit
 from cloud_hub.authorities import Authorities
 from cloud_hub.engine.base import EchoEngine, ModelCard, Work
 from cloud_hub.enrol import Issuer
+from cloud_hub.ledger_clerk import Clerk
 from cloud_hub.letters import BrokerAddress, HubCard, Place
 from cloud_hub.loop import InferRefused, Probe
+from cloud_hub.orders import Notice
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
+from cloud_hub.requests import Kept, Wish
 from cloud_hub.rotation import Rotation
 from cloud_hub.tries import Gate
+from cloud_hub.watch import Observer
+from tests.cloud_hub.joiner import Joiner
 from wire.doors import Door
 from wire.messages import ModelRef, Prediction, Reason
 
@@ -36,23 +44,62 @@ class EchoHub:
     def __init__(self) -> None:
         self.engines = {card.name: EchoEngine(card) for card in (OLDER, CARD)}
         self.refuse: Reason | None = None
+        self.refuse_with: InferRefused | None = None
         self.hang = False
         self.probes = 0
+        self.wishes: list[Wish] = []
+        self.watch = Observer()
+        self.versions: Any = None
+        self.unloaded: set[str] = set()
+        self.slow_s, self.gone = 0.0, 0
+        self.announced: list[tuple[Notice, tuple[str, ...]]] = []
         self.facts: dict[str, Any] = {"hub": "hub-1", "link_up": True, "store_ok": True, "open": 3, "queued": {}}
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
         return tuple(engine.card for engine in self.engines.values())
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic]) -> list[Prediction]:
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        self.wishes.append(wish)
+        try:
+            await asyncio.sleep(self.slow_s)
+        except asyncio.CancelledError:
+            self.gone += 1
+            raise
+        if self.refuse_with:
+            raise self.refuse_with
         if self.refuse:
             raise InferRefused(self.refuse, 3.0)
-        return self.engines[model].run([Work(raw=row) for row in inputs])
+        self.watch.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
+        return self.engines[model].infer([Work(raw=row) for row in inputs])
+
+    def overrun(self, tenant: str) -> None: ...
+
+    def repository(self) -> list[Kept]:
+        return [
+            Kept(c.ref.name, str(c.ref.version), "UNAVAILABLE" if c.name in self.unloaded else "READY")
+            for c in self.cards
+        ]
+
+    async def load(self, model: str) -> None:
+        self._named(model)
+        self.unloaded.discard(model)
+
+    async def unload(self, model: str) -> None:
+        self._named(model)
+        self.unloaded.add(model)
+
+    def _named(self, model: str) -> None:
+        if model not in self.engines and model != "digits":
+            raise InferRefused(Reason.MODEL_GONE)
 
     async def probe(self) -> list[Probe]:
         self.probes += 1
         await asyncio.sleep(60 if self.hang else 0.05)
         return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
+
+    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+        self.announced.append((notice, tuple(devices)))
 
     def status(self) -> dict[str, Any]:
         return self.facts
@@ -64,11 +111,13 @@ class EchoHub:
 class Site:
     """An API on a free port of this machine, and a client."""
 
-    def __init__(self, folder: Path, **door: Any) -> None:
+    def __init__(self, folder: Path, max_body_bytes: int = 4096, clerk: Clerk | None = None, **door: Any) -> None:
         self.hub = EchoHub()
         self.registry = Registry.open(folder / "devices.db")
         self.authority = Authorities.open(folder, utc_now())
         self.evicted: list[str] = []
+        self.keys = Keys.open(folder / "access.db")
+        self.audit = Audit(folder / "audit.jsonl")
         self.token_file = folder / "admin.token"
         card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
         place = Place(BrokerAddress("127.0.0.1", 18883), (card,))
@@ -86,8 +135,11 @@ class Site:
             *gates,
             lambda: int(time.time() * 1000),
             self.evicted.append,
+            keys=self.keys,
+            audit=self.audit,
+            ledger=clerk,
         )
-        limits = Limits("1.2.3", max_body_bytes=4096, ready_timeout_s=0.3)
+        limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
         self.api = Api(parts, Door(token_file=str(self.token_file), **door), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
@@ -101,10 +153,22 @@ class Site:
         await self.client.close()
         await self.api.stop()
         self.registry.close()
+        self.keys.close()
 
     @property
     def admin(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+
+    def key(self, tenant: str, *scopes: Scope, expires_s: float = 0.0, at_ms: int | None = None) -> dict[str, str]:
+        """The headers of a new key."""
+        now_ms = int(time.time() * 1000) if at_ms is None else at_ms
+        _, token = self.keys.create(Wanted("test", scopes, tenant, expires_s), now_ms)
+        return {"Authorization": f"Bearer {token}"}
+
+    async def enrolled(self, device: str) -> None:
+        """A device of the registry."""
+        token = self.registry.invite(device, int(time.time() * 1000), 60.0).token
+        assert (await self.ask("POST", "/v1/enrol", json=Joiner().request(token)))[0] == 200
 
     async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
         """(status, body); the body parsed where it is JSON."""

@@ -6,33 +6,39 @@ from cloud_hub import commands as c
 from cloud_hub.core import HubCore
 from cloud_hub.devices import MemoryRegistry
 from cloud_hub.engine.base import EchoEngine, EngineError
-from cloud_hub.envelopes import Envelopes, HubEnvelopes
+from cloud_hub.envelopes import Envelopes, HubEnvelopes, channel_of
+from cloud_hub.orders import Orders
 from cloud_hub.settings import HubSettings
 from cloud_hub.store import Job, Store, StoreError
 from tests.cloud_hub.devices import CARD, HUB, NOW_S, SimDevice
 from wire.messages import Receipt, Refusal, Verdict
+from wire.topics import Channel
 
 DAY_S = 86_400.0
 POISON = 13  # codes that make the engine fail
 
 
 class Bench:
-    def __init__(self, *devices: SimDevice, envelopes: Envelopes | None = None, **settings) -> None:
+    def __init__(
+        self, *devices: SimDevice, envelopes: Envelopes | None = None, orders: Orders | None = None, **settings
+    ) -> None:
         self.devices = {device.id: device for device in devices}
         self.registry = MemoryRegistry(device.enrolled() for device in devices)
         self.settings = HubSettings(**settings)
+        self.orders = orders or Orders()
         self.envelopes = envelopes or HubEnvelopes(HUB)
         self.store = Store.open("sqlite://")
         self.engine = EchoEngine(CARD, poison=b"\x0d" * 10)
         self.now = NOW_S
         self.sent: dict[str, list[bytes]] = defaultdict(list)  # frames by device, as the broker would carry them
+        self.desired: dict[str, list[bytes]] = defaultdict(list)
         self.notes: list[tuple[str, object]] = []
         self.handed: list[c.Hand] = []
         self.writes = 0
         self._begin()
 
     def _begin(self) -> None:
-        self.core = HubCore(self.settings, (CARD,), self.registry, self.envelopes)
+        self.core = HubCore(self.settings, (CARD,), self.registry, self.envelopes, self.orders)
         self.job = Job()
         self.batches: list[c.Infer] = []
         self.checks: list[c.Check] = []
@@ -64,6 +70,8 @@ class Bench:
         self._obey(self.core.on_kept([q.key for q in job.keeps], self.now))
         for find in job.finds:
             self._obey(self.core.on_found(find, done.rows, done.highest, self.now))
+        for keys, stone in done.erased:
+            self._obey(self.core.on_erased(keys, stone, self.now))
 
     def lose_commit(self) -> None:
         """The disk is full: nothing of the job happened."""
@@ -81,7 +89,7 @@ class Bench:
         batches, self.batches = self.batches, []
         for batch in batches:
             try:
-                found = self.engine.run([item.work for item in batch.items])
+                found = self.engine.infer([item.work for item in batch.items])
             except EngineError:
                 self._obey(self.core.on_engine_failed(batch.ticket, self.now))
             else:
@@ -144,24 +152,29 @@ class Bench:
                 self.job.endings.append(ending)
             case c.Judged(key, device, verdict, binding):
                 frame = self.envelopes.verdict(device, key, verdict, binding, self.now)
-                self.job.endings.append(c.Ending(key, int(self.now * 1000), verdict=frame))
+                said = verdict.prediction
+                ended = c.Ending(key, int(self.now * 1000), verdict=frame, label=said.label, model=said.model)
+                self.job.endings.append(ended)
             case c.Forget(key):
                 self.job.forgets.append(key)
             case c.Find():
                 self.job.finds.append(command)
-            case c.Prune(before_ms):
-                self.job.prune_before_ms = before_ms
+            case c.Prune(before_ms, now_ms):
+                self.job.prune_before_ms, self.job.purge_ms = before_ms, now_ms
             case c.Infer():
                 self.batches.append(command)
             case c.Check():
                 self.checks.append(command)
             case c.Tell(device_id, note):
                 self.notes.append((device_id, note))
-                self.sent[device_id].append(self.envelopes.note(device_id, note, self.now))
+                carried = self.desired if channel_of(note) is Channel.DESIRED else self.sent
+                carried[device_id].append(self.envelopes.note(device_id, note, self.now))
             case c.Resend(device_id, frame):
                 self.sent[device_id].append(frame)
             case c.Hand():
                 self.handed.append(command)
+            case c.Suspect(device_id):
+                self.registry.suspect(device_id, int(self.now * 1000))
 
 
 def owed(bench: Bench) -> list[int]:

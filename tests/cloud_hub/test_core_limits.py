@@ -83,7 +83,7 @@ def test_an_owed_question_that_grows_too_old_ends_expired_and_says_so_for_ever(d
 
 
 def test_rows_live_nine_days_and_outlive_every_replay(device, bench):
-    frame = bench.ask(device, 1)
+    frame = bench.ask(device, 1, keep_days=9)
     bench.settle()
     bench.wait(8.9 * DAY_S)
     bench.settle()
@@ -205,7 +205,7 @@ def test_a_result_of_a_question_that_was_given_up_answers_no_later_one(device, b
 
 
 def test_a_verdict_being_written_is_not_overtaken_by_its_expiry(device, bench):
-    bench.ask(device, 1)
+    bench.ask(device, 1, keep_days=9)
     bench.commit()
     bench.commit()
     bench.flush()

@@ -115,9 +115,11 @@ def test_a_policy_hash_that_is_not_served_is_refused(device):
 
 def test_a_policy_known_in_full_is_evaluated_again(device):
     text = """
-        schema = 1
+        schema = 2
         name = "demo"
         version = 1
+        issued = 2026-01-01
+        expires = 2099-12-31
         [escalation]
         mode = "answer_now"
         threshold = 0.8
@@ -133,6 +135,8 @@ def test_a_policy_known_in_full_is_evaluated_again(device):
         [locality]
         hubs = ["hub-1"]
         regions = ["local"]
+        [retention]
+        purpose = "test"
         [budget]
         bytes_per_day = 1000000
     """

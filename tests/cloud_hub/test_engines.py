@@ -55,8 +55,22 @@ def test_devices_take_turns():
     for seq in range(10):
         lanes.add(CARD.name, item("noisy", seq))
     lanes.add(CARD.name, item("quiet", 1))
-    (batch,) = lanes.next(0.0)
+    batch, _second = lanes.next(0.0)
     assert Counter(i.key.device for i in batch.items) == {"noisy": 3, "quiet": 1}
+
+
+def test_only_a_full_batch_waits_at_the_engines_door():
+    lanes = batcher()
+    for seq in range(4):
+        lanes.add(CARD.name, item("a", seq))
+    assert [len(batch.items) for batch in lanes.next(0.0)] == [4]
+    for seq in range(4, 7):
+        lanes.add(CARD.name, item("a", seq))
+    assert lanes.next(0.0) == []  # it may still grow
+    for seq in range(7, 20):
+        lanes.add(CARD.name, item("a", seq))
+    assert [len(batch.items) for batch in lanes.next(0.0)] == [4]
+    assert lanes.next(0.0) == []
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=40))
@@ -67,8 +81,9 @@ def test_every_item_comes_out_once_in_the_order_of_its_device(added):
         lanes.add(CARD.name, each)
     out: list[Item] = []
     while batches := lanes.next(0.0):
-        assert 1 <= len(batches[0].items) <= 4
-        out += lanes.done(batches[0].ticket).items
+        for batch in batches:
+            assert 1 <= len(batch.items) <= 4
+            out += lanes.done(batch.ticket).items
     assert set(out) == set(items)
     assert len(out) == len(items)
     for device in "abc":

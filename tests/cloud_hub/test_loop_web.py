@@ -23,7 +23,7 @@ from wire.messages import DownNote, Reason, Refusal, Verdict
 async def test_infer_answers_whole_samples_in_order_through_the_same_batches(tmp_path):
     async with serving(tmp_path, engine=EchoEngine(CARD, SLOW_S), max_batch=4) as site:
         inputs = np.arange(100, dtype=np.float32).reshape(10, 10) / 100
-        expected = EchoEngine(CARD).run([Work(raw=row) for row in inputs])
+        expected = EchoEngine(CARD).infer([Work(raw=row) for row in inputs])
         assert await site.hub.infer("echo", inputs) == expected
         both = await asyncio.gather(site.hub.infer("echo@1", inputs[:1]), site.hub.infer("echo@1", inputs[1:2]))
         assert [found for answers in both for found in answers] == expected[:2]

@@ -17,12 +17,15 @@ from models.runner import echo_manifest
 from tests.models.conftest import contents
 
 POLICY = """
-schema = 1
+schema = 2
 name = "p"
 version = 1
+issued = 2026-01-01
+expires = 2099-12-31
 escalation = { mode = "wait", threshold = 0.8, audit_share = 0.0, budget_s = 1.5 }
 locality = { hubs = ["hub-1"], regions = ["eu"] }
 budget = { bytes_per_day = 1_000_000 }
+retention = { purpose = "test" }
 
 [egress]
 ceiling = "P2"
@@ -110,7 +113,7 @@ def test_measuring_twice_replaces_the_rows(folder):
 
 @pytest.mark.parametrize(
     ("edit", "code"),
-    [(("features", "other"), 11), (("schema = 1", "schema = 9"), 11), (("step = 5", "step = 400"), None)],
+    [(("features", "other"), 11), (("schema = 2", "schema = 9"), 11), (("step = 5", "step = 400"), None)],
 )
 def test_a_policy_that_lets_nothing_leave_is_said_in_one_line(folder, edit, code):
     (folder / "policy.toml").write_text(POLICY.replace(*edit))

@@ -4,7 +4,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from cloud_hub.registry import Device, InviteFault, Keys, Registry, RegistryError, split_id
+from cloud_hub.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome, split_id
 from cloud_hub.standing import DeviceState
 from wire.exits import Exit, Stop
 
@@ -172,3 +172,13 @@ def test_damaged_database_is_refused_in_one_line(tmp_path):
         Registry.open(tmp_path / "devices.db")
     assert stop.value.code == Exit.DATABASE
     assert "\n" not in str(stop.value)
+
+
+def test_what_an_invite_says_of_a_device_is_what_the_registry_knows_of_it(registry, tmp_path):
+    invite = registry.invite(Welcome(DEVICE, device_class="camera", region="eu-de"), 0, HOUR_S)
+    registry.enrol(invite.token, keys(), 0)
+    again = Registry.open(tmp_path / "devices.db")
+    found = again.device(DEVICE)
+    again.close()
+    assert found is not None
+    assert (found.device_class, found.region) == ("camera", "eu-de")

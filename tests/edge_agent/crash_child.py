@@ -43,7 +43,7 @@ class FileHub(HubDouble):
 async def main(folder: Path, point: str) -> None:
     hub = FileHub(verdicts=point in ("before_delete", "after_outcome"))
     hub.file, hub.point = folder / "effects", point
-    statements = {"in_transaction": "insert into ledger", "before_delete": "delete from outbox"}
+    statements = {"in_transaction": "insert into entries", "before_delete": "delete from outbox"}
     async with Rig(folder, policy(), hub) as rig:
         if point in statements:
             trace = lambda sql: die() if sql.startswith(statements[point]) else None  # noqa: E731

@@ -26,7 +26,9 @@ from wire.messages import (
     DownNote,
     Escalation,
     Header,
+    Heads,
     Hello,
+    Mirror,
     Prediction,
     Reason,
     Receipt,
@@ -47,9 +49,11 @@ SIGNING = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
 HPKE = X25519PrivateKey.from_private_bytes(b"h" * 32)
 
 POLICY = """
-schema = 1
+schema = 2
 name = "test"
 version = {version}
+issued = 2026-01-01
+expires = 2099-12-31
 [escalation]
 mode = "{mode}"
 threshold = 0.8
@@ -67,6 +71,8 @@ private = false
 [locality]
 hubs = ["hub-1"]
 regions = ["local"]
+[retention]
+purpose = "test"
 [budget]
 bytes_per_day = {bytes_per_day}
 max_open = {max_open}
@@ -93,10 +99,12 @@ class HubDouble:
     receipts: bool = True
     verdicts: bool = True
     statuses: bool = True
+    mirrors: bool = True
     prediction: Prediction = TRUTH
     effects: dict[tuple[int, int], bytes] = field(default_factory=dict)
     questions: list[tuple[Frame, bytes, Escalation]] = field(default_factory=list)  # frame, its bytes, plaintext
     notes: list[Ask | Hello] = field(default_factory=list)
+    heads: list[Heads] = field(default_factory=list)
     now_ms: int = HUB_TIME_MS
     present: bool = False
 
@@ -120,7 +128,7 @@ class HubDouble:
         while True:
             with contextlib.suppress(LinkLost):
                 transport = self.broker.connect()
-                await transport.subscribe(tuple(f"v1/+/+/{c}" for c in (Channel.QUESTION, Channel.ASK)))
+                await transport.subscribe(tuple(f"v1/+/+/{c}" for c in (Channel.QUESTION, Channel.ASK, Channel.REPORT)))
                 self.present = True
                 while True:
                     for message in await transport.receive():
@@ -132,10 +140,18 @@ class HubDouble:
         _, channel = parse_up(message.topic)
         frame = codec.split(message.payload)
         seal.verify(frame, by=SIGNING.public_key(), channel=channel)
-        if channel is Channel.ASK:
+        if channel is Channel.REPORT:
+            self.on_heads(codec.decode_up(frame.body))
+        elif channel is Channel.ASK:
             self.on_note(codec.decode_up(frame.body))
         else:
             self.on_question(frame, message.payload)
+
+    def on_heads(self, heads: Heads) -> None:
+        """It remembers nothing of this device's spending, and says so; it keeps no log."""
+        self.heads.append(heads)
+        if self.mirrors:
+            self.tell(Mirror(heads.epoch, heads.spend))
 
     def on_note(self, note: Ask | Hello) -> None:
         self.notes.append(note)
@@ -238,6 +254,10 @@ class Rig(contextlib.AbstractAsyncContextManager["Rig"]):
         await until(lambda: self.agent.status()["disk"] == "ok" or self.agent._counts["database_unusable"])
         if self.hub.broker.up:
             await until(lambda: self.agent.status()["link"] == "up")
+            # a new device asks nothing before a hub has told what it remembers of its spending
+            await until(
+                lambda: not self.hub.mirrors or self.agent._core.epoch < 0 or self.agent._core.ruling.purse.mirrored
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -123,7 +123,7 @@ def test_the_template_explains_every_key_and_its_default():
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
     assert set(flat) == set(known_keys())
-    defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json")
+    defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json", by_alias=True)
     changed = {"state", "bundle", "policy"}
     for key, value in flat.items():
         table, _, inner = key.rpartition(".")

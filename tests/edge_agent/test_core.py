@@ -50,7 +50,7 @@ EPOCH = 5
 
 def core(rules: Policy | None = None, setup: Setup = SETUP, *, up: bool = True) -> EdgeCore:
     edge = EdgeCore(setup, rules or policy())
-    edge.restore(Memory(EPOCH, 1, Spend(0, 0)), 0.0)
+    edge.restore(Memory(EPOCH, 1, Spend()), 0.0)
     if up:
         edge.on_link(up=True, now=0.0)
         edge.on_note(Welcome(EPOCH, "hub-1", "local"), 0.0)
@@ -154,10 +154,11 @@ def test_who_waits_is_sent_before_who_was_answered():
     edge.on_link(up=True, now=1.0)
     edge = core(policy(mode="wait"), up=False)
     accepted(edge, 1)
-    edge.link = type(edge.link)(True, 10.0)  # the hub wants silence, so nothing goes yet
-    edge.link = type(edge.link)(True, 0.0)
+    home = edge.lines.get("")
+    home.up, home.quiet_until = True, 10.0  # the hub wants silence, so nothing goes yet
+    home.quiet_until = 0.0
     (store, *_) = ask(edge, 2)
-    edge.link = type(edge.link)(False, 0.0)
+    home.up = False
     edge.on_stored(store.seq, digest(2), 0.0)
     assert [c.seq for c in only(edge.on_link(up=True, now=1.0), Transmit)] == [2, 1]
 
@@ -294,14 +295,14 @@ def test_restore_takes_up_every_row_and_answers_who_was_waiting():
         row(4, State.RECEIPTED, answered=False),
         row(5, State.SEALED, answered=True, not_before=50.0),
     )
-    said = only(again.restore(Memory(EPOCH, 6, Spend(3, 2100), rows), 10.0), Answer)
+    said = only(again.restore(Memory(EPOCH, 6, Spend.of(3, 2100), rows), 10.0), Answer)
     assert [(a.seq, a.why) for a in said] == [(4, Why.BUDGET_ELAPSED)]
     commands = again.on_link(up=True, now=11.0)
     assert (only(commands, Transmit), only(commands, SendAsk)) == ([Transmit(3)], [SendAsk((4,))])
     assert only(again.on_wake(50.0), Transmit) == [Transmit(3), Transmit(5)]
     assert only(again.on_verdict(4, VERDICT, 51.0), Correction)
     assert ask(again, 9, 51.0)[0].seq == 6
-    assert again.spend == Spend(3, 2800)
+    assert again.spend == Spend.of(3, 2800)
 
 
 def test_a_message_that_the_link_will_never_take_ends_as_denied():

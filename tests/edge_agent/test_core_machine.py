@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         self.resealing.clear()
         rows = tuple(d.row for d in self.disk.values())
         next_seq = max(self.seqs_used, default=0) + 1
-        self.obey(self.core.restore(Memory(EPOCH, next_seq, Spend(0, 0), rows), self.now))
+        self.obey(self.core.restore(Memory(EPOCH, next_seq, Spend(), rows), self.now))
         self.up = False
 
     def obey(self, commands: list[Command]) -> None:

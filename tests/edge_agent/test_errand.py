@@ -43,8 +43,8 @@ def test_everything_a_device_lives_by_comes_in_one_errand(device):
     assert found.slot == report.current
     assert found.runner is not None
     assert found.runner.manifest.model == "echo@1"
-    assert found.policy is not None
-    assert (found.policy.name, found.policy.version) == ("test", 1)
+    assert found.policies is not None
+    assert [(document.name, document.version) for document in found.policies] == [("test", 1)]
     assert found.hubs == read_keys(hub_keys(), "local")
     assert found.versions == {RULES: 1, KEYS: 1}
 
@@ -181,8 +181,8 @@ def test_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, doc
     device.list(RULES, document, "policy", 2)
     assert failures(device.run().refusals) == [failure]
     found = look(device.store, NAMES)
-    assert found.policy is not None
-    assert found.policy.version == 1
+    assert found.policies is not None
+    assert found.policies[0].version == 1
 
 
 def test_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):
@@ -192,8 +192,8 @@ def test_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device
     device.list(RULES, text.replace(b"version = 3", b"version = 2"), "policy", 4)
     assert failures(device.run().refusals) == [Failure.POLICY]
     found = look(device.store, NAMES)
-    assert found.policy is not None
-    assert found.policy.version == 3
+    assert found.policies is not None
+    assert found.policies[0].version == 3
 
 
 def test_a_policy_of_another_name_is_not_taken_for_ours(device):

@@ -7,7 +7,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from edge_agent import marker, meta
 from edge_agent.identity import HubKeys, Identity
+from edge_agent.loop import DATABASE_FILE
+from edge_agent.store_file import connect
 from tests.edge_agent.hub_double import HubDouble, Rig, policy, sample, until
 from wire import codec, seal
 from wire.codec import Frame
@@ -46,8 +49,17 @@ class Impostor(HubDouble):
         self.tell(self.refusal(data, Reason.POLICY, final=True))
 
 
+def met_its_hub(folder: Path) -> None:
+    """Long ago: it waits for no word of what it has spent."""
+    opened = connect(folder / DATABASE_FILE)
+    marker.write(opened.db, folder / DATABASE_FILE)
+    meta.put(opened.db, "clean", 1)
+    opened.db.close()
+
+
 async def test_case_91_another_hubs_words_and_keys_are_refused_and_the_question_waits(tmp_path: Path):
     impostor = Impostor()
+    met_its_hub(tmp_path)
     async with Rig(tmp_path, policy(), impostor) as rig:
         record = await rig.agent.infer(sample())
         await until(lambda: impostor.unread >= 2 and rig.count("refused_signature") >= 6)
@@ -59,6 +71,7 @@ async def test_case_91_another_hubs_words_and_keys_are_refused_and_the_question_
 
 async def test_case_91_when_the_genuine_hub_is_back_the_same_question_is_answered(tmp_path: Path):
     impostor = Impostor()
+    met_its_hub(tmp_path)
     async with Rig(tmp_path, policy(), impostor) as rig:
         record = await rig.agent.infer(sample())
         await until(lambda: impostor.unread >= 1)

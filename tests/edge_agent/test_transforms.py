@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.transforms import TransformError, apply
+from edge_agent.transforms import TransformError, tools_of
+from edge_agent.transforms import apply as apply_with
 from models.codec import codec_of
 from models.runner import Inference
 from policies.egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan, derived
@@ -16,6 +17,13 @@ FEATURES = FieldSpec("features", DType.UINT8, (6,), 0, 15, Level.P2, "features")
 CLIP = TransformSpec(TransformKind.CLIP, 2, 9)
 PACK4, PACK8 = (codec_of(name, (FEATURES,)) for name in ("pack4", "pack8"))
 COARSE = TransformSpec(TransformKind.QUANTISE, step=4)
+
+
+TOOLS = tools_of(bytes(32))
+
+
+def apply(planned, found, codec):
+    return apply_with(planned, found, codec, TOOLS)
 
 
 def inference(codes: list[int]) -> Inference:
@@ -49,10 +57,10 @@ def test_the_local_answer_and_its_confidence_leave_only_as_fields():
         FieldPlan(FieldSpec("features", DType.UINT8, (7,), 0, 15, Level.P2, "x"), ()),
         FieldPlan(FieldSpec("features", DType.FP32, (6,), 0, 15, Level.P2, "x"), ()),
         FieldPlan(FieldSpec("features", DType.UINT8, (6,), 0, 3, Level.P2, "x"), ()),
-        FieldPlan(FEATURES, (TransformSpec("noise"),)),  # type: ignore[arg-type]
-        FieldPlan(FEATURES, (TransformSpec(TransformKind.QUANTISE, step=0.0),)),
+        FieldPlan(FEATURES, (TransformSpec("smear"),)),  # type: ignore[arg-type]
+        FieldPlan(FEATURES, (TransformSpec(TransformKind.DROP),)),
+        *(FieldPlan(FEATURES, (TransformSpec(kind),)) for kind in TransformKind if kind is not TransformKind.CLIP),
     ],
-    ids=["missing", "shape", "dtype", "range", "unknown-transform", "no-step"],
 )
 def test_case_102_what_is_not_as_the_schema_says_stays(plan):
     with pytest.raises(TransformError):

@@ -17,14 +17,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.errand_job import Job
 from edge_agent.installed import Installed, look
+from edge_agent.layers import Standing
 from edge_agent.records import Disabled, Kind, NoModel, Source
 from edge_agent.updates import Updates, errand
 from models.floors import FloorsDb
 from models.runner import EchoRunner, SampleError
 from models.trust import Failure
+from policies.document import parse
 from policies.reasons import Why
 from tests.blocks import ROOT
-from tests.edge_agent.hub_double import SURE, TRUTH, HubDouble, Rig, policy, sample, until
+from tests.edge_agent.hub_double import DEFAULTS, POLICY, SURE, TRUTH, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.updates_bench import NAMES, Bench, bench, hub_keys, path
 from tests.models.mirror import Faults
 from wire.daemon import Lock, Log
@@ -42,11 +44,11 @@ def device(tmp_path):
 
 @asynccontextmanager
 async def updating(
-    device: Bench, rig: Rig, start: Installed | None = None
+    device: Bench, rig: Rig, start: Installed | None = None, standing: Standing | None = None
 ) -> AsyncIterator[tuple[Updates, io.StringIO]]:
     """The task itself, until the end of the block; it has looked once."""
     log = io.StringIO()
-    updates = Updates(device.store, NAMES, device.job, start or Installed(), Log(log))
+    updates = Updates(device.store, NAMES, device.job, start or Installed(), Log(log), standing or Standing())
     rig.agent.add_side(updates)
     task = asyncio.create_task(updates.run(rig.agent))
     await polled(updates, 1)
@@ -249,8 +251,10 @@ def unsure_of(rig: Rig) -> Any:
 
 
 async def test_an_older_policy_is_not_taken_while_a_newer_one_is_in_force(device, tmp_path):
-    newer = policy(version=9)
-    async with Rig(tmp_path, newer) as rig, updating(device, rig, Installed(policy=newer)):
+    standing = Standing(published=(parse(POLICY.format(**{**DEFAULTS, "version": 9})),))
+    newer = standing.policy
+    assert newer is not None
+    async with Rig(tmp_path, newer) as rig, updating(device, rig, standing=standing):
         assert rig.agent.status()["policy"] == newer.hash
 
 
@@ -262,9 +266,10 @@ async def test_what_was_installed_serves_after_a_restart_without_any_network(dev
     device.run()
     device.mirror.faults = Faults(where="", status=503)
     found = look(device.store, NAMES)
-    async with Rig(tmp_path, found.policy) as rig:
+    standing = Standing(published=found.policies)
+    async with Rig(tmp_path, standing.policy) as rig:
         await rig.agent.use_bundle(found.runner)
-        async with updating(device, rig, found):
+        async with updating(device, rig, found, standing):
             status = rig.agent.status()
             assert (status["model"], status["alarms"]) == ("echo@1", [])
             assert status["updates"]["versions"] == {"policy/test.toml": 1, "keys/local.json": 1}
@@ -295,7 +300,7 @@ async def test_a_job_that_cannot_be_made_is_a_failure_like_any_other(device, tmp
         raise Stop(Exit.CREDENTIALS, "root.json: gone")
 
     async with Rig(tmp_path, policy()) as rig:
-        updates = Updates(device.store, NAMES, job, Installed(), Log(io.StringIO()))
+        updates = Updates(device.store, NAMES, job, Installed(), Log(io.StringIO()), Standing())
         await updates.once(rig.agent)
         assert updates.facts()["updates"]["failures"] == ["internal: root.json: gone"]
 

@@ -17,7 +17,7 @@ from tests.models.repository import Repository
 
 FAMILY, RULES, REGION = "echo", "policy/test.toml", "local"
 KEYS = f"keys/{REGION}.json"
-NAMES = Names(FAMILY, "test", (REGION,), "0.1.0")
+NAMES = Names(FAMILY, ("test",), (REGION,), "0.1.0")
 DEFAULTS = {
     "version": 1, "mode": "answer_now", "audit": 0.0, "budget_s": 5.0, "level": "P2",
     "bytes_per_day": 10_000_000, "max_open": 1000,

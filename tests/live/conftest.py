@@ -1,4 +1,4 @@
-"""What the live tests share: the demo's bundle, and a stage of real processes that is cleared away."""
+"""What the live tests share: the demo's bundle, and a stage of real processes that is searched and cleared away."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +9,7 @@ from models.bundle import Bundle
 from models.forge.demo import cached_demo_bundle
 from simulations.demo_command import cache_folder
 from simulations.stage import Stage
+from tests.live.fleet import CANARY
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +21,5 @@ def bundle() -> Bundle:
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     async with Stage(tmp_path) as stage:
         yield stage
+    files = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert [str(path) for path in files if CANARY.encode() in path.read_bytes()] == [], "case 111"

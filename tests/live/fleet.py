@@ -14,9 +14,11 @@ from simulations.evidence import judge_run
 from simulations.stage import AgentHandle, Stage
 
 POLICY = """
-schema = 1
+schema = 2
 name = "live"
 version = 1
+issued = 2026-01-01
+expires = 2099-12-31
 [escalation]
 mode = "{mode}"
 threshold = 0.9
@@ -33,9 +35,12 @@ private = false
 [locality]
 hubs = ["hub-1"]
 regions = ["local"]
+[retention]
+purpose = "test"
 [budget]
 bytes_per_day = 100_000_000
 """
+CANARY = "CANARY"  # planted in what callers say; the stage of every live test is searched for it at the end
 QUICK = {"link": {"reconnect_base_s": 0.2, "reconnect_cap_s": 1.0}, "outbox": {"ask_interval_s": 5.0}}
 SETTLE_S = 70.0
 
@@ -61,7 +66,7 @@ async def ask(stage: Stage, agent: AgentHandle, bundle: Bundle, x: Any, **more: 
         "datatype": "FP32",
         "data": x.ravel().tolist(),
     }
-    body = {"inputs": [tensor], **more}
+    body = {"id": f"{CANARY}-request", "inputs": [tensor], **more}
     async with stage.session.post(f"{agent.url}/v2/models/{bundle.manifest.name}/infer", json=body) as response:
         reply = await response.json()
         assert response.status == 200, reply

@@ -28,16 +28,23 @@ from tests.live.fleet import QUICK, judged, settle
 from tests.live.forged import KINDS, forged
 from wire.messages import DType, Prediction
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.heavy,
+    pytest.mark.timeout(1800),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 GIVEN = os.environ.get("SKERRY_ZOO_BUNDLES", "")
 NAMES = sorted(path.parent.name for path in Path(GIVEN).glob("*/manifest.json")) if GIVEN else list(KINDS)
 AT_ONCE = 8
 STRANGE = 120  # samples after which drift must have been seen
 BUDGET_S = 30.0
 POLICY = """
-schema = 1
+schema = 2
 name = "{name}"
 version = 1
+issued = 2026-01-01
+expires = 2099-12-31
 [escalation]
 mode = "wait"
 threshold = {threshold!r}
@@ -51,6 +58,8 @@ open = true
 [locality]
 hubs = ["hub-1"]
 regions = ["local"]
+[retention]
+purpose = "test"
 [budget]
 bytes_per_day = 100_000_000
 """
@@ -128,9 +137,10 @@ def slug(name: str) -> str:
 def run_here(bundle: Bundle) -> Halves:
     samples = golden_samples(bundle)
     runner, engine = OnnxRunner(bundle), LocalEngine(bundle, max_batch=len(samples))
+    engine.start()
     edge = [runner.infer_one(sample) for sample in samples]
-    tail = engine.run([Work(one.features) for one in edge])
-    whole = engine.run([Work(raw=sample) for sample in samples])
+    tail = engine.infer([Work(one.features) for one in edge])
+    whole = engine.infer([Work(raw=sample) for sample in samples])
     runner.close()
     return Halves(samples, edge, tail, whole)
 

@@ -5,6 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models.chain import Field, Step, digest, effective
+from models.steps import Tools, changed
 from policies.egress import FieldPlan
 from policies.policy import TransformKind, TransformSpec
 from wire.messages import DType, FieldSpec, Level
@@ -15,6 +16,7 @@ STEPS = st.lists(
     st.one_of(
         st.builds(lambda low, more: Step("clip", low, low + more), WHOLE, st.integers(1, 20).map(float)),
         st.builds(lambda step: Step("quantise", step=step), st.sampled_from([0.5, 1.0, 2.0, 3.0, 2.5])),
+        st.sampled_from([Step("coarsen", step=3), Step("bucketize", values=(2.0, 9.5)), Step("top_k", step=4)]),
     ),
     max_size=3,
 )
@@ -26,10 +28,7 @@ def of(*steps: Step, cut: str = "layer3", codec: str = "pack4", spec: FieldSpec 
 
 def done(codes: np.ndarray, steps: list[Step] | tuple[Step, ...]) -> np.ndarray:
     """What a device does to its codes."""
-    for each in steps:
-        wide = np.clip(codes, each.low, each.high) if each.kind == "clip" else np.rint(codes / each.step) * each.step
-        codes = wide.astype(np.uint8)
-    return codes
+    return changed(codes[None], steps, CODES, Tools(lambda _, count: np.zeros(count), b""))[0]
 
 
 def test_every_part_counts():
@@ -43,6 +42,14 @@ def test_every_part_counts():
         of(Step("clip", 0, 9)),
         of(Step("quantise", step=2)),
         of(Step("noise", step=2)),
+        of(Step("noise", step=2, high=2)),
+        of(Step("bucketize", values=(1.0, 2.0))),
+        of(Step("bucketize", values=(1.0, 3.0))),
+        of(Step("bucketize", values=(1.0,))),
+        of(Step("redact", words=("email",))),
+        of(Step("redact", words=("email", "iban"))),
+        of(Step("project", low=1, step=4)),
+        of(Step("project", low=2, step=4)),
         of(Step("clip", 0, 8), Step("quantise", step=2)),
         of(Step("quantise", step=2), Step("clip", 0, 8)),
         digest("layer3", "pack4", [Field(CODES), Field(other)]),

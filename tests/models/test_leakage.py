@@ -15,6 +15,7 @@ from models.forge.leakage.membership import Answers, membership
 from models.forge.leakage.metrics import Interval, Ratio
 from models.forge.leakage.probes import by_label_alone, probe
 from models.forge.samples import ForgeError
+from wire.messages import DType, FieldSpec, Level
 
 CHAIN = "c" * 64
 FAST = QUICK._replace(pairs=400, tests=120, steps=80, width=16)  # whether attacks are right, not how strong
@@ -244,20 +245,23 @@ def test_a_model_that_treats_all_alike_gives_no_member_away():
     assert membership(answers(2.0, 20), answers(2.0, 20)) is None
 
 
+CODES = FieldSpec("features", DType.UINT8, (16,), 0, 15, Level.P2, "features")
+
+
 def test_defences_change_codes_as_devices_do():
     codes = np.arange(16, dtype=np.uint8)[None]
-    assert changed(codes, (Step("clip", 2, 9), Step("quantise", step=4)), 0, 15).tolist() == [
+    assert changed(codes, (Step("clip", 2, 9), Step("quantise", step=4)), CODES).tolist() == [
         [int(np.rint(min(max(c, 2), 9) / 4) * 4) for c in range(16)]
     ]
-    noisy = changed(np.full((500, 4), 8, np.uint8), (Step("noise", step=2.0),), 0, 15)
+    noisy = changed(np.full((500, 4), 8, np.uint8), (Step("noise", step=2.0),), CODES)
     assert noisy.astype(float).std() == pytest.approx(2.0, abs=0.3)
     assert noisy.max() <= 15
 
 
-@pytest.mark.parametrize("step", [Step("quantise", step=7.0), Step("smear", step=1)])
+@pytest.mark.parametrize("step", [Step("quantise", step=0.0), Step("smear", step=1), Step("redact")])
 def test_a_transform_that_no_device_could_apply_is_refused(step):
     with pytest.raises(ForgeError):
-        changed(np.full((2, 3), 12, np.uint8), (step,), 0, 13)
+        changed(np.full((2, 3), 12, np.uint8), (step,), CODES)
 
 
 def test_a_short_answer_keeps_the_largest_scores_only():

@@ -1,6 +1,7 @@
 """What the policy tests start from: the shipped demo document, the demo's schema, and junk."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -11,17 +12,18 @@ from policies.document import parse
 from policies.egress import DERIVED
 from policies.leakage import Cleared
 from policies.locality import HubSite
-from policies.policy import Policy
+from policies.policy import Account, Coin, Terms
 from wire.messages import DType, FieldSpec, Level
 
 TEXT = (Path(policies.__file__).parent / "templates" / "demo.toml").read_text(encoding="utf-8")
 TODAY = 20_000
-UNSPENT = Spend(TODAY, 0)
+UNSPENT = Spend(TODAY)
 FEATURES = FieldSpec("features", DType.UINT8, (32,), 0.0, 15.0, Level.P2, "features")
 SCHEMA = (FEATURES, *DERIVED)
 HUBS = (HubSite("hub-1", "local"),)
-DEMO = parse(TEXT).compile()
-MEASURED = Cleared(DEMO.hash, None)  # for the features of SCHEMA as the demo's policy changes them
+DEMO_POLICY = parse(TEXT).compile()
+DEMO = DEMO_POLICY.base  # the terms of every context: the demo's document has no rules
+MEASURED = Cleared(DEMO.key, None)  # for the features of SCHEMA as the demo's policy changes them
 
 # Values that stand in no sound policy, whatever the key.
 JUNK = st.sampled_from([None, float("nan"), float("inf"), -1, "junk", b"\0", object(), [], {}, (), {1: 2}, True, 1e308])
@@ -34,7 +36,11 @@ def with_(text: str, *edits: tuple[str, str]) -> str:
     return text
 
 
-def policy(**changes: object) -> Policy:
+def policy(**changes: object) -> Terms:
+    """The demo's terms with some of them changed; `bytes_per_day` stands for its account."""
+    if "bytes_per_day" in changes:
+        limit: Any = changes.pop("bytes_per_day")
+        changes["accounts"] = (Account("bytes", Coin.BYTES, limit),)
     return msgspec.structs.replace(DEMO, **changes)
 
 
@@ -44,4 +50,4 @@ def spec(name: str = "features", level: Level = Level.P2) -> FieldSpec:
 
 def cleared(under: object) -> Cleared:
     """A finding that the features may leave under whatever stands in for a policy."""
-    return Cleared(getattr(under, "hash", ""), None)
+    return Cleared(getattr(under, "key", ""), None)

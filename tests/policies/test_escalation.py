@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.escalation import Action, Decision, Link, decide
-from policies.policy import ASKING, Mode, Policy
+from policies.policy import ASKING, Mode, Terms
 from policies.reasons import Why
 from tests.policies.given import DEMO, JUNK, policy
 
@@ -84,7 +84,7 @@ def test_a_link_that_is_not_clearly_up_is_down(junk):
 
 
 def test_no_policy_keeps():
-    nothing: Policy = None  # type: ignore[assignment]
+    nothing: Terms = None  # type: ignore[assignment]
     assert decide(0.1, UP, nothing, DRAWN, 1.0) == Decision(Action.KEEP, Why.DENIED_POLICY_ERROR)
 
 

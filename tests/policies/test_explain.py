@@ -2,34 +2,35 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.budget import Cost
+from policies.document import parse
 from policies.escalation import Action, Link, decide
-from policies.explain import (
-    Explanation,
-    Facts,
-    FactsError,
-    SampleField,
-    explain_sample,
-    facts_of,
-    remarks,
-    schema_of,
-    summary,
-)
+from policies.explain import Explanation, explain_sample
+from policies.facts import Facts, FactsError, SampleField, SampleLeakage, context_of, facts_of, schema_of
 from policies.judge import Permit, Price, judge
+from policies.layered import layered
 from policies.locality import HubSite
-from policies.policy import FieldRule, Mode, Policy, TransformKind, TransformSpec
+from policies.policy import FieldRule, Mode, Policy, Privacy, Terms, TransformKind, TransformSpec
 from policies.reasons import Why
-from tests.policies.given import DEMO, MEASURED, TODAY, UNSPENT, policy
+from policies.summary import remarks, summary
+from policies.terms import terms
+from tests.policies.given import DEMO, DEMO_POLICY, MEASURED, TEXT, TODAY, UNSPENT, policy
 from wire.messages import Level
 
 UNSURE = Facts(0.4, "open")
 
 
-def explain(facts: Facts, under: Policy = DEMO) -> Explanation:
-    return explain_sample(under, schema_of(under, facts), facts, TODAY)
+def with_base(**changes: object) -> Policy:
+    return msgspec.structs.replace(DEMO_POLICY, base=policy(**changes))
+
+
+def explain(facts: Facts, **changes: object) -> Explanation:
+    return explain_sample(with_base(**changes), facts, TODAY)
 
 
 def last(explanation: Explanation) -> tuple[str, str, str]:
@@ -63,7 +64,7 @@ STOPS = {
 
 @pytest.mark.parametrize(("facts", "changes", "expected"), STOPS.values(), ids=STOPS.keys())
 def test_the_chain_ends_at_the_decision_that_keeps_the_sample(facts, changes, expected):
-    told = explain(facts, policy(**changes))
+    told = explain(facts, **changes)
     assert not told.leaves
     assert last(told) == expected
     assert "Nothing leaves." in told.result
@@ -72,13 +73,13 @@ def test_the_chain_ends_at_the_decision_that_keeps_the_sample(facts, changes, ex
 def test_each_transform_is_said():
     steps = (TransformSpec(TransformKind.CLIP, low=0, high=9), TransformSpec(TransformKind.QUANTISE, step=3))
     rule = FieldRule("features", Level.P2, steps)
-    told = explain(UNSURE, policy(fields={"features": rule}))
+    told = explain(UNSURE, fields={"features": rule})
     assert "features (P2, clipped to 0..9, rounded to multiples of 3)" in told.steps[3].words
 
 
 def test_what_stays_behind_is_said():
     fields = (SampleField("features", "P2"), SampleField("confidence", "P1"))
-    assert "confidence stays: not listed" in explain(Facts(0.4, "open", fields)).steps[3].words
+    assert "confidence stays" in explain(Facts(0.4, "open", fields)).steps[3].words
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_what_stays_behind_is_said():
     ids=["wait", "answer_now", "link down", "audit", "disabled"],
 )
 def test_the_result_says_what_the_caller_sees(facts, changes, words):
-    assert words in explain(facts, policy(**changes)).result
+    assert words in explain(facts, **changes).result
 
 
 @given(
@@ -108,8 +109,9 @@ def test_explanation_and_device_agree(confidence, data_class, up, quiet, dice, s
     facts = Facts(confidence, data_class, link_up=up, hub_quiet=quiet, audit_dice=dice, size_bytes=size)
     link = Link(up, float("inf") if quiet else 0.0)
     asks = decide(confidence, link, DEMO, dice, 0.0).action is not Action.KEEP
-    price = Price(UNSPENT, size, TODAY)
-    verdict = judge(DEMO, schema_of(DEMO, facts), (HubSite("hub-1", "local"),), data_class, price, MEASURED)
+    price = Price(UNSPENT, Cost(size), TODAY)
+    hubs = (HubSite("hub-1", "local"),)
+    verdict = judge(DEMO, schema_of(DEMO_POLICY, facts), hubs, data_class, price, MEASURED)
     assert explain(facts).leaves == (asks and isinstance(verdict, Permit))
 
 
@@ -158,7 +160,7 @@ def test_arbitrary_facts_raise_facts_error_and_nothing_else(values):
 
 
 def test_summary_says_what_may_leave_and_where_to():
-    text = "\n".join(summary(policy(expires="2030-12-31")))
+    text = "\n".join(summary(with_base(expires="2030-12-31")))
     for word in ("demo@1", "2030-12-31", "answer_now", "features up to P2", "open", "hub-1", "local", "10000000"):
         assert word in text
     assert "private" not in text
@@ -179,8 +181,87 @@ def test_summary_says_what_may_leave_and_where_to():
     ids=str,
 )
 def test_what_has_no_effect_is_remarked_once(changes, remark):
-    assert [remark in each for each in remarks(policy(**changes))] == [True]
+    assert [remark in each for each in remarks(with_base(**changes))] == [True]
 
 
 def test_the_shipped_document_needs_no_remark():
-    assert remarks(DEMO) == []
+    assert remarks(DEMO_POLICY) == []
+
+
+def test_explain_takes_what_was_measured():
+    rows = [{"kind": "reconstruction", "metric": "ssim", "upper95": 0.25}]
+    facts = facts_of({"confidence": 0.4, "data_class": "open", "leakage": rows})
+    assert facts.leakage == (SampleLeakage("reconstruction", "ssim", 0.25),)
+    told = explain(facts, privacy=(Privacy(max_leakage=0.2),))
+    assert not told.leaves
+    assert told.steps[-1].why == Why.DENIED_LEAKAGE
+    with pytest.raises(FactsError):
+        facts_of({"confidence": 0.4, "data_class": "open", "leakage": [{"kind": "reconstruction"}]})
+
+
+# Rules
+
+NIGHT = """
+[[rule]]
+name = "night"
+when = { time = { from = "22:00", to = "06:00", zone = "Europe/Berlin" } }
+threshold = 0.5
+[[rule]]
+name = "abroad"
+unless = { region = ["eu"] }
+deny = true
+"""
+RULED = parse(TEXT + NIGHT).compile()
+
+
+def ruled(**more: object) -> Explanation:
+    return explain_sample(RULED, facts_of({"confidence": 0.6, "data_class": "open", **more}), TODAY)
+
+
+def test_the_rules_that_apply_are_said_first():
+    told = ruled(region="eu", time="wed 23:30")
+    assert (told.rules, told.unknown) == (("night",), ())
+    assert told.lines()[0] == "rules       night applies"
+    assert told.why == Why.CONFIDENT
+
+
+def test_what_is_not_known_is_said():
+    told = ruled(time="wed 12:00")
+    assert told.rules == ("abroad",)
+    assert "not known, so counted as narrower: region" in told.lines()[0]
+    assert told.why == Why.DENIED_RULE
+
+
+def test_the_clock_is_used_where_the_sample_names_no_time():
+    facts = facts_of({"confidence": 0.6, "data_class": "open", "region": "eu"})
+    assert explain_sample(RULED, facts, TODAY, {"Europe/Berlin": 12 * 60}).rules == ()
+    assert explain_sample(RULED, facts, TODAY).unknown == ("time",)
+
+
+@pytest.mark.parametrize("time", ["23:30", "wed 24:00", "wed 9:30", "xyz 10:00", "wed 10:60", "wed 10-30", "wed"])
+def test_a_time_that_is_none_is_named(time):
+    with pytest.raises(FactsError, match="no time of the week"):
+        ruled(time=time)
+
+
+def test_what_leaves_and_where_to_can_be_read_by_a_program():
+    told = ruled(confidence=0.4, region="eu", time="wed 12:00")
+    assert told.leaves
+    assert (told.fields, told.hubs) == (("features",), (HubSite("hub-1", "local"),))
+
+
+def test_each_key_says_who_narrowed_it():
+    facts = facts_of({"confidence": 0.6, "data_class": "open", "region": "us", "time": "wed 23:30"})
+    found = terms(RULED, context_of(RULED, facts))
+    assert isinstance(found, Terms)
+    keys = {key.key: key for key in layered(RULED, found)}
+    assert keys["threshold"].said == (("site demo@1", "0.9"), ("rule night", "0.5"))
+    assert keys["threshold"].line() == "site demo@1: 0.9; rule night: 0.5  ->  0.5"
+    assert keys["deny"].line() == "denied by abroad  (rule abroad)"
+    assert keys["mode"].line() == "answer_now  (site demo@1)"
+
+
+def test_the_summary_says_where_each_rule_applies():
+    text = "\n".join(summary(RULED))
+    assert "rule night where time 22:00 to 06:00 in Europe/Berlin: threshold 0.5" in text
+    assert "rule abroad unless region eu: nothing leaves" in text

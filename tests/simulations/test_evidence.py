@@ -13,7 +13,7 @@ from simulations.evidence import device_of, judge_run
 
 EPOCH = 2**62 + 5
 LEDGER = "insert into ledger values(null,?,?,?,?,?,'{}','{}','demo@1','p','hub-1','local',300,x'00')"
-ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p','','open','',0,0,0,0)"
+ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p','','open','',0,0,0,0,x'')"
 OUTCOME = "insert into outcomes values(?,?,?,?,'verdict',2000)"
 
 

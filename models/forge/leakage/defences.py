@@ -1,4 +1,4 @@
-"""What may be done to codes or scores before they leave, as a device does it: clip, quantise, noise, top-k scores.
+"""What may be done to codes or scores before they leave, through the very steps of a device: `models/steps.py`.
 
 Law: the attacker is trained on what comes out of here, never on what went in.
 """
@@ -9,38 +9,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.chain import Step, Transform
+from models import steps as device
+from models.chain import Range, Step, Transform
 from models.forge.samples import ForgeError
 
 Codes = npt.NDArray[np.uint8]
 NOISE, TOP_K = "noise", "top_k"
+_KEY = bytes(32)  # the attacker learns from pairs: which key it was is nothing to it
 
 
-def changed(codes: Codes, steps: Sequence[Transform], low: float, high: float) -> Codes:
-    """Codes `[n, ...]` after the steps, each rounded toward zero to a byte as devices do. Noise is drawn from seed 0.
-
-    ForgeError if a code ends outside `low..high`: a device would send nothing then.
-    """
+def changed(codes: Codes, steps: Sequence[Transform], field: Range) -> Codes:
+    """Codes `[n, ...]` of a feature after the steps, noise drawn from seed 0. ForgeError if a step cannot be done."""
     rng = np.random.default_rng(0)
-    for step in steps:
-        codes = _step(codes, step, rng, low, high)
-    if codes.size and not low <= int(codes.min()) <= int(codes.max()) <= high:
-        raise ForgeError(f"codes leave {low:g}..{high:g} by these transforms, so nothing would be sent; choose others")
-    return codes
 
+    def drawn(sigma: float, count: int) -> npt.NDArray[np.float64]:
+        return np.rint(rng.normal(0, sigma, count))
 
-def _step(codes: Codes, step: Transform, rng: np.random.Generator, low: float, high: float) -> Codes:
-    kind = str(step.kind)
-    wide: npt.NDArray[Any]
-    if kind == "clip":
-        wide = np.clip(codes, step.low, step.high)
-    elif kind == "quantise" and step.step > 0:
-        wide = np.rint(codes / step.step) * step.step
-    elif kind == NOISE:
-        wide = np.rint(codes + rng.normal(0, step.step, codes.shape)).clip(low, high)
-    else:
-        raise ForgeError(f"transform {kind!r} cannot be measured; known are clip, quantise and {NOISE}")
-    return wide.astype(np.uint8)
+    try:
+        return device.changed(codes, steps, field, device.Tools(drawn, _KEY))
+    except device.StepError as error:
+        raise ForgeError(f"{error}, so nothing would be sent; choose others") from None
 
 
 def top_k(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.float32]:

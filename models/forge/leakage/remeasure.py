@@ -142,7 +142,7 @@ class _Bench:
         codec, found = self._runner.codec, {}
         for plan in plans:
             name = plan.spec.name
-            out = changed(codes[name], plan.transforms, plan.spec.low, plan.spec.high)
+            out = changed(codes[name], plan.transforms, plan.spec)
             found[name] = np.stack([codec.decode(name, codec.encode(name, one)) for one in out])
         return found
 

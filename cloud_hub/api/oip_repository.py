@@ -1,0 +1,146 @@
+"""The protocol's repository and statistics extensions: which versions there are, load and unload, how long work took.
+
+Source: Triton's documents "Model Repository Extension" and "Statistics Extension".
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from cloud_hub.access import Scope
+from cloud_hub.api.bodies import MAX_BYTES, answer, parse
+from cloud_hub.api.face import HubFace
+from cloud_hub.api.oip import refused_answer
+from cloud_hub.api.routes import Door, Route
+from cloud_hub.engine.base import ModelCard
+from cloud_hub.requests import InferRefused
+from cloud_hub.timings import ModelTimings, Spread, Sum, total
+from wire.doors import read_body
+from wire.messages import Reason
+from wire.oip import OipError
+
+_NS = 1e9
+
+
+class IndexRequest(msgspec.Struct, frozen=True):
+    """`ready`: only what is loaded."""
+
+    ready: bool = False
+
+
+class TurnRequest(msgspec.Struct, frozen=True):
+    """`parameters` may name a `version`; `unload_dependents` changes nothing here."""
+
+    parameters: dict[str, bool | int | float | str] = {}
+
+
+class RepositoryRoutes:
+    """Loading is the whole hub's business; statistics are for whoever may read."""
+
+    def __init__(self, hub: HubFace) -> None:
+        self._hub = hub
+
+    def routes(self) -> list[Route]:
+        model, whole, operate = "/v2/repository/models/{model}", Door.WHOLE, Scope.OPERATE
+        stats, tag = "How often and how long it was asked, waited for and computed", "inference"
+        one = "/v2/models/{model}"
+        return [
+            Route("GET", "/v2/models/stats", self.all_stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
+            Route("GET", one + "/stats", self.stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
+            Route("GET", one + "/versions/{version}/stats", self.stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
+            Route(
+                "POST", "/v2/repository/index", self.index, "Every version of every model, loaded or not",
+                Door.HERE, Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
+            ),
+            Route("POST", model + "/load", self.load, "Load", whole, operate, takes=TurnRequest, tag=tag),
+            Route("POST", model + "/unload", self.unload, "Unload", whole, operate, takes=TurnRequest, tag=tag),
+        ]  # fmt: skip
+
+    async def index(self, request: web.Request) -> web.Response:
+        asked = await _optional(request, IndexRequest)
+        return answer([kept for kept in self._hub.repository() if kept.state == "READY" or not asked.ready])
+
+    async def load(self, request: web.Request) -> web.Response:
+        return await _turned(request, self._hub.load)
+
+    async def unload(self, request: web.Request) -> web.Response:
+        return await _turned(request, self._hub.unload)
+
+    async def all_stats(self, _request: web.Request) -> web.Response:
+        return answer({"model_stats": [self._stats(card) for card in self._hub.cards]})
+
+    async def stats(self, request: web.Request) -> web.Response:
+        name, version = request.match_info["model"], request.match_info.get("version")
+        cards = [c for c in self._hub.cards if c.ref.name == name and version in (None, str(c.ref.version))]
+        if not cards:
+            raise OipError(404, "this hub serves no such model or version")
+        return answer({"model_stats": [self._stats(card) for card in cards]})
+
+    def _stats(self, card: ModelCard) -> dict[str, Any]:
+        return stats_json(card, self._hub.watch.timings.of(card.name))
+
+
+async def _optional(request: web.Request, kind: type[msgspec.Struct]) -> Any:
+    """The body as `kind`; clients of this protocol also send none."""
+    body = await read_body(request, MAX_BYTES)
+    return parse(body or b"{}", kind)
+
+
+async def _turned(request: web.Request, turn: Callable[[str], Awaitable[None]]) -> web.Response:
+    """200 once it is so; 404 for a model that is not in the repository."""
+    asked = await _optional(request, TurnRequest)
+    version = asked.parameters.get("version", "")
+    name = request.match_info["model"]
+    try:
+        await turn(f"{name}@{version}" if version else name)
+    except InferRefused as refused:
+        if refused.reason is Reason.MODEL_GONE:
+            raise OipError(404, "there is no such model in the repository") from None
+        return refused_answer(refused)
+    return answer({})
+
+
+def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
+    """One entry of `model_stats`: counts, and nanoseconds of all items together."""
+    executions, computed_s = total(found.batches.values())
+    compute = Sum()
+    for size, batches in found.batches.items():
+        compute.add(batches.seconds * size, batches.count * size)
+    queue = _all_of(found.queue)
+    success = {"count": found.items, "ns": queue["ns"] + _ns(compute.seconds)}
+    kinds = {"success": success, "fail": _duration(found.failed), "queue": queue, "compute_infer": _duration(compute)}
+    none = {kind: {"count": 0, "ns": 0} for kind in ("compute_input", "compute_output", "cache_hit", "cache_miss")}
+    return {
+        "name": card.ref.name,
+        "version": str(card.ref.version),
+        "last_inference": found.last_ms,
+        "inference_count": found.items,
+        "execution_count": executions,
+        "inference_stats": {**kinds, **none},
+        "batch_stats": [_batch(size, found.batches[size]) for size in sorted(found.batches)],
+        "compute_s": round(computed_s, 6),
+    }
+
+
+def _batch(size: int, batches: Sum) -> dict[str, Any]:
+    nothing = {"count": batches.count, "ns": 0}
+    return {
+        "batch_size": size,
+        "compute_input": nothing,
+        "compute_infer": _duration(batches),
+        "compute_output": nothing,
+    }
+
+
+def _all_of(spread: Spread) -> dict[str, int]:
+    return {"count": sum(spread.buckets), "ns": _ns(spread.seconds)}
+
+
+def _duration(found: Sum) -> dict[str, int]:
+    return {"count": found.count, "ns": _ns(found.seconds)}
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * _NS)

@@ -1,0 +1,76 @@
+"""From a bundle's folder to a started engine: which kind of engine it takes is decided here and nowhere else.
+
+Rule: one process unless the bundle's plan, the hub's configuration or its memory asks for more.
+"""
+
+from pathlib import Path
+
+from cloud_hub.engine.base import Engine
+from cloud_hub.engine.means import Means, spreads
+from cloud_hub.work import card_of_bundle
+from models.bundle import Bundle, open_apart, open_bundle, peek
+from models.graph_form import HubForm
+from models.manifest import BundleError, Manifest
+from policies.placement import NoPlace, Placement
+
+
+def open_engine(path: Path, means: Means) -> Engine:
+    """Built and started, not yet warm. BundleError or EngineError, one line, in bounded time."""
+    engine = _built(path, means)
+    engine.start()
+    return engine
+
+
+def _built(path: Path, means: Means) -> Engine:
+    manifest = peek(path)
+    if manifest.hub.whole:
+        from cloud_hub.engine.onnx import OnnxEngine  # noqa: PLC0415 - for these bundles alone
+
+        return OnnxEngine(open_bundle(path), means.max_batch, means.threads)
+    from cloud_hub.engine.local import LocalEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
+
+    sharded = _sharded(path, manifest, means) if spreads(manifest, means) else None
+    return sharded or LocalEngine(open_bundle(path), means.max_batch, means.threads)
+
+
+def _sharded(path: Path, manifest: Manifest, means: Means) -> Engine | None:
+    """None if one device is enough."""
+    from cloud_hub.engine.local import device_for  # noqa: PLC0415
+    from cloud_hub.engine.sizing import devices_of, form_of, size_up  # noqa: PLC0415
+
+    kind = device_for(manifest).type
+    bundle = open_apart(path)
+    try:
+        form = form_of(bundle.read(manifest.hub.graph), manifest)
+        decision = size_up(form, manifest, means, devices_of(means, kind)).decision
+        if isinstance(decision, NoPlace):
+            raise BundleError(f"{manifest.model}: {decision.why}")
+        if decision.devices > 1:
+            return _spread(bundle, form, decision, (means, kind))
+        bundle.close()
+    except BundleError:
+        bundle.close()
+        raise
+    return None
+
+
+def _spread(bundle: Bundle, form: HubForm, decision: Placement, told: tuple[Means, str]) -> Engine:
+    from cloud_hub.engine.buckets import ladder  # noqa: PLC0415
+    from cloud_hub.engine.gang import Recipe  # noqa: PLC0415
+    from cloud_hub.engine.pipe import Charter  # noqa: PLC0415
+    from cloud_hub.engine.sharded import Limits, ShardedEngine  # noqa: PLC0415
+    from models.graph_hub import check_blank  # noqa: PLC0415
+
+    means, kind = told
+    manifest, need, plan = bundle.manifest, decision.need, bundle.manifest.parallel
+    card = card_of_bundle(bundle, means.max_batch)
+    check_blank(form, manifest, ladder(means.max_batch))
+    recipes = []
+    for replica in range(decision.replicas):
+        device = f"cuda:{replica * need.ranks}" if kind == "cuda" else kind
+        backend = "nccl" if kind == "cuda" else "gloo"
+        shape = (need.tensor, need.pipeline)
+        charter = Charter(1, 0, *shape, "", backend, device, means.ready_s, means.threads, plan.style, plan.shard)
+        files = tuple(bundle.files[name] for name in manifest.hub.weights)
+        recipes.append(Recipe(manifest.model, charter, bundle.read(manifest.hub.graph), files))
+    return ShardedEngine(bundle, card, recipes, Limits(ready_s=means.ready_s))

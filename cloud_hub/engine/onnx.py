@@ -1,0 +1,90 @@
+"""A bundle's hub model as ONNX, in this process, on ONNX Runtime: a tail and a whole model, one file each.
+
+Rule: the sessions are made from the bundle's hashed bytes, after the same lint that a device's graph passes; inputs are
+taken in the order of the manifest's features.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from cloud_hub.engine.base import EngineError, Health, State
+from cloud_hub.engine.buckets import Array
+from cloud_hub.engine.bundled import TAIL, WHOLE, BundleEngine
+from cloud_hub.work import card_of_bundle
+from models.bundle import Bundle
+from models.codec import NUMPY_DTYPES
+from models.lint import LintError, lint
+from models.manifest import BundleError, Manifest
+from models.onnx import CPU, ORT_ERRORS, session_options
+
+
+class OnnxGraphs:
+    """BundleError at `start` if a graph does not load, run or fit the manifest."""
+
+    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+        self._bundle: Bundle | None = bundle
+        self._threads = threads
+        self._sessions: dict[str, ort.InferenceSession] = {}
+        wanted = [name for name in bundle.manifest.target.providers if name in ort.get_available_providers()]
+        self._providers = [*(name for name in wanted if name != CPU), CPU]
+        self.inline = self._providers == [CPU]
+
+    def start(self) -> None:
+        if self._bundle is None:
+            return  # started before
+        bundle, self._bundle = self._bundle, None
+        hub = bundle.manifest.hub
+        for graph, name in ((TAIL, hub.graph), (WHOLE, hub.whole)):
+            try:
+                self._sessions[graph] = self._open(name, bundle.read(name))
+                self._check(graph, bundle.manifest)
+            except BundleError as error:
+                raise BundleError(f"{bundle.manifest.model}: {error}") from None
+
+    def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+        session = self._sessions[graph]
+        names = [node.name for node in session.get_inputs()]
+        try:
+            found: Any = session.run(None, dict(zip(names, columns, strict=True)))[0]
+        except ORT_ERRORS as error:
+            raise EngineError(str(error).splitlines()[0][:200]) from None
+        return np.asarray(found, np.float32)
+
+    def health(self) -> Health:
+        return Health(State.READY if len(self._sessions) == 2 else State.NEW)
+
+    def stop(self) -> None:
+        self._sessions = {}
+
+    def _open(self, name: str, data: bytes) -> ort.InferenceSession:
+        try:
+            lint(data)
+            return ort.InferenceSession(data, session_options(self._threads), providers=self._providers)
+        except LintError as error:
+            raise BundleError(f"{name}: {str(error).partition(': ')[2]}") from None
+        except ORT_ERRORS as error:
+            raise BundleError(f"{name}: ONNX Runtime cannot load it: {str(error).splitlines()[0][:200]}") from None
+
+    def _check(self, graph: str, manifest: Manifest) -> None:
+        """A run of two lowest samples tells more than declared shapes."""
+        spec = manifest.input
+        low = [np.full((2, *field.shape), field.low, np.float32) for field in manifest.features]
+        if graph == WHOLE:
+            low = [np.full((2, *spec.shape), spec.low, NUMPY_DTYPES[spec.dtype])]
+        if len(self._sessions[graph].get_inputs()) != len(low):
+            raise BundleError(f"graph {graph}: its inputs are not {len(low)}, as its manifest says")
+        try:
+            made = self.run(graph, low)
+        except EngineError as error:
+            raise BundleError(f"graph {graph}: does not run: {error}") from None
+        if made.reshape(2, -1).shape != (2, manifest.outputs):
+            raise BundleError(f"graph {graph}: gives {list(made.shape[1:])}, the manifest says {manifest.outputs} outputs")
+
+
+class OnnxEngine(BundleEngine):
+    def __init__(self, bundle: Bundle, max_batch: int = 32, threads: int = 1) -> None:
+        super().__init__(bundle.manifest, card_of_bundle(bundle, max_batch), OnnxGraphs(bundle, threads))

@@ -1,0 +1,76 @@
+"""One rank's stretch of every graph with its weights in place: by our own collectives, or by DTensor.
+
+Rule: what a batch hands on has the same shape whenever the batch has: it is worked out once per bucket.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx
+
+from cloud_hub.engine.collectives import GroupMeet
+from cloud_hub.engine.pipe import Charter
+from models.graph_form import HubForm
+from models.manifest import BundleError
+from models.shard_run import Edge, Shape, assemble, edges, programs
+from models.shard_weights import Share, read_pieces
+
+if TYPE_CHECKING:
+    from cloud_hub.engine.dtensors import DTensors
+
+
+class Stage:
+    def __init__(self, form: HubForm, files: Sequence[str], told: Charter, group: dist.ProcessGroup) -> None:
+        shape = Shape(told.tensor, told.pipeline)
+        self._at = told.rank // told.tensor
+        self._programs = programs(form, shape)
+        self._edges: dict[tuple[str, int], tuple[tuple[Edge, ...], tuple[Edge, ...]]] = {}
+        share = Share(told.rank % told.tensor, told.tensor)
+        self._meet = GroupMeet(group, *share)
+        self.counts: Counter[str] = self._meet.counts
+        self._dtensors = _dtensors(told, group, self.counts) if told.style == "dtensor" else None
+        pieces = self._programs.pieces(self._at)
+        if self._dtensors is not None:
+            pieces = self._dtensors.pieces(self._programs, self._at)
+        held = read_pieces(files, form.weights, pieces, share)
+        held = {name: _placed(tensor, told) for name, tensor in held.items()}
+        self.shard_bytes = sum(tensor.nbytes for tensor in held.values())
+        self._graphs: dict[str, fx.GraphModule] = {}
+        for name, parts in self._programs.parts.items():
+            if self._dtensors is not None:
+                self._graphs[name] = self._dtensors.assemble(self._programs.stretches[name][self._at], held)
+            else:
+                self._graphs[name] = assemble(parts[self._at], held, self._meet)
+
+    def edges(self, graph: str, batch: int) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+        """What is taken from the stage before and given to the next, for a batch of this size."""
+        if graph not in self._graphs:
+            raise BundleError(f"graphs: there is no {graph!r}")
+        if len(self._programs.stretches[graph]) == 1:
+            return (), ()
+        if (graph, batch) not in self._edges:
+            served, own = self._programs.blanks[graph], self._programs.stretches[graph][self._at]
+            self._edges[graph, batch] = edges(served, own.takes, batch), edges(served, own.gives, batch)
+        return self._edges[graph, batch]
+
+    def run(self, graph: str, values: Sequence[Tensor | int]) -> Sequence[Tensor]:
+        if self._dtensors is not None:
+            return self._dtensors.run(self._graphs[graph], values)
+        made: Sequence[Tensor] = self._graphs[graph](*values)
+        return made
+
+
+def _dtensors(told: Charter, group: dist.ProcessGroup, counts: Counter[str]) -> "DTensors":
+    from cloud_hub.engine.dtensors import DTensors  # noqa: PLC0415 - a second of imports, for this style alone
+
+    return DTensors(told, group, counts)
+
+
+def _placed(tensor: Tensor, told: Charter) -> Tensor:
+    if torch.device(told.device).type == "cpu":
+        return tensor
+    narrow = told.half and tensor.dtype is torch.float32
+    return tensor.to(told.device, torch.bfloat16 if narrow else tensor.dtype)

@@ -1,0 +1,100 @@
+"""The web API's side of the hub: a request waits here until its samples are computed, refused, or given up.
+
+Rule: every request ends: with predictions, or with one `InferRefused` that says when to come back.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.commands import Hand
+from cloud_hub.core import HubCore
+from cloud_hub.idempotency import Begun, Differs, Idempotency, Running
+from cloud_hub.pulse import Pulse
+from cloud_hub.requests import InferRefused, Request, StillRunning, Wish
+from cloud_hub.work import ModelCard
+from wire.messages import Prediction, Reason
+
+
+class Reception:
+    """`now` is hub time; `round_` obeys what the core wants next."""
+
+    def __init__(self, core: HubCore, now: Callable[[], float], round_: Callable[[], None]) -> None:
+        self._core = core
+        self._now = now
+        self._round = round_
+        self._requests: dict[int, Request] = {}
+        self._number = 0
+        self._asked_s = 0.0
+        self._keys = Idempotency()
+        self._pulse = Pulse()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._pulse.run()
+
+    def card(self, model: str) -> ModelCard | None:
+        """The card of `digits@7`, or of the newest `digits` that is loaded."""
+        named = [card for card in self._core.lineup.ready if model in (card.name, card.ref.name)]
+        return max(named, key=lambda card: card.ref.version, default=None)
+
+    def quiet_s(self) -> float:
+        """How long nobody has asked."""
+        return self._now() - self._asked_s
+
+    def overrun(self, tenant: str) -> None:
+        """InferRefused if this process has no time to read what is asked, let alone to compute it."""
+        refused = self._core.overrun(tenant, self._pulse.lag_s, self._now())
+        if refused is not None:
+            self._core.counts["web_refused.unread"] += 1
+            raise InferRefused(refused.reason, refused.retry_after_s)
+
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        card = self.card(model)
+        if card is None:
+            raise InferRefused(Reason.MODEL_GONE)
+        if not card.takes(inputs):
+            raise InferRefused(Reason.SCHEMA)
+        if not wish.idempotency:
+            return await self._infer(card.name, inputs, wish)
+        return await self._once(card.name, inputs, wish)
+
+    async def _once(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        name = wish.tenant, wish.idempotency
+        found = self._keys.begin(name, wish.fingerprint, self._now())
+        if isinstance(found, Running):
+            raise StillRunning(Reason.BUSY, 1.0)
+        if isinstance(found, Differs):
+            raise InferRefused(Reason.CONFLICT)
+        if not isinstance(found, Begun):
+            return list(found.predictions)
+        predictions: list[Prediction] = []
+        try:
+            predictions = await self._infer(model, inputs, wish)
+        finally:
+            if predictions:
+                self._keys.finish(name, tuple(predictions), self._now())
+            else:
+                self._keys.abandon(name)
+        return predictions
+
+    async def _infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        self._number += 1
+        self._asked_s = self._now()
+        number = self._number
+        refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
+        if refused is not None:
+            raise InferRefused(refused.reason, refused.retry_after_s)
+        request = self._requests[number] = Request(len(inputs))
+        self._round()
+        try:
+            return await request.future
+        finally:
+            del self._requests[number]
+            self._core.drop_local(number)
+
+    def hand(self, command: Hand) -> None:
+        request = self._requests.get(command.key.epoch)
+        if request is not None:
+            request.put(command.key.seq, command.result)

@@ -1,0 +1,160 @@
+"""What a device may do right now with a sample of one data class, and at what charge.
+
+Law: whatever a decision depends on is told here, and a change forgets all that was worked out before. Pure.
+"""
+
+import msgspec
+
+from edge_agent.commands import KEEP_DAYS, Labels, Setup
+from edge_agent.purse import Purse
+from policies import budget
+from policies.budget import Charge, Cost
+from policies.context import Context
+from policies.egress import level_of
+from policies.judge import Permit, Price, judge
+from policies.leakage import Clearance, Cleared
+from policies.policy import Policy, Terms
+from policies.reasons import Denied, Why
+from policies.terms import terms
+from wire import codec
+from wire.messages import Escalation
+
+_MOST = 64  # data classes are few; a caller that invents them may not fill our memory
+_PAID = Cost(0)  # of what was charged when it was stored
+
+
+class Ruled(msgspec.Struct, frozen=True):
+    """`terms` of this moment; `cleared`: the leakage found under them; `denied`: nothing leaves, whatever they say."""
+
+    terms: Terms
+    cleared: Cleared
+    labels: Labels
+    denied: Denied | None = None
+
+
+class Ruling:
+    """Of one device: its policy in its surroundings, and what it has spent."""
+
+    __slots__ = (
+        "_around", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy", "day", "notice", "purse",
+        "setup",
+    )  # fmt: skip
+
+    def __init__(self, policy: Policy | None, setup: Setup) -> None:
+        self.purse = Purse()
+        self.day = 0
+        self.notice = 0  # counter of the newest deny-all notice
+        self._policy = policy
+        self._around = Context("")
+        self._found: dict[str, Ruled | Denied] = {}
+        self.model(setup)
+
+    @property
+    def policy(self) -> Policy | None:
+        return self._policy
+
+    @property
+    def noticed(self) -> bool:
+        """Whether a deny-all notice is in force: one that the policy does not clear."""
+        return self.notice > (self._policy.clears_notice if self._policy else 0)
+
+    def of(self, data_class: str) -> Ruled | Denied:
+        """What holds now; the same until something changes."""
+        found = self._found.get(data_class)
+        if found is None:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            found = self._found[data_class] = self._worked_out(data_class)
+        return found
+
+    def _worked_out(self, data_class: str) -> Ruled | Denied:
+        context = msgspec.structs.replace(self._around, data_class=data_class, level=self._level)
+        found = terms(self._policy, context)
+        if isinstance(found, Denied):
+            return found
+        denied = Denied(Why.DENIED_NOTICE, f"notice {self.notice}: until a policy clears it") if self.noticed else None
+        return Ruled(found, self._clearance.of(found), self._labels(found), denied)
+
+    def _labels(self, found: Terms) -> Labels:
+        keep = found.retention.keep_days if found.retention else KEEP_DAYS
+        subject = bool(found.retention and found.retention.subject_field)
+        return Labels("+".join(found.rules), keep, self._layers, self._padded_bytes, subject)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of one question on the link: the same for every sample and every rule, so that its size tells nothing."""
+        return self.setup.frame_bytes + self._padded_bytes - self.setup.padded_bytes
+
+    def permit(self, data_class: str, *, audit: bool, subject: str = "") -> Permit | Denied:
+        """Of a new question."""
+        return self._judged(data_class, Cost(self.frame_bytes, audit=audit, subject=subject))
+
+    def permit_again(self, data_class: str) -> Permit | Denied:
+        """Of one that was charged when it was stored."""
+        return self._judged(data_class, _PAID)
+
+    def _judged(self, data_class: str, cost: Cost) -> Permit | Denied:
+        ruled, setup = self.of(data_class), self.setup
+        if isinstance(ruled, Denied) or ruled.denied:
+            return ruled if isinstance(ruled, Denied) else ruled.denied or _NEVER
+        price = Price(self.purse.spend, cost, self.day)
+        return judge(ruled.terms, setup.schema, setup.hubs, data_class, price, ruled.cleared)
+
+    def note(self, topic: str, size_bytes: int) -> tuple[Charge, ...] | Denied:
+        """Charges a message that carries nothing of a sample; most policies have no account for these."""
+        if self._policy is None or not self.purse.spend.known:
+            return ()
+        charged = budget.charge(self._policy.base, self.purse.spend, Cost(size_bytes, topic=topic), self.day)
+        if isinstance(charged, Denied):
+            return charged
+        self.purse.take(charged)
+        return charged.charges
+
+    # What it depends on
+
+    def use(self, policy: Policy | None) -> None:
+        self._policy = policy
+        hashes = tuple(part.hash for part in policy.layers) if policy else ()
+        self._layers = hashes if len(hashes) > 1 else ()
+        self._padded_bytes = max(self.setup.padded_bytes, _longest(self.setup.longest, policy, self._layers))
+        self._found.clear()
+
+    def model(self, setup: Setup) -> None:
+        self.setup = setup
+        self._level = level_of(setup.schema)
+        self._clearance = Clearance(setup.schema, setup.evidence)
+        self.use(self._policy)
+
+    def surround(self, around: Context) -> None:
+        """Battery, link cost, time and the device itself. Whether the link is up is told by `link`."""
+        around = msgspec.structs.replace(around, link_up=self._around.link_up)
+        if around != self._around:
+            self._around = around
+            self._found.clear()
+
+    def link(self, *, up: bool) -> None:
+        if up is not self._around.link_up:
+            self._around = msgspec.structs.replace(self._around, link_up=up)
+            self._found.clear()
+
+    def notify(self, counter: int) -> bool:
+        """A deny-all notice. False if it is not newer than the one we know: it only ever narrows."""
+        if counter <= self.notice:
+            return False
+        self.notice = counter
+        self._found.clear()
+        return True
+
+
+def _longest(question: Escalation | None, policy: Policy | None, layers: tuple[str, ...]) -> int:
+    """Padded bytes of the longest question under this policy: all its rules, the longest of its data classes."""
+    if question is None or policy is None:
+        return 0
+    longest = msgspec.structs.replace(
+        question, rule="+".join(rule.name for rule in policy.rules), layers=layers,
+        data_class=max(policy.base.data_classes, key=len, default=""),
+    )  # fmt: skip
+    return len(codec.pad(codec.encode(longest)))
+
+
+_NEVER = Denied(Why.DENIED_POLICY_ERROR)

@@ -1,0 +1,155 @@
+"""The one way from this device to the link: what leaves is in the ledger, on disk, before it is handed over.
+
+Law: each hand-over has its entry: a question's first is written when it is stored, a repeat and a note get theirs here.
+An entry whose bytes did not leave after all is followed by one that says so. So the ledger's bytes by rule add up.
+"""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from edge_agent import accounts, ledger, outbox
+from edge_agent.commands import State
+from edge_agent.database import Op, Trouble
+from edge_agent.envelope import channel_of
+from edge_agent.ledger import Item
+from edge_agent.parts import Parts
+from policies.reasons import Denied
+from wire.chain import PROTOCOL, Form, Kind
+from wire.errors import LocalError
+from wire.messages import Ask, Hello, Level, UpNote
+from wire.seal import digest
+from wire.topics import Channel
+
+T = TypeVar("T")
+
+
+class Sender:
+    """`give_up`: told of a question that the link will never take. `by_rule`: bytes handed over since the start."""
+
+    def __init__(self, parts: Parts, give_up: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._give_up = give_up
+        self._unsent: set[int] = set()  # their newest entry is not followed by bytes yet
+        self.by_rule: Counter[str] = Counter()
+
+    @property
+    def unsent(self) -> frozenset[int]:
+        return frozenset(self._unsent)
+
+    def recorded(self, seqs: Iterable[int]) -> None:
+        """The newest ledger entry of these questions stands for bytes that have not left yet."""
+        self._unsent.update(seqs)
+
+    def ended(self, seq: int) -> tuple[Op, ...]:
+        """What belongs to a question's end: if its bytes never left, the ledger says so."""
+        if seq not in self._unsent:
+            return ()
+        self._unsent.discard(seq)
+        return (partial(ledger.withhold, seq=seq, at_ms=self._parts.clock.ms()),)
+
+    def rest(self) -> None:
+        """Nothing is sent any more: what has not left is known to the next process."""
+        self._parts.database.write((partial(ledger.keep_unsent, seqs=self.unsent),))
+
+    def question(self, seq: int) -> None:
+        """Send what the outbox holds of it: at once if that is on record, else after its entry."""
+        if seq in self._unsent:
+            self._find(seq)
+        else:
+            op = partial(ledger.again, seq=seq, at_ms=self._parts.clock.ms())
+            self._parts.database.write((op,), partial(self._recorded_again, seq))
+
+    def note(self, note: UpNote, line: str = "") -> None:
+        """Sign it, record it, send it on this line."""
+        parts = self._parts
+        try:
+            frame = parts.envelopes.on(line).note(note, parts.clock.ms())
+        except LocalError:
+            parts.counts["unsendable"] += 1
+            return
+        charges = parts.core.ruling.note(channel_of(note).removeprefix("up/"), len(frame))
+        if isinstance(charges, Denied):
+            parts.counts["notes_over_budget"] += 1
+            return
+        item = Item(_kind(note), self._form(note, line), parts.clock.ms(), len(frame), digest(frame))
+        ops: tuple[Op, ...] = (partial(accounts.charge, charges=charges), partial(ledger.append, item=item))
+        parts.database.write(ops, partial(self._noted, (note, line), frame, item))
+
+    def _noted(self, what: tuple[UpNote, str], frame: bytes, item: Item, trouble: Trouble | None) -> None:
+        parts, (note, line) = self._parts, what
+        if trouble is not None:
+            parts.counts["notes_unrecorded"] += 1
+            return
+        try:
+            sent = parts.link.on(line).post(channel_of(note), frame)
+        except LocalError:
+            parts.counts["unsendable"] += 1
+            sent = False
+        if not sent:
+            unsent = item._replace(kind=Kind.WITHHELD, at_ms=parts.clock.ms())
+            parts.database.write((partial(ledger.append, item=unsent),))
+            return
+        self.by_rule[PROTOCOL] += len(frame)
+        if isinstance(note, Hello):
+            parts.clock.said_hello()
+
+    def _form(self, note: UpNote, line: str) -> Form:
+        hubs = self._parts.envelopes.on(line).hubs.values()
+        fields = dict.fromkeys(note.__struct_fields__, Level.P1.name)
+        names, regions = sorted({hub.name for hub in hubs}), sorted({hub.region for hub in hubs})
+        return Form(fields, {}, PROTOCOL, "", "+".join(names), "+".join(regions))
+
+    def _recorded_again(self, seq: int, trouble: Trouble | None) -> None:
+        if trouble is not None:
+            self._parts.counts["repeats_unrecorded"] += 1
+            return
+        self._unsent.add(seq)
+        self._find(seq)
+
+    def _find(self, seq: int) -> None:
+        frame = self._parts.desk.frame(seq)
+        if frame is not None:
+            self._post(seq, frame)
+        else:
+            found = self._parts.database.read(partial(outbox.sealed, seq=seq))
+            found.add_done_callback(partial(self._post_found, seq))
+
+    def _post_found(self, seq: int, found: "asyncio.Future[bytes | None]") -> None:
+        frame = result(found)
+        if frame is not None:
+            self._post(seq, frame)
+
+    def _post(self, seq: int, frame: bytes) -> None:
+        parts, question = self._parts, self._parts.core.open.get(seq)
+        if question is None:
+            parts.database.write(self.ended(seq))
+            return
+        if question.state is not State.SENT or seq not in self._unsent:
+            return  # deferred meanwhile: its entry waits for the next try
+        try:
+            if not parts.link.on(question.line).post(Channel.QUESTION, frame):
+                return
+        except LocalError:
+            parts.counts["unsendable"] += 1
+            self._give_up(seq)
+            return
+        self._unsent.discard(seq)
+        parts.counts["sent"] += 1
+        self.by_rule[question.egress.rule] += len(frame)
+
+
+def _kind(note: UpNote) -> Kind:
+    if isinstance(note, Hello):
+        return Kind.HELLO
+    return Kind.ASK if isinstance(note, Ask) else Kind.REPORT
+
+
+def result(future: "asyncio.Future[T]") -> T | None:
+    """What a read of the database found; None if the database did not take it."""
+    if future.cancelled() or isinstance(future.exception(), sqlite3.Error):
+        return None
+    return future.result()

@@ -1,0 +1,236 @@
+"""Whose turn it is: priority bands share the engine, in a band tenants take turns, of a tenant its devices.
+
+Law: each level is start-time fair queueing (Goyal, Vin & Cheng, SIGCOMM 1996): who had least goes first, and who was
+away begins where the others are, so that silence saves up nothing. A tenant's turns are counted over all bands: it
+gains nothing by calling everything urgent. Every band has a share, so nothing that waits waits for ever.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Generic, NamedTuple, TypeVar
+
+HIGH, NORMAL, LOW = 0, 1, 2
+BANDS = 3
+SHARES = {HIGH: 16.0, NORMAL: 4.0, LOW: 1.0}
+_PRUNE_AT = 1024
+
+F = TypeVar("F", int, str)
+T = TypeVar("T")
+
+
+def band_of(priority: int) -> int:
+    """The Open Inference Protocol's number (1 = most urgent, 0 = default) as a band; whatever is larger is low."""
+    return {0: NORMAL, 1: HIGH, 2: NORMAL}.get(priority, LOW)
+
+
+def tenant_of(device: str) -> str:
+    """`acme--camera-1` belongs to `acme`."""
+    return device.partition("--")[0]
+
+
+class Place(NamedTuple):
+    """Where an item queues. `device`: the flow inside the tenant, a device or a caller's key."""
+
+    band: int
+    tenant: str
+    device: str
+
+
+class Tags(Generic[F]):
+    """What each flow has had, divided by its share, on one virtual clock."""
+
+    def __init__(self, shares: Mapping[F, float] | None = None) -> None:
+        self.now = 0.0
+        self._tags: dict[F, float] = {}
+        self._shares = shares or {}
+        self._prune_at = _PRUNE_AT
+
+    def of(self, flow: F) -> float:
+        """A flow that was away begins at the present time at the earliest."""
+        return max(self.now, self._tags.get(flow, 0.0))
+
+    def charge(self, flow: F, weight: float) -> None:
+        self._tags[flow] = self.of(flow) + weight / self._shares.get(flow, 1.0)
+        if len(self._tags) > self._prune_at:
+            self._prune()
+
+    def advance(self, least: float) -> None:
+        """Time is what the least served of those that wait has had; it never goes back."""
+        self.now = max(self.now, least)
+
+    def _prune(self) -> None:
+        """A tag in the past says nothing."""
+        self._tags = {flow: tag for flow, tag in self._tags.items() if tag > self.now}
+        self._prune_at = max(_PRUNE_AT, 2 * len(self._tags))
+
+
+class Turns(Generic[F]):
+    """The flows that have something to send, the least served first. Several may share their `tags`."""
+
+    def __init__(self, tags: Tags[F] | None = None) -> None:
+        self.tags = tags or Tags()
+        self._waiting: set[F] = set()
+        self._heap: list[tuple[float, int, F]] = []
+        self._order = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, flow: F) -> None:
+        """It has something to send now; nothing happens if it had before."""
+        if flow not in self._waiting:
+            self._waiting.add(flow)
+            self._push(flow, self.tags.of(flow))
+
+    def first(self) -> F:
+        """Whose turn it is. IndexError if nobody waits."""
+        while True:
+            tag, _, flow = self._heap[0]
+            if flow in self._waiting and tag >= self.tags.of(flow):
+                return flow
+            heappop(self._heap)
+            if flow in self._waiting:  # it was served meanwhile, here or in another band
+                self._push(flow, self.tags.of(flow))
+
+    def leave(self, flow: F) -> None:
+        self._waiting.discard(flow)
+        if not self._waiting:
+            self._heap.clear()
+        elif self._heap[0][2] == flow:
+            heappop(self._heap)
+
+    def _push(self, flow: F, tag: float) -> None:
+        self._order += 1
+        heappush(self._heap, (tag, self._order, flow))
+        if len(self._heap) > 2 * len(self._waiting) + _PRUNE_AT:
+            newest = {entry[2]: entry for entry in sorted(self._heap) if entry[2] in self._waiting}
+            self._heap = list(newest.values())
+            heapify(self._heap)
+
+
+class _Flow(Generic[T]):
+    """A tenant inside one band: its devices and what they wait with."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.turns: Turns[str] = Turns()
+        self.items: dict[str, deque[tuple[float, T]]] = {}
+
+
+class FairQueue(Generic[T]):
+    """Items of many tenants and devices; `take` gives them in their turns. Items of one device keep their order."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tenants: Tags[str] = Tags()
+        self._bands: Turns[int] = Turns(Tags(SHARES))
+        self._turns = {band: Turns(self._tenants) for band in range(BANDS)}
+        self._flows: dict[tuple[int, str], _Flow[T]] = {}
+        self._count = [0] * BANDS
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        """Everything that waits, in no order."""
+        return (item for flow in self._flows.values() for queue in flow.items.values() for _, item in queue)
+
+    def ahead(self, band: int, tenant: str) -> float:
+        """How many items may be served before one that this tenant puts into this band now, if all others go on.
+
+        Its own, what it had lately more than the others, and as many of each other tenant that waits in the band; for
+        each of these, what the other bands have of turns.
+        """
+        flow, turns = self._flows.get((band, tenant)), self._turns[band]
+        own, tenants = flow.count if flow else 0, len(turns) + (flow is None)
+        shares = SHARES[band]
+        for each, count in enumerate(self._count):
+            shares += SHARES[each] if count and each != band else 0.0
+        debt = self._tenants.of(tenant) - self._tenants.now
+        return ((own + debt + 1) * tenants - 1) * shares / SHARES[band]
+
+    def put(self, place: Place, weight: float, item: T) -> None:
+        band, tenant, device = place
+        flow = self._flows.setdefault((band, tenant), _Flow())
+        flow.count += 1
+        flow.items.setdefault(device, deque()).append((weight, item))
+        flow.turns.enter(device)
+        self._turns[band].enter(tenant)
+        self._bands.enter(band)
+        self._count[band] += 1
+        self._size += 1
+
+    def peek(self) -> T:
+        """What `take` would give. IndexError if nothing waits."""
+        place = self._next()
+        return self._flows[place[:2]].items[place.device][0][1]
+
+    def take(self) -> T:
+        """The next item, and its device, tenant and band have had their turn."""
+        return self._pop(charged=True)
+
+    def drop(self) -> T:
+        """The next item, and nobody is charged for it."""
+        return self._pop(charged=False)
+
+    def sweep(self, keep: Callable[[T], bool]) -> list[T]:
+        """Take out what shall not be kept; nobody is charged for it."""
+        gone: list[T] = []
+        for (band, tenant), flow in list(self._flows.items()):
+            for device, queue in list(flow.items.items()):
+                kept = deque(entry for entry in queue if keep(entry[1]))
+                gone += [item for _, item in queue if not keep(item)] if len(kept) < len(queue) else []
+                flow.items[device] = kept
+                self._settle(Place(band, tenant, device), flow, taken=len(queue) - len(kept))
+        return gone
+
+    def _pop(self, *, charged: bool) -> T:
+        place = self._next()
+        flow = self._flows[place[:2]]
+        weight, item = flow.items[place.device].popleft()
+        if charged:
+            self._charge(place, flow, weight)
+        self._settle(place, flow)
+        return item
+
+    def _next(self) -> Place:
+        band = self._bands.first()
+        tenant = self._turns[band].first()
+        return Place(band, tenant, self._flows[band, tenant].turns.first())
+
+    def _charge(self, place: Place, flow: _Flow[T], weight: float) -> None:
+        self._bands.tags.advance(self._bands.tags.of(place.band))
+        flow.turns.tags.advance(flow.turns.tags.of(place.device))
+        heads = (self._tenants.of(turns.first()) for turns in self._turns.values() if len(turns))
+        self._tenants.advance(min(heads))
+        self._bands.tags.charge(place.band, weight)
+        self._tenants.charge(place.tenant, weight)
+        flow.turns.tags.charge(place.device, weight)
+
+    def _settle(self, place: Place, flow: _Flow[T], taken: int = 1) -> None:
+        """Whoever has nothing left leaves its level; with the last item all of the past is forgotten."""
+        self._count[place.band] -= taken
+        self._size -= taken
+        flow.count -= taken
+        if flow.items[place.device]:
+            return
+        del flow.items[place.device]
+        flow.turns.leave(place.device)
+        if flow.items:
+            return
+        del self._flows[place[:2]]
+        self._turns[place.band].leave(place.tenant)
+        if not self._count[place.band]:
+            self._bands.leave(place.band)
+        if not self._flows:
+            self._reset()
+
+
+def jain(amounts: list[float]) -> float:
+    """Jain's fairness index: 1 = all have the same, 1/n = one has all (Jain, Chiu & Hawe 1984)."""
+    squares = sum(amount * amount for amount in amounts)
+    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else 1.0

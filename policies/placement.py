@@ -1,0 +1,123 @@
+"""Over how many devices a model is spread, and how: tensor, pipeline or data parallel. Told from sizes alone.
+
+Law: the fewest devices that hold it; among equals tensor before pipeline, for then all work on every answer; what is
+left over computes whole answers side by side. Nothing is guessed to fit: it fits by its sizes, or it is said by how much
+it does not.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What the fullest rank holds if a model is spread over `tensor` x `pipeline` ranks."""
+
+    tensor: int
+    pipeline: int
+    weight_bytes: int
+    activation_bytes: int
+
+    @property
+    def ranks(self) -> int:
+        return self.tensor * self.pipeline
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_bytes + self.activation_bytes
+
+
+class Devices(msgspec.Struct, frozen=True):
+    """`memory_bytes` 0 = not limited. `process_bytes`: what a rank takes before it holds anything."""
+
+    count: int = 1
+    memory_bytes: int = 0
+    process_bytes: int = 256 * MIB
+
+    @property
+    def room(self) -> float:
+        return self.memory_bytes - self.process_bytes if self.memory_bytes else float("inf")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Of a plan: 0 = not said."""
+
+    tensor: int = 0
+    pipeline: int = 0
+    replicas: int = 0
+
+    def allows(self, tensor: int, pipeline: int) -> bool:
+        return self.tensor in (0, tensor) and self.pipeline in (0, pipeline)
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """`why`: one line for people."""
+
+    need: Need
+    replicas: int
+    why: str
+
+    @property
+    def devices(self) -> int:
+        return self.need.ranks * self.replicas
+
+
+class NoPlace(msgspec.Struct, frozen=True):
+    """`why`: one line, with what to change."""
+
+    why: str
+
+
+def candidates(devices: int) -> tuple[tuple[int, int], ...]:
+    """Every (tensor, pipeline) of at most so many ranks, the fewest first, tensor before pipeline."""
+    pairs = [(tensor, stages) for tensor in range(1, devices + 1) for stages in range(1, devices // tensor + 1)]
+    return tuple(sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1])))
+
+
+def place(needs: Sequence[Need], devices: Devices, asked: Asked) -> Placement | NoPlace:
+    """`needs`: of every candidate that is possible at all; [] is none."""
+    ranks = max(1, asked.tensor) * max(1, asked.pipeline) * max(1, asked.replicas)
+    if ranks > devices.count:
+        return NoPlace(f"the plan takes {ranks} devices ({_shown(asked)}), there are {devices.count}")
+    allowed = [need for need in needs if asked.allows(need.tensor, need.pipeline) and need.ranks <= devices.count]
+    if not allowed:
+        return NoPlace(f"nothing on {devices.count} devices is {_shown(asked)}")
+    fitting = [need for need in allowed if need.bytes <= devices.room]
+    if not fitting:
+        return _too_large(allowed, devices)
+    chosen = min(fitting, key=lambda need: (need.ranks, need.pipeline))
+    replicas = asked.replicas or devices.count // chosen.ranks
+    if replicas * chosen.ranks > devices.count:
+        return NoPlace(f"the plan takes {replicas * chosen.ranks} devices, there are {devices.count}")
+    return Placement(chosen, replicas, _why(chosen, replicas, devices, asked))
+
+
+def _why(chosen: Need, replicas: int, devices: Devices, asked: Asked) -> str:
+    room = "" if not devices.memory_bytes else f" of {_size(int(devices.room))}"
+    held = f"{_size(chosen.bytes)}{room} a device"
+    if asked.tensor or asked.pipeline:
+        said = f"as planned, {held}"
+    elif chosen.ranks == 1:
+        said = f"one device is enough, {held}"
+    else:
+        kind = "tensor" if chosen.pipeline == 1 else "pipeline" if chosen.tensor == 1 else "tensor and pipeline"
+        said = f"{kind} parallel over {chosen.ranks} devices is the least that fits, {held}"
+    return f"{said}; {replicas} replicas side by side" if replicas > 1 else said
+
+
+def _too_large(allowed: Sequence[Need], devices: Devices) -> NoPlace:
+    least = min(allowed, key=lambda need: need.bytes)
+    lacks = f"{_size(least.bytes + devices.process_bytes)} a device at the least ({least.tensor} x {least.pipeline})"
+    return NoPlace(f"it does not fit: it takes {lacks}, there are {devices.count} of {_size(devices.memory_bytes)}")
+
+
+def _shown(asked: Asked) -> str:
+    parts = {"tensor": asked.tensor, "pipeline": asked.pipeline, "replicas": asked.replicas}
+    return ", ".join(f"{name} {count}" for name, count in parts.items() if count) or "possible"
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"

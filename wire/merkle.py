@@ -1,0 +1,160 @@
+"""The Merkle tree of RFC 9162 (section 2.1, SHA-256): roots, inclusion and consistency proofs, made and checked. Pure.
+
+Law: a leaf and a node are hashed under different first bytes, so no node can be shown as a leaf (second preimage). A
+proof that is not exactly right in number, length and order of its hashes is refused; nothing of it is interpreted.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+HASH_BYTES = 32
+EMPTY = sha256(b"").digest()  # the root of a tree without leaves
+_LEAF, _NODE = b"\0", b"\1"
+
+# The root of the complete subtree of 2**level leaves that begins at leaf index * 2**level.
+Node = Callable[[int, int], bytes]
+Proof = Sequence[bytes]
+
+
+class Made(NamedTuple):
+    """A complete subtree that an appended leaf brought about."""
+
+    level: int
+    index: int
+    hash: bytes
+
+
+class Tree(NamedTuple):
+    """A tree as somebody saw it: how many leaves, under which root."""
+
+    size: int
+    root: bytes
+
+
+def leaf_hash(data: bytes) -> bytes:
+    return sha256(_LEAF + data).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    return sha256(_NODE + left + right).digest()
+
+
+def append(size: int, leaf: bytes, node: Node) -> list[Made]:
+    """What to keep when the leaf of hash `leaf` is put behind `size` others; the leaf itself is the first."""
+    made = [Made(0, size, leaf)]
+    while made[-1].index & 1:
+        level, index, right = made[-1]
+        made.append(Made(level + 1, index >> 1, node_hash(node(level, index - 1), right)))
+    return made
+
+
+def root(size: int, node: Node) -> bytes:
+    return _root(0, size, node) if size else EMPTY
+
+
+def inclusion(index: int, size: int, node: Node) -> tuple[bytes, ...]:
+    """PATH(index, D[size]). ValueError if there is no such leaf."""
+    if not 0 <= index < size:
+        raise ValueError(f"no leaf {index} in a tree of {size}")
+    path: list[bytes] = []
+    start, stop = 0, size
+    while stop - start > 1:
+        middle = start + _left(stop - start)
+        if index < middle:
+            path.append(_root(middle, stop, node))
+            stop = middle
+        else:
+            path.append(_root(start, middle, node))
+            start = middle
+    return tuple(reversed(path))
+
+
+def consistency(first: int, second: int, node: Node) -> tuple[bytes, ...]:
+    """PROOF(first, D[second]). ValueError unless 0 < first <= second."""
+    if not 0 < first <= second:
+        raise ValueError(f"no proof from {first} to {second} leaves")
+    path: list[bytes] = []
+    start, stop, whole = 0, second, True
+    while first != stop:
+        middle = start + _left(stop - start)
+        if first <= middle:
+            path.append(_root(middle, stop, node))
+            stop = middle
+        else:
+            path.append(_root(start, middle, node))
+            start, whole = middle, False
+    if not whole:
+        path.append(_root(start, stop, node))
+    return tuple(reversed(path))
+
+
+def includes(tree: Tree, index: int, leaf: bytes, proof: Proof) -> bool:
+    """Whether the leaf of hash `leaf` is at `index` of the tree (RFC 9162, 2.1.3.2)."""
+    if not 0 <= index < tree.size or not _hashes(leaf, tree.root, *proof):
+        return False
+    position, last, found = index, tree.size - 1, leaf
+    for each in proof:
+        if last == 0:
+            return False
+        if position & 1 or position == last:
+            found = node_hash(each, found)
+            position, last = _climb(position, last)
+        else:
+            found = node_hash(found, each)
+        position, last = position >> 1, last >> 1
+    return last == 0 and found == tree.root
+
+
+def extends(before: Tree, after: Tree, proof: Proof) -> bool:
+    """Whether `after` is `before` with leaves put behind it (RFC 9162, 2.1.4.2). From no leaves nothing is proved."""
+    if not 0 < before.size <= after.size or not _hashes(before.root, after.root, *proof):
+        return False
+    if before.size == after.size:
+        return not proof and before.root == after.root
+    path = [before.root, *proof] if before.size & (before.size - 1) == 0 else list(proof)
+    if not path:
+        return False
+    position, last = before.size - 1, after.size - 1
+    while position & 1:
+        position, last = position >> 1, last >> 1
+    return _both_roots(path, position, last) == (before.root, after.root)
+
+
+def _both_roots(path: list[bytes], position: int, last: int) -> tuple[bytes, bytes] | None:
+    old = new = path[0]
+    for each in path[1:]:
+        if last == 0:
+            return None
+        if position & 1 or position == last:
+            old, new = node_hash(each, old), node_hash(each, new)
+            position, last = _climb(position, last)
+        else:
+            new = node_hash(new, each)
+        position, last = position >> 1, last >> 1
+    return (old, new) if last == 0 else None
+
+
+def _climb(position: int, last: int) -> tuple[int, int]:
+    """Past the levels at which this subtree has no right neighbour."""
+    while position and not position & 1:
+        position, last = position >> 1, last >> 1
+    return position, last
+
+
+def _root(start: int, stop: int, node: Node) -> bytes:
+    """Of the leaves start..stop; `start` is a multiple of every subtree's size in there."""
+    count = stop - start
+    if count & (count - 1) == 0:
+        return node(count.bit_length() - 1, start // count)
+    middle = start + _left(count)
+    return node_hash(_root(start, middle, node), _root(middle, stop, node))
+
+
+def _left(count: int) -> int:
+    """The largest power of two below `count`."""
+    return 1 << ((count - 1).bit_length() - 1)
+
+
+def _hashes(*values: bytes) -> bool:
+    return all(type(value) is bytes and len(value) == HASH_BYTES for value in values)
