@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test heavy live check lint bench bench-trust bench-forge forge-nets sim clean
+.PHONY: help setup setup-demo demo test heavy live check lint bench bench-trust bench-forge bench-hub forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -47,6 +47,16 @@ bench-trust: setup ## the figures of enrolment and of the update repository
 
 bench-forge: setup ## the figures of forged bundles on real data (SKERRY_DATA=folder; hours if nothing is cached)
 	@$(python) -m benchmarks forge $(ARGS)
+
+bench-policies: setup ## what a decision costs under 50 rules (ARGS=PYTHON: an interpreter with cedarpy and regopy, beside them)
+	@$(python) -m benchmarks.policy_cost $(ARGS)
+
+fuzz-policies: setup ## 100,000 random policies and samples through each property test of the policy language
+	@SKERRY_EXAMPLES=100000 $(python) -m pytest tests/policies -n auto -k 'narrow or unlisted or brute or characters_changed' $(ARGS)
+
+bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, each in an environment of its own (1.5 GB)
+	@$(python) -m benchmarks.hub_peers --install
+	@$(python) -m benchmarks hub $(ARGS)
 
 sim: setup ## run the fleet in virtual time (ARGS='--edges 1000 --minutes 10 --seed 1')
 	@$(python) -m simulations $(ARGS)

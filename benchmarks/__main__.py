@@ -1,4 +1,4 @@
-"""`make bench`, `bench-trust`, `bench-forge`: each figure of a suite beside its limit, into benchmarks/RESULTS.md.
+"""`make bench` and `bench-trust`, `-forge`, `-hub`: each figure of a suite beside its limit, into RESULTS.md.
 
 Law: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
 """
@@ -14,6 +14,7 @@ from benchmarks import (
     agent_memory,
     first_answer,
     forge_suite,
+    hub_suite,
     intake,
     local_answer,
     round_trip,
@@ -49,6 +50,7 @@ SUITES = {
         },
     ),
     "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
+    "hub": Suite("The hub", "make bench-hub", hub_suite.BENCHMARKS),
     "forge": Suite(
         "The forge",
         "make bench-forge",

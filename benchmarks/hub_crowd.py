@@ -149,7 +149,9 @@ class Crowd:
         if self._open >= MAX_CONNECTIONS:
             raise RuntimeError("too many connections of the client")
         self._open += 1
-        _, line = await asyncio.get_running_loop().create_connection(_Line, self._where.hostname, self._where.port)
+        _, line = await asyncio.get_running_loop().create_connection(
+            _Line, self._where.hostname or "", self._where.port or 80
+        )
         return line
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -109,10 +109,8 @@ async def served(peer: Peer, folder: Path) -> AsyncIterator[Target]:
         yield target
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 20)
-        except TimeoutError:
-            pass
         _end(process.pid)
 
 

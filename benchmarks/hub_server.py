@@ -66,7 +66,8 @@ def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None)
     people = (Issuer(registry, authority, place), Renewals(registry, authority, place), Rotation(authority, registry))
     gates = (Gate(20.0, 20.0, 1.0, 20.0), Gate(20.0, 20.0, 1.0, 20.0))
     parts = Parts(
-        hub, registry, *people, *gates, lambda: int(time.time() * 1000), lambda _device: None, keys=access or Keys.in_memory()
+        hub, registry, *people, *gates, lambda: int(time.time() * 1000), lambda _device: None,
+        keys=access or Keys.in_memory(),
     )  # fmt: skip
     return Api(parts, Door(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
 

@@ -21,7 +21,7 @@ from benchmarks.hub_server import api_of, transport
 from cloud_hub import keys
 from cloud_hub.access import Keys, Scope, Wanted
 from cloud_hub.engine.base import EchoEngine, Work
-from cloud_hub.loop import Hub
+from cloud_hub.loop import Hub, Sides
 from cloud_hub.registry import Registry
 from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
@@ -72,7 +72,7 @@ async def serve(root: Path) -> None:
     registry, access = Registry.open(state.devices), Keys.open(state.access)
     settings = HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", max_wait_s=4.0, drain_s=10.0)
     signing = keys.load_or_create(state.keys)
-    hub = Hub(settings, signing, registry, [SlowEngine(card(1))], transport([]), stock=stock())
+    hub = Hub(settings, signing, registry, [SlowEngine(card(1))], transport([]), Sides(stock=stock()))
     running, leave = asyncio.create_task(hub.run()), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     await hub.ready.wait()

@@ -12,7 +12,7 @@ from cloud_hub.broker import choose_port, find_program
 from cloud_hub.config import HubConfig, load
 from cloud_hub.ground import Ground, lay
 from cloud_hub.serve import Process, open_engines
-from wire.daemon import Lock, Log
+from wire.daemon import Lock, Log, no_core_dumps
 from wire.exits import Exit, Stop
 
 
@@ -51,6 +51,7 @@ def _check(config: HubConfig) -> int:
 def _serve(config: HubConfig) -> int:
     log = Log()
     log.take_over()
+    no_core_dumps()
     with Lock(config.state_dir().prepare().root):
         ground = lay(config)
         asyncio.run(_run(config, ground, log))

@@ -20,6 +20,7 @@ from cloud_hub.options import (
     State,
     file_of,
     load_config,
+    minute,
     say,
     seconds,
     whole_id,
@@ -39,6 +40,8 @@ port = 8080
 [broker]
 port = 18883
 """
+
+DAY_MS = 86_400_000
 
 app = typer.Typer(**QUIET, help="A hub: make it, run it, invite devices.")
 app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
@@ -135,6 +138,32 @@ def deny_all(
     if device and tenant:
         raise Stop(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
     say(Office(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
+
+
+@app.command()
+def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """How many verdicts of each label, for each model and day that is over. Rare labels are held back."""
+    found = Office(load_config(config, state)).aggregates()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for row in found:
+        day = minute(row["day"] * DAY_MS)[:10]
+        typer.echo(f"{day}  {row['model']:<24} {row['label']:>6} {row['count']:>10}")
+    if not found:
+        typer.echo("nothing yet: a day is shown when it is over, a label from 10 verdicts on")
+
+
+@app.command()
+def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Who changed what over the web API, and who was refused: the last 200, oldest first."""
+    found = Office(load_config(config, state)).audit()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for entry in found:
+        facts = (entry["status"], entry["method"], entry["route"], entry["subject"] or "-")
+        typer.echo(" ".join(map(str, (minute(entry["at_ms"]), entry["caller"], entry["tenant"] or "-", *facts))))
 
 
 @app.command()

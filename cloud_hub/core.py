@@ -17,7 +17,6 @@ from cloud_hub.commands import (
     End,
     Ending,
     Find,
-    Forget,
     Item,
     Judged,
     Key,
@@ -41,6 +40,7 @@ from cloud_hub.parts import Parts, end, refusal
 from cloud_hub.queues import Batch
 from cloud_hub.requests import Wish
 from cloud_hub.retention import Tombstone
+from cloud_hub.revival import revive
 from cloud_hub.rulebook import Rulebook
 from cloud_hub.schema import Rules
 from cloud_hub.settings import HubSettings
@@ -51,7 +51,6 @@ from cloud_hub.work import ModelCard
 from policies.admission import Refuse
 from policies.locality import HubSite
 from policies.policy import Policy
-from wire.codec import split
 from wire.errors import RemoteError
 from wire.messages import Hello, Prediction, Reason, Receipt, Verdict
 from wire.topics import Channel, parse_up
@@ -150,22 +149,7 @@ class HubCore:
 
     def restore(self, questions: Iterable[Question], now: float) -> list[Command]:
         """Take up what was owed when the last process ended: open it again in memory, compute it."""
-        return [command for question in questions for command in self._restore(question, now)]
-
-    def _restore(self, kept: Question, now: float) -> list[Command]:
-        try:
-            opened = self._parts.unseal(split(kept.sealed))
-        except RemoteError:
-            opened = Reason.SCHEMA
-        if isinstance(opened, Reason):
-            # Its key was destroyed, or its bytes are damaged: forgotten, so that `Ask` says unknown and it comes again.
-            self.counts["forgotten"] += 1
-            return [Forget(kept.key)]
-        self.counts["restored"] += 1
-        work = self._parts.rules.decode(opened.question)
-        question = self._parts.begin(kept.key, kept.digest, opened, None if isinstance(work, Reason) else work, now)
-        question.stored, question.keep_until_ms = True, kept.keep_until_ms
-        return end(question, work, now) if isinstance(work, Reason) else []
+        return [command for question in questions for command in revive(self._parts, question, now)]
 
     def on_kept(self, keys: Iterable[Key], now: float) -> list[Command]:
         """Stored durably: from now on the hub owes an ending."""

@@ -46,7 +46,7 @@ class Engines:
         for model, lane in self._lanes.items():
             why = await lane.warm_up()
             if why:
-                self._log.warning("engine_failed", model=name(model), error=why)
+                self._log.warning("engine_failed", model=name(model), error=name(why))
 
     def cost(self, model: str) -> Cost:
         """As its warm-up measured it."""
@@ -96,7 +96,7 @@ class Engines:
         self._on_loaded(model, "", lane.card)
 
     def _failed(self, model: str, why: str) -> None:
-        self._log.error("load_failed", model=name(model), error=why)
+        self._log.error("load_failed", model=name(model), error=name(why))
         self._on_loaded(model, why, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None], title: str) -> None:

@@ -22,7 +22,7 @@ _HEX64 = r"^[0-9a-f]{64}$"
 
 
 class EraseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`subject`: its keyed hash, hex; all that was kept until `before_ms` (hub time) goes. `proof`: over `erase_text`."""
+    """`subject`: its keyed hash, hex; what was kept until `before_ms` (hub time) goes. `proof`: over `erase_text`."""
 
     device: str
     subject: Annotated[str, msgspec.Meta(pattern=_HEX64)]

@@ -122,8 +122,8 @@ def _answer(log: HubLog, desk: Desk, said: Received, found: tuple[Logged, Tree, 
     logged, tree, text = found
     heads, leaf = said.heads, logged.leaf
     grown = log.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
-    proof = log.inclusion(logged.index, tree.size)
-    place = (logged.index, leaf.received_ms, leaf.epochs)
+    proof = log.inclusion(logged.place, tree.size)
+    place = (logged.place, leaf.received_ms, leaf.epochs)
     checkpoint = Checkpoint(heads.epoch, heads.entries, text, *place, proof, grown)
     spend: Totals = log.mirror(said.device)[:MIRRORED]
     # a device that is older than the log may have spent what nobody here remembers

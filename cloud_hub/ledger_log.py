@@ -44,7 +44,7 @@ class Received(NamedTuple):
 class Logged(NamedTuple):
     """Where a head stands now. `flaw`: "" or how it contradicts what this device had said."""
 
-    index: int
+    place: int
     leaf: Leaf
     flaw: str
 

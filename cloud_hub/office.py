@@ -11,13 +11,16 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
 from msgspec import to_builtins
 
 from cloud_hub.access import AccessError, Keys, Wanted
+from cloud_hub.aggregates import published
 from cloud_hub.api.admin import CaRequest, StateRequest, Step, Trust, change, device_json, invite_json, turn
 from cloud_hub.api.granting import key_json
 from cloud_hub.api.ordering import order_json
 from cloud_hub.api.retiring import spoke_json, still_spoken
+from cloud_hub.audit import Audit
 from cloud_hub.authorities import Authorities, RotationError
 from cloud_hub.client import Address, ask, running_at
 from cloud_hub.config import HubConfig
@@ -28,14 +31,17 @@ from cloud_hub.ledger_log import HubLog
 from cloud_hub.orders import Orders
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry, RegistryError, Welcome
+from cloud_hub.retention import DAY_MS
 from cloud_hub.rotation import Rotation
 from cloud_hub.spoken import Spoken
 from cloud_hub.standing import DeviceState
 from cloud_hub.state import StateDir
+from cloud_hub.store import read_aside
 from wire.daemon import Lock
 from wire.errors import LocalError
 from wire.exits import Exit, Stop
 
+AUDIT_SHOWN = 200
 PATIENCE_S = 5.0  # for a hub that is just starting or stopping, or another command at work
 _POLL_S = 0.1
 
@@ -128,6 +134,20 @@ class Office:
                 raise Stop(Exit.CHECK_FAILED, still_spoken(model, speaking))
             spoken.retire(model, now_ms)
         return {"retired": model, "spoke": spoke_json(speaking)}
+
+    def aggregates(self) -> list[dict[str, Any]]:
+        """`day` (since 1970), `model`, `label`, `count`; of days that are over."""
+        return self._do(lambda hub: list(ask(hub, "GET", "/v1/admin/aggregates")["aggregates"]), self._aggregates)
+
+    def _aggregates(self) -> list[dict[str, Any]]:
+        if not self._state.store.exists():
+            return []
+        found = published(read_aside(f"sqlite:///{self._state.store}"), _now_ms() // DAY_MS)
+        return [msgspec.structs.asdict(each) for each in found]
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The newest entries, oldest first."""
+        return [to_builtins(entry) for entry in Audit(self._state.audit).last(AUDIT_SHOWN)]
 
     def ca(self) -> dict[str, Any]:
         """`ca`, `coming`, `waiting_for`."""

@@ -60,7 +60,7 @@ def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
         bundle.close()
         manifest = bundle.manifest
         if manifest.hub.whole:
-            raise BundleError(f"{manifest.model}: its hub model is ONNX, which runs in one process")
+            raise Stop(Exit.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
         form = form_of(bundle.read(manifest.hub.graph), manifest)
         return manifest.model, size_up(form, manifest, means, devices_of(means, "cpu"))
     except BundleError as error:
@@ -97,4 +97,6 @@ def _words(facts: dict[str, Any]) -> str:
         sizes = f"{need.weight_bytes / MIB:>12.1f} MiB {need.activation_bytes / MIB:>9.1f} MiB"
         lines.append(f"{need.tensor:>6} x {need.pipeline:<8} {sizes}   {'yes' if way['fits'] else 'no'}")
     chosen = f"{facts['tensor']} x {facts['pipeline']} x {facts['replicas']}" if facts["tensor"] else "none"
-    return "\n".join([*lines, "", f"chosen       {chosen} (tensor x pipeline x replicas)", f"why          {facts['why']}"])
+    return "\n".join(
+        [*lines, "", f"chosen       {chosen} (tensor x pipeline x replicas)", f"why          {facts['why']}"]
+    )

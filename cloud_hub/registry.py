@@ -7,8 +7,6 @@ need no salt, and a stolen file gives no token away.
 
 import json
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -29,6 +27,7 @@ from wire.topics import check_id, device_id, tenant_of
 MAX_OPEN_INVITES = 10_000
 MAX_HARDWARE_CHARS = 64
 MAX_HARDWARE = 1000
+_TOLD = sa.select(_invites.c.device_class, _invites.c.region)
 
 
 class InviteFault(StrEnum):
@@ -162,7 +161,7 @@ class Registry:
             "hardware": json.dumps(asked.hardware) if asked.hardware else "",
             "replace": int(asked.replace),
         }
-        with self._writing() as connection:
+        with self._engine.begin() as connection:
             connection.execute(_invites.delete().where(_invites.c.expires_ms < now_ms - 86_400_000))
             if _count_open(connection) >= MAX_OPEN_INVITES:
                 raise RegistryError(f"{MAX_OPEN_INVITES} invites are open: let some expire first")
@@ -194,9 +193,9 @@ class Registry:
         if isinstance(invited, InviteFault):
             return invited
         row = _row(invited, keys, now_ms)
-        with self._writing() as connection:
+        with self._engine.begin() as connection:
             mine = _invites.c.token_hash == _hashed(token)
-            row |= connection.execute(sa.select(_invites.c.device_class, _invites.c.region).where(mine)).mappings().one()
+            row |= connection.execute(_TOLD.where(mine)).mappings().one()
             connection.execute(_invites.update().where(mine).values(used_ms=now_ms))
             connection.execute(_devices.delete().where(_devices.c.id == invited))
             connection.execute(_devices.insert().values(row))
@@ -265,7 +264,7 @@ class Registry:
         if device not in self._devices:
             raise RegistryError(f"no device {device!r}")
         mine = _devices.c.id == device
-        with self._writing() as connection:
+        with self._engine.begin() as connection:
             connection.execute(_devices.update().where(mine).values(values))
             row = connection.execute(_devices.select().where(mine)).mappings().one()
         self._devices[device] = _device(dict(row))
@@ -281,11 +280,6 @@ class Registry:
             raise RegistryError(f"{len(asked.hardware)} serial numbers, at most {MAX_HARDWARE}")
         for word in (*asked.hardware, *filter(None, (asked.device_class, asked.region))):
             check_hardware(word)
-
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self._engine.begin() as connection:
-            yield connection
 
     def _load(self) -> dict[str, Device]:
         with self._engine.connect() as connection:

@@ -30,7 +30,7 @@ from cloud_hub.leaving import on_signals, watch
 from cloud_hub.ledger_clerk import Clerk, Desk
 from cloud_hub.ledger_log import HubLog
 from cloud_hub.letters import HubCard
-from cloud_hub.loop import Hub
+from cloud_hub.loop import Hub, Sides
 from cloud_hub.orders import Orders
 from cloud_hub.registry import Registry
 from cloud_hub.served import Watch, published_in
@@ -107,12 +107,12 @@ class Process:
         settings, keys = self._config.hub_settings(published_in(self._ground.repository)), self._ground.keys
         orders = Orders(self._ground.state.orders)
         spoken = Spoken.open(self._ground.state.versions)
-        versions = (bundles_of(self._config), spoken)
-        hub = Hub(settings, keys, bureau.doorman, self._engines, bureau.connect, self._log, orders, *versions)
+        sides = Sides(self._log, orders, bundles_of(self._config), spoken)
+        hub = Hub(settings, keys, bureau.doorman, self._engines, bureau.connect, sides)
         trace = self._config.trace
         tracing = Tracing(trace.file, trace.endpoint, self._config.hub.name)
         hub.watch = Observer(tracing.sink)
-        clerk = hub.ledger = self._clerk(hub, registry)
+        clerk = hub.voice.ledger = self._clerk(hub, registry)
         api = Api(self._parts(hub, registry, bureau, orders), self._config.door(), self._limits())
         bureau.after_change += [*([self._broker.restart] if self._broker else []), api.reload]
         try:
@@ -121,7 +121,7 @@ class Process:
                 running.add_done_callback(lambda _: self._ended.set())
                 works = {**self._sides(), **bureau.tasks(lambda: _now_ms(hub)), **self._repository(hub, bureau)}
                 works["ledger"] = clerk.run()
-                sides = [group.create_task(work, name=title) for title, work in works.items()]
+                beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _first_of(hub.ready, self._ended)
                 if not self._ended.is_set():
                     await self._open(api)
@@ -132,8 +132,8 @@ class Process:
                 await api.stop()
                 hub.stop()
                 await asyncio.wait([running])
-                for side in sides:
-                    side.cancel()
+                for task in beside:
+                    task.cancel()
         finally:
             self._ground.state.running.unlink(missing_ok=True)
             await api.stop()
@@ -166,7 +166,7 @@ class Process:
         evict = bureau.doorman.evict
         anchor = self._ground.anchor
         people = (bureau.issuer, bureau.renewals, bureau.rotation, *gates)
-        access = (self._keys, Audit(self._ground.state.audit), hub.ledger)
+        access = (self._keys, Audit(self._ground.state.audit), hub.voice.ledger)
         return Parts(hub, registry, *people, lambda: _now_ms(hub), evict, anchor.sha256, anchor.folder, orders, *access)
 
     def _clerk(self, hub: Hub, registry: Registry) -> Clerk:
@@ -178,13 +178,12 @@ class Process:
 
         log = HubLog.open(self._ground.state.ledger, _now_ms(hub))
         keys, name_of_hub = self._ground.keys, self._config.hub.name
-        return Clerk(log, Desk(name_of_hub, keys.signing, hub.tell, enrolled_ms, self._log))
+        return Clerk(log, Desk(name_of_hub, keys.signing, hub.voice.tell, enrolled_ms, self._log))
 
     def _repository(self, hub: Hub, bureau: Bureau) -> dict[str, Coroutine[Any, Any, None]]:
         """Who keeps the update repository alive, and who tells the fleet of what is new in it."""
         repository, log = self._ground.repository, self._log
         serial = newest_number(self._ground.state.keys)
-
 
         def apply(keys: HubKeys, card: HubCard) -> None:
             hub.use_keys(keys)
@@ -192,7 +191,7 @@ class Process:
 
         change = KeyChange(self._ground.state.keys, bureau.card, apply)
         keeper = Keeper(repository, bureau.card, serial, lambda: _now_ms(hub), log, change.turn)
-        herald = Herald(repository, bureau.active, hub.hint, log)
+        herald = Herald(repository, bureau.active, hub.voice.hint, log)
         watch = Watch(self._config.policies, repository, log, hub.served)
         return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(hub.serve_under)}
 

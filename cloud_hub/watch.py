@@ -10,11 +10,11 @@ from cloud_hub.commands import Item, Key
 from cloud_hub.engine.lane import Result
 from cloud_hub.queues import Batch
 from cloud_hub.timings import Timings
-from wire.spans import Attribute, Place, Span, place, span_id
+from wire.spans import DEVICE, Attribute, Place, Span, place, span_id
 
 Sink = Callable[[Sequence[Span]], None]
-DEVICE, LINK, QUEUE, COMPUTE, RANK, VERDICT, HTTP = (
-    f"skerry.{part}" for part in ("device", "link", "queue", "compute", "rank", "verdict", "http")
+LINK, QUEUE, COMPUTE, RANK, VERDICT, HTTP = (
+    f"skerry.{part}" for part in ("link", "queue", "compute", "rank", "verdict", "http")
 )
 MAX_WAITING = 4096
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge_agent.config import AgentConfig, load
 from edge_agent.serve import Parts, Process, prepare
-from wire.daemon import Lock, Log
+from wire.daemon import Lock, Log, no_core_dumps
 from wire.exits import Exit, Stop
 
 
@@ -45,6 +45,7 @@ def _check(config: AgentConfig) -> int:
 def _serve(config: AgentConfig, *, lines: bool) -> int:
     log = Log(least=config.log_level)
     log.take_over()
+    no_core_dumps()
     parts = prepare(config)
     with Lock(Path(config.state)):
         asyncio.run(_run(config, parts, log, lines=lines))

@@ -7,7 +7,7 @@ charged meanwhile.
 import sqlite3
 from collections.abc import Iterable
 
-from policies.budget import Charge, Spend
+from policies.budget import SUBJECT, Charge, Spend
 from policies.policy import Coin
 from wire.messages import Totals
 
@@ -17,7 +17,6 @@ _ADD = (
 )
 _RAISE = "insert into accounts values(?,?,?) on conflict(key,period) do update set amount=max(amount,excluded.amount)"
 _KEPT_PERIODS = 400
-_SUBJECT = "/s/"  # in the key of an account of one subject
 
 
 class OverdrawnError(ValueError):
@@ -49,7 +48,7 @@ def running(db: sqlite3.Connection) -> Totals:
     """What the hub is told: of subjects' accounts only the fullest, without its subject."""
     told: dict[tuple[str, int], int] = {}
     for (key, period), amount in stored(db).totals.items():
-        name = key.split(_SUBJECT, 1)[0] + (_SUBJECT if _SUBJECT in key else "")
+        name = key.split(SUBJECT, 1)[0] + (SUBJECT if SUBJECT in key else "")
         told[name, period] = max(told.get((name, period), 0), amount)
     return tuple((key, period, amount) for (key, period), amount in sorted(told.items()))
 

@@ -1,7 +1,7 @@
 """Judges a stored question once more, before each time it is sent: what it was judged by may have changed meanwhile."""
 
 from edge_agent.questions import Question
-from edge_agent.ruling import Ruling
+from edge_agent.ruling import Ruled, Ruling
 from policies.judge import Permit, covers, in_force
 from policies.locality import HubSite
 from policies.reasons import Denied, Why
@@ -10,10 +10,8 @@ from policies.reasons import Denied, Why
 def denied_now(question: Question, ruling: Ruling) -> Why | None:
     """Why it may not leave any more; None if it may. It was charged when it was stored and is not charged again."""
     ruled = ruling.of(question.data_class)
-    if isinstance(ruled, Denied):
-        return Why.DENIED_POLICY_CHANGED
-    if ruled.denied:
-        return ruled.denied.why
+    if isinstance(ruled, Denied) or ruled.denied:
+        return ruled.denied.why if isinstance(ruled, Ruled) and ruled.denied else Why.DENIED_POLICY_CHANGED
     over = in_force(ruled.terms, ruling.day)
     if over is not None and over.why is Why.DENIED_POLICY_EXPIRED:
         return over.why

@@ -55,6 +55,12 @@ def after(db: sqlite3.Connection, event: int, limit: int) -> list[AnswerRecord]:
     return [_record(row) for row in db.execute(query, (event, limit))]
 
 
+def traced(db: sqlite3.Connection, trace: str) -> list[AnswerRecord]:
+    """Everything said under a trace id."""
+    query = f"select {_COLUMNS} from answers where substr(trace,4,32)=? order by event"  # noqa: S608
+    return [_record(row) for row in db.execute(query, (trace,))]
+
+
 def last_event(db: sqlite3.Connection) -> int:
     """The newest committed record's number; 0 if there is none."""
     return int(db.execute("select coalesce(max(event),0) from answers").fetchone()[0])

@@ -101,7 +101,7 @@ def renew(state: StateOption = None, config: ConfigOption = None) -> None:
     from edge_agent.renewal import renew as renew_now  # noqa: PLC0415
     from wire.daemon import Lock  # noqa: PLC0415
 
-    folder = _state(state, config)
+    folder = state_of(state, config)
     with Lock(folder):
         identity = load_identity(folder)
         made = renew_now(identity)
@@ -123,7 +123,7 @@ def retire(
     from edge_agent.retire import retire as retire_device  # noqa: PLC0415
     from wire.daemon import Lock  # noqa: PLC0415
 
-    folder = _state(state, config)
+    folder = state_of(state, config)
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"wipe the keys and records in {folder} for good?")):
         raise Stop(Exit.USAGE, "nothing was done: say --yes to wipe the keys and records for good")
     with Lock(folder):
@@ -137,6 +137,19 @@ def retire(
     typer.echo(f"expired  {done.expired}\nwiped    {folder}" + (f"; left: {', '.join(done.left)}" if done.left else ""))
     if offline:
         typer.echo("now type at the hub: skerry devices retire DEVICE --drain 0s")
+
+
+@app.command()
+def trace(
+    trace_id: Annotated[str, typer.Argument(help="Trace id: 32 hexadecimal characters, `trace_id` of a response.")],
+    state: StateOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print this device's spans of a trace as JSON lines, in the form of the hub's."""
+    from edge_agent.spans import SERVICE, of_file  # noqa: PLC0415 - for this command alone
+
+    for span in of_file(state_of(state, config) / DATABASE_FILE, trace_id):
+        sys.stdout.write(span.line(SERVICE).decode())
 
 
 def _drained(config: Path, within_s: int) -> int:
@@ -162,6 +175,7 @@ def status(
         return
     told = [("drift", _drift(facts.pop("drift")))] if "drift" in facts else []
     told += update_words.rows(facts.pop("updates")) if "updates" in facts else []
+    told += [(f"budget {key}", _budget(held)) for key, held in facts.pop("budgets", {}).items()]
     _show([*((key, _plain(value)) for key, value in {"address": address.url, **facts}.items()), *told])
 
 
@@ -188,9 +202,9 @@ def refresh(
 
 def _running(state: Path | None, config: Path | None, url: str | None) -> Address:
     """Stop(NOT_FOUND) if no agent runs there."""
-    address = Address(url) if url else running_at(_state(state, config))
+    address = Address(url) if url else running_at(state_of(state, config))
     if address is None:
-        raise Stop(Exit.NOT_FOUND, f"no agent runs on {_state(state, config)}; `skerry agent run` starts one")
+        raise Stop(Exit.NOT_FOUND, f"no agent runs on {state_of(state, config)}; `skerry agent run` starts one")
     return address
 
 
@@ -236,7 +250,7 @@ def erase(
     from edge_agent.erase import erase as erase_subject  # noqa: PLC0415 - the other commands need no cryptography
 
     name = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
-    done = erase_subject(_state(state, config), name, _further(config))
+    done = erase_subject(state_of(state, config), name, _further(config))
     facts = {"answers": done.answers, "hubs": {each.hub: each.rows for each in done.stones}, "left": done.unreached}
     if as_json:
         print(json.dumps(facts))
@@ -260,7 +274,7 @@ def _further(config: Path | None) -> list[Path]:
 
 def _facts(answer: str, state: Path | None, config: Path | None, url: str | None) -> dict[str, Any]:
     """From the running agent if one runs (it knows what is not committed yet), else from its database."""
-    folder = None if url else _state(state, config)
+    folder = None if url else state_of(state, config)
     address = Address(url) if url else running_at(folder) if folder else None
     if address is not None:
         return get(address, f"/v1/answers/{quote(answer)}/why")
@@ -270,7 +284,8 @@ def _facts(answer: str, state: Path | None, config: Path | None, url: str | None
     return facts
 
 
-def _state(state: Path | None, config: Path | None) -> Path:
+def state_of(state: Path | None, config: Path | None) -> Path:
+    """The folder that the options name. Stop(USAGE) if they name none."""
     if state:
         return state
     config = _file(config)
@@ -283,6 +298,11 @@ def _state(state: Path | None, config: Path | None) -> Path:
 
 def _file(config: Path | None) -> Path | None:
     return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+
+
+def _budget(held: dict[str, int]) -> str:
+    """An account of privacy counts in grains: a share says more."""
+    return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
 
 
 def _show(rows: Sequence[tuple[str, str]]) -> None:

@@ -83,7 +83,7 @@ class Dice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """Of one sample. `day`: whole days since 1970 in hub time. `subject`: keyed hash of whom it is about, hex, or ""."""
+    """Of one sample. `day`: whole days since 1970 in hub time. `subject`: keyed hash of whom it is about, in hex."""
 
     data_class: str
     day: int = 0

@@ -1,6 +1,6 @@
 """What the edge does next.
 
-Rule 1: every change of an open question is decided in this file.
+Rule 1: every change of an open question is decided in this file and in its other half, `sending`.
 Rule 2: no I/O, no clock, no dice here: events and `now` come in, commands go out.
 Rule 3: a question lives until its outcome. Only the hub's signed word or our own judgement ends it, and it ends once.
 """
@@ -10,15 +10,15 @@ from math import inf
 
 import msgspec
 
-from edge_agent.again import denied_now, others_now
 from edge_agent.commands import (
-    Answer, Command, Dice, Facts, Finish, Mark, Memory, Raise, Reseal, Setup, State, Store, Transmit, WakeAt,
+    Answer, Command, Dice, Facts, Memory, Raise, Reseal, Setup, State, Store,
 )  # fmt: skip
 from edge_agent.lines import HOME, Lines
-from edge_agent.owing import asks, hellos, put_off
+from edge_agent.owing import put_off
 from edge_agent.questions import Question, Questions
 from edge_agent.records import Outcome, Source
-from edge_agent.ruling import Ruled, Ruling
+from edge_agent.ruling import Ruled
+from edge_agent.sending import Sending
 from policies import escalation
 from policies.budget import Spend
 from policies.context import Context
@@ -34,17 +34,14 @@ MAX_RESEALS = 3
 _SEAL_AGAIN = (Reason.KEY_EXPIRED, Reason.CREATED_AHEAD)
 
 
-class EdgeCore:
+class EdgeCore(Sending):
     """One device. Times are seconds on one monotonic clock. Build it, then `restore` what was stored."""
 
-    __slots__ = ("_lines", "_next_seq", "_open", "_setup", "epoch", "ruling")
+    __slots__ = ("_next_seq", "epoch")
 
     def __init__(self, setup: Setup, policy: Policy | None) -> None:
+        super().__init__(setup, policy)
         self.epoch = -1  # until restored nothing can be put on record, so nothing is asked
-        self.ruling = Ruling(policy, setup)
-        self._setup = setup
-        self._lines = Lines(setup.lines)
-        self._open = Questions()
         self._next_seq = 1
 
     @property
@@ -271,9 +268,9 @@ class EdgeCore:
         self.ruling.use(policy)
         return self._with_wake(self._flow(now))
 
-    def on_surroundings(self, around: Context) -> None:
+    def on_surroundings(self, around: Context, now: float) -> list[Command]:
         """What rules ask of the device and its moment, seen anew."""
-        self.ruling.surround(around)
+        return self._with_wake(self._flow(now)) if self.ruling.surround(around) else []
 
     def on_notice(self, counter: int) -> bool:
         """A deny-all notice, signed by a hub. True if it is news, which must be remembered."""
@@ -295,112 +292,3 @@ class EdgeCore:
         for question in self._open.due(now):
             commands += self._due(question, now)
         return self._with_wake(commands + self._say(now) + self._flow(now))
-
-    def _due(self, question: Question, now: float) -> list[Command]:
-        if now >= question.expires and question.state is not State.NEW:
-            return self._finish(question, Outcome.EXPIRED, Why.EXPIRED)
-        commands: list[Command] = []
-        if now >= question.deadline and not question.answered:
-            commands.append(question.say_local(Why.BUDGET_ELAPSED))
-        if now >= question.at and question.state in (State.SEALED, State.SENT):
-            self._open.queue(question)
-        self._open.arm(question)
-        return commands
-
-    # Sending
-
-    def _flow(self, now: float) -> list[Command]:
-        """Send what is ready while the window, its line and its hub's wish for silence allow it."""
-        if not self.ruling.purse.mirrored:
-            return []
-        commands = self._move(now)
-        for line in self._lines:
-            if line.up and now < line.quiet_until:
-                self._open.arm_tick(line.quiet_until)
-            while line.open(now) and self._open.sent < self._setup.limits.window:
-                question = self._open.next_ready(line.name)
-                if question is None:
-                    break
-                commands += self._send(question, now)
-        return commands
-
-    def _move(self, now: float) -> list[Command]:
-        """What waits for a line that is stuck goes to another hub that may have it: sealed anew, under the same id."""
-        commands: list[Command] = []
-        for line in self._lines.stuck(now, self._setup.limits.resend_base_s):
-            for _ in range(self._setup.limits.window):
-                question = self._open.next_ready(line.name)
-                if question is None:
-                    break
-                commands += self._elsewhere(question, now)
-        return commands
-
-    def _elsewhere(self, question: Question, now: float) -> list[Command]:
-        ruled = self.ruling.of(question.data_class)
-        patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
-        target = self._lines.first_open(others_now(question, self.ruling), patience_s, now)
-        if target is None:
-            self._open.hold(question, now + self._setup.limits.resend_cap_s)
-            question.parked = True
-            return []
-        self._open.move(question, State.NEW)
-        question.former = question.target
-        self._lines.place(question, target)
-        return [Reseal(question.seq, target)]
-
-    def _send(self, question: Question, now: float) -> list[Command]:
-        if now >= question.expires:
-            return self._finish(question, Outcome.EXPIRED, Why.EXPIRED)
-        denied = denied_now(question, self.ruling)
-        if denied is not None:
-            return self._finish(question, Outcome.DENIED, denied)
-        self._open.move(question, State.SENT)
-        question.sent_at, question.charges = now, ()
-        question.at = now + self._setup.limits.resend_base_s + question.pause_s(self._setup.limits)
-        question.attempts += 1
-        self._open.arm(question)
-        return [Transmit(question.seq, question.line)]
-
-    def _say(self, now: float) -> list[Command]:
-        """Hellos and Asks that are due."""
-        every_s = self._setup.limits.ask_interval_s
-        told = hellos(self._lines, self._open, now, every_s)
-        return [*told, *asks(self._lines, self._open, now, every_s)]
-
-    def _owed(self, seqs: Seqs, now: float, name: str) -> list[Command]:
-        marks: list[Command] = []
-        owed_before = self._open.receipted
-        for seq in seqs:
-            question = self._open.get(seq)
-            if question is not None and question.line == name and question.state in (State.SEALED, State.SENT):
-                self._lines.measure(question, now)
-                self._open.move(question, State.RECEIPTED)
-                marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
-        if marks and not owed_before:  # else steady receipts would put the next Ask off for ever
-            line = self._lines.get(name)
-            put_off(line, self._open, max(line.ask_at, now + self._setup.limits.ask_interval_s))
-        return marks
-
-    def _defer(self, question: Question, until: float, now: float) -> list[Command]:
-        """Not now. Who cannot be served in time gets the local answer at once."""
-        commands: list[Command] = [Mark(question.seq, State.SEALED, until, question.attempts)]
-        if not question.answered and until >= question.deadline:
-            commands.append(question.say_local(Why.HUB_QUIET))
-        self._open.hold(question, until)
-        return self._with_wake(commands + self._flow(now))
-
-    def _finish(
-        self, question: Question, outcome: Outcome, reason: Why | Reason, why: Why | None = None
-    ) -> list[Command]:
-        """`why`: of the answer to a caller who still waits; by default the reason itself."""
-        self._open.drop(question)
-        unsent = question.charges if outcome is Outcome.DENIED else ()
-        self.ruling.purse.undo(unsent)
-        finish = Finish(question.seq, question.id, outcome, reason, unsent)
-        if question.answered:
-            return [finish]
-        return [question.say_local(why or Why(reason)), finish]
-
-    def _with_wake(self, commands: list[Command]) -> list[Command]:
-        when = self._open.next_wake()
-        return commands if when is None else [*commands, WakeAt(when)]

@@ -55,6 +55,10 @@ class Envelopes:
         self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
         self.use(identity.hubs)
 
+    @property
+    def device(self) -> str:
+        return self._id.device
+
     def on(self, line: str) -> "Envelopes":
         """Those of one line; "" is home."""
         return self._further[line] if line else self
@@ -82,7 +86,7 @@ class Envelopes:
 
     def frame_bytes(self, padded_bytes: int) -> int:
         """Size on the link of a question of this padded size; an upper bound, exact for full-size numbers."""
-        longest = max((self._id.device, *(each._id.device for each in self._further.values())), key=len)
+        longest = max((each.device for each in (self, *self._further.values())), key=len)
         header = Header(255, longest, 2**63 - 1, 2**40, 2**42, bytes(seal.KEY_ID_BYTES))
         clear = len(codec.clear_part(Suite.SEALED, header))
         return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES

@@ -11,11 +11,13 @@ from edge_agent.hands import Hands
 from edge_agent.parts import Parts
 from edge_agent.surroundings import Attributes, Surroundings
 from policies import budget
+from policies.policy import Coin, Policy
 from wire.messages import DenyAll, Mirror
 from wire.topics import tenant_of
 
 NOTICE = "notice"  # its key in the table `meta`
 LEDGER_LOST = "ledger_lost"
+BUDGET_SPENT = "budget_spent"
 _LOOK_S = 5.0
 
 
@@ -35,8 +37,15 @@ class Guard:
         now = self._parts.clock.now()
         if at_once or now - self._looked_at >= _LOOK_S:
             self._looked_at = now
-            policy = self._core.policy
-            self._core.on_surroundings(self._around.look(policy.zones if policy else ()))
+            self._see(self._core.policy)
+
+    def expect(self, policy: Policy | None) -> None:
+        """It will be in force in a moment, and may ask for other zones."""
+        self._see(policy)
+
+    def _see(self, policy: Policy | None) -> None:
+        around = self._around.look(policy.zones if policy else ())
+        self._hands.obey(self._core.on_surroundings(around, self._parts.clock.now()))
 
     def hear_order(self, order: DenyAll) -> bool:
         """True if it is news: then our policy may be the reason, and a newer one the end of it."""
@@ -75,4 +84,12 @@ class Guard:
     def alarms(self) -> set[str]:
         ruling = self._core.ruling
         noticed = {"notice_in_force"} if ruling.noticed else set()
-        return noticed | (set() if ruling.purse.spend.known else {LEDGER_LOST})
+        spent = {BUDGET_SPENT} if ruling.purse.spend.known and self._spent() else set()
+        return noticed | spent | (set() if ruling.purse.spend.known else {LEDGER_LOST})
+
+    def _spent(self) -> bool:
+        """An account of bytes no longer pays for a question: until it is filled again every answer is local."""
+        ruling, policy = self._core.ruling, self._core.policy
+        accounts = [each for each in policy.base.accounts if each.coin is Coin.BYTES] if policy else []
+        left = budget.left(accounts, ruling.purse.spend, ruling.day)
+        return any(rest < ruling.frame_bytes for rest, _ in left.values())

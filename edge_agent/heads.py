@@ -35,7 +35,7 @@ class Witnessed(NamedTuple):
     hub: str
     key: bytes
     checkpoint: str
-    index: int
+    place: int
     received_ms: int
     epochs: int
     inclusion: tuple[bytes, ...]
@@ -106,7 +106,7 @@ def everything(db: sqlite3.Connection) -> Iterator[Signed]:
 def witnesses(db: sqlite3.Connection) -> Iterator[Witnessed]:
     """Oldest first."""
     for row in db.execute(f"select {_WITNESSED} from witnessed order by entry"):  # noqa: S608
-        yield Witnessed(*row[:-1], _proof_decoder.decode(row[-1]))
+        yield Witnessed._make((*row[:-1], _proof_decoder.decode(row[-1])))
 
 
 def _is_witnessed(db: sqlite3.Connection, entry: int) -> bool:

@@ -56,9 +56,7 @@ def append(db: sqlite3.Connection, item: Item) -> None:
     _append(db, item, _keep_form(db, item.form))
 
 
-def insert(
-    db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charges: tuple[Charge, ...] = ()
-) -> None:
+def insert(db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charges: tuple[Charge, ...] = ()) -> None:
     """A question that is now sealed, or sealed anew, which costs nothing more."""
     accounts = dict.fromkeys(charge.key.partition(SUBJECT)[0] for charge in charges)
     form = form_of(row.egress, row.policy, row.hub, row.region, tuple(accounts))
@@ -152,8 +150,9 @@ def forms(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> di
 
 
 def _form(row: tuple[str, ...]) -> Form:
-    fields, transforms, *rest, accounts = row
-    return Form(json.loads(fields), json.loads(transforms), *rest, tuple(accounts.split("+")) if accounts else ())
+    fields, transforms, rule, policy, hub, region, accounts = row
+    charged = tuple(accounts.split("+")) if accounts else ()
+    return Form(json.loads(fields), json.loads(transforms), rule, policy, hub, region, charged)
 
 
 def _facts(row: tuple[Any, ...]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_agent import ledger_check, ledger_proof, ledger_show, ledger_verify
-from edge_agent.command import ConfigOption, StateOption
-from edge_agent.command import _state as state_of
+from edge_agent.command import ConfigOption, StateOption, state_of
 from edge_agent.identity import load as load_identity
 from edge_agent.ledger_files import content, hub_file, key_of, moment_ms, reading
 from edge_agent.ledger_proof import Claim
@@ -100,9 +99,8 @@ def prove(  # noqa: PLR0917 - options of a command line
     except OSError as error:
         raise Stop(Exit.DISK, f"{out}: {error.strerror}") from None
     found = ledger_check.read(data)
-    typer.echo(
-        f"wrote {out}: {len(found.entries)} entries, {len(data)} bytes; check it with: skerry ledger check {out}"
-    )
+    typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_when(claim.until_ms)}, {len(data)} bytes")
+    typer.echo(f"anybody checks it with: skerry ledger check {out}")
 
 
 @app.command()

@@ -86,11 +86,12 @@ def _key(by: By, value: Any) -> str:
 
 def _sum(key: str, parts: list[tuple[Any, ...]]) -> Sum:
     fields: dict[str, str] = {}
-    for names, _, rule, messages, *_ in parts:
-        for name, level in json.loads(names).items() if messages > 0 and rule != PROTOCOL else ():
+    for names, _, rule, count, *_ in parts:
+        for name, level in json.loads(names).items() if count > 0 and rule != PROTOCOL else ():
             fields[name] = max(level, fields.get(name, level))
-    totals = (sum(part[at] for part in parts) for at in (3, 4, 5, 6))
-    return Sum(key, *totals, tuple(sorted({part[1] for part in parts})), fields)
+    messages, size, charged, releases = (sum(part[at] for part in parts) for at in (3, 4, 5, 6))
+    regions = tuple(sorted({part[1] for part in parts}))
+    return Sum(key, messages, size, charged, releases, regions, fields)
 
 
 def _pruned_ms(db: sqlite3.Connection) -> int | None:

@@ -44,7 +44,7 @@ class Held(NamedTuple):
     """A head that somebody else kept: the hub's leaf, where it stands in its log, and the path to the checkpoint."""
 
     leaf: Leaf
-    index: int
+    place: int
     inclusion: tuple[bytes, ...]
 
 
@@ -137,7 +137,7 @@ def _witnesses(owner: Whose, epoch: int, signed: Mapping[int, Signed], held: Ite
         newest[each.hub] = each
     return [
         Finding(
-            True, Proof.LOG, f"{hub} logged the head of entry {each.entry} as number {each.index}{_known(owner, each)}"
+            True, Proof.LOG, f"{hub} logged the head of entry {each.entry} as number {each.place}{_known(owner, each)}"
         )
         for hub, each in newest.items()
     ]
@@ -157,7 +157,7 @@ def is_witnessed(owner: Whose, epoch: int, head: Signed, said: Witnessed) -> boo
         owner.device, owner.key, epoch, head.entry, head.at_ms, head.hash, head.signature, said.received_ms, said.epochs
     )
     right = seen.origin == checkpoint.origin_of(said.hub)
-    return right and merkle.includes(seen.tree, said.index, merkle.leaf_hash(leaf.encoded()), said.inclusion)
+    return right and merkle.includes(seen.tree, said.place, merkle.leaf_hash(leaf.encoded()), said.inclusion)
 
 
 def _forked(view: heads.HubView) -> Finding:
@@ -186,11 +186,11 @@ def against(db: sqlite3.Connection, owner: Whose, file: HubFile) -> list[Finding
 def _held(held: Held, owner: Whose, tree: merkle.Tree) -> Finding | None:
     leaf = held.leaf
     if leaf.device != owner.device or not merkle.includes(
-        tree, held.index, merkle.leaf_hash(leaf.encoded()), held.inclusion
+        tree, held.place, merkle.leaf_hash(leaf.encoded()), held.inclusion
     ):
-        return Finding(False, Proof.LOG, f"number {held.index} is not in the log of that checkpoint")
+        return Finding(False, Proof.LOG, f"number {held.place} is not in the log of that checkpoint")
     if not chain.is_signed(leaf.said, leaf.signature, leaf.key):
-        return Finding(False, Proof.HEAD, f"number {held.index} is not signed by the key it names")
+        return Finding(False, Proof.HEAD, f"number {held.place} is not signed by the key it names")
     return None
 
 

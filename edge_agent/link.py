@@ -113,9 +113,8 @@ class Link:
                 batch = await transport.receive()
                 self._attempt = 0  # not at the handshake: a broker that accepts and drops us must not be hammered
                 owner.on_batch([each for each in batch if each.topic == self._reply])
-                for each in batch:
-                    if each.topic == self._hint:
-                        owner.on_order(each.payload)
+                for order in [each.payload for each in batch if each.topic == self._hint]:
+                    owner.on_order(order)
         finally:
             if self._transport is transport:
                 self._transport = None

@@ -18,6 +18,13 @@ class Further(NamedTuple):
     connect: Connect
 
 
+class Connects(NamedTuple):
+    """How to connect at home, and on each other line."""
+
+    home: Connect
+    further: Mapping[str, Further]
+
+
 class LinesOwner(Protocol):
     """`LinkOwner` for all lines at once."""
 

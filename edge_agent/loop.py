@@ -5,42 +5,41 @@ started again within a second or two. Local answers depend on the model alone: n
 """
 
 import asyncio
-import random
 import secrets
-import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import msgspec
 
-from edge_agent import answers, meta
-from edge_agent.callers import DataClasses, check_words
+from edge_agent import answers
+from edge_agent.callers import check_words
 from edge_agent.clock import HubClock
-from edge_agent.commands import Answer, Dice, Memory
+from edge_agent.commands import Answer, Dice
 from edge_agent.core import EdgeCore
-from edge_agent.database import Database, prune
+from edge_agent.database import Database
 from edge_agent.desk import Asked, Desk
 from edge_agent.envelope import Envelopes
 from edge_agent.guard import Guard
 from edge_agent.hands import Hands
 from edge_agent.identity import HubKeys, Identity, sites
-from edge_agent.intake import Heard, Intake
+from edge_agent.intake import Intake
 from edge_agent.journal import Journal
 from edge_agent.lines import HOME
 from edge_agent.link import Connect, Link
-from edge_agent.links import Further, Links, OnLine
-from edge_agent.marker import Past
+from edge_agent.links import Connects, Links, OnLine
 from edge_agent.model import Model, setup_of
 from edge_agent.parts import Parts
+from edge_agent.post import Post
 from edge_agent.records import AnswerRecord, Disabled, EventRecord, Sample, Timings
 from edge_agent.report import Side, report
 from edge_agent.ruling import Ruled
 from edge_agent.settings import AgentSettings
 from edge_agent.subjects import Subjects
 from edge_agent.tasks import end, pause
+from edge_agent.upkeep import Upkeep
 from edge_agent.vault import Vault
 from edge_agent.witness import Witness
 from models.manifest import Manifest
@@ -48,11 +47,12 @@ from models.runner import Inference, Runner
 from policies.locality import HubSite
 from policies.policy import Mode, Policy
 from wire.daemon import Log, fault, name
-from wire.messages import Checkpoint, Hello, Mirror, Welcome
+from wire.messages import Hello
 from wire.transport import Incoming
 
 AGENT = "skerry-agent/1"
 DATABASE_FILE = "agent.db"
+_LOTS = secrets.SystemRandom()  # whom a rule that asks by lot asks must be foreseen by nobody
 _PAUSE_S = 1.0  # before a task that failed starts again
 
 
@@ -65,10 +65,9 @@ class Agent:
         identity: Identity,
         runner: Runner | None,
         policy: Policy | None,
-        connect: Connect,
+        connect: Connect | Connects,
         *,
         clock: HubClock | None = None,
-        further: Mapping[str, Further] | None = None,
     ) -> None:
         self._log = Log()
         self._settings = settings
@@ -77,20 +76,17 @@ class Agent:
         self._counts: Counter[str] = Counter()
         self._clock = clock or HubClock(identity.hub_time_ms)
         self._db = Database(settings.state_dir / DATABASE_FILE)
-        lines = further or {}
+        connect, lines = connect if isinstance(connect, Connects) else (connect, {})
         envelopes = self._envelopes = Envelopes(identity, {line: each.identity for line, each in lines.items()})
         self._core = EdgeCore(setup_of(self._model.form, self._sites(), envelopes, settings.outbox), policy)
         vault = Vault(identity.payload_key)
         self._subjects = Subjects(vault)
-        self._desk = Desk(
-            envelopes, vault, self._clock, self._model.form, settings.frames_cache_bytes
-        )  # fmt: skip
+        self._desk = Desk(envelopes, vault, self._clock, self._model.form, settings.frames_cache_bytes)
         self._journal = Journal(settings, self._db, self._clock, self._counts)
         self._link = Link(identity.device, connect, settings, self._counts)
         for line, each in lines.items():
             self._link.further[line] = Link(each.identity.device, each.connect, settings, self._counts)
         self._links = Links(self._link, self._clock)
-        self._intake = Intake(envelopes, self._desk, self._clock, self._counts)
         self._parts = Parts(
             self._core, self._db, self._desk, self._journal, self._link, envelopes, self._clock, self._counts,
             Hello(0, secrets.token_hex(8), AGENT, self._model.refs), settings.outbox.max_age_s,
@@ -99,10 +95,11 @@ class Agent:
         self._guard = Guard(self._parts, self._hands, settings.attributes, identity.device)
         self._witness = Witness(self._parts, self._hands.sender, identity, settings.heads_every_s)
         self._sides: list[Side] = [self._guard, self._witness]
+        self._upkeep = Upkeep(self._parts, self._hands, self._guard, settings)
+        intake = Intake(envelopes, self._desk, self._clock, self._counts)
+        self._post = Post(self._parts, self._hands, (self._guard, self._witness), intake, self.refresh)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
-        self._classes = DataClasses(self._clock)
-        self._alarms: set[str] = set()
         self._opened = False
         self.hinted: asyncio.Event | None = None  # of whoever looks for updates
 
@@ -118,7 +115,7 @@ class Agent:
         self._opened = True
         self._journal.loop = asyncio.get_running_loop()
         self._model.measure()
-        await self._open_database()
+        await self._upkeep.open()
 
     async def run(self) -> None:
         """Link, watchdog and upkeep until `stop`. The watchdog is this very coroutine: nobody can end it alone."""
@@ -126,7 +123,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             links = self._links.named().items()
             works = {title: partial(link.run, OnLine(self, line)) for title, (line, link) in links}
-            works["upkeep"] = self._keep_up
+            works["upkeep"] = partial(self._upkeep.run, self._reopened)
             while not self._stopping.is_set():
                 for title, work in works.items():
                     self._revive(group, title, work)
@@ -144,7 +141,7 @@ class Agent:
         self._hands.flush_marks()
         self._hands.sender.rest()
         self._witness.rest()
-        self._remember_time()
+        self._upkeep.remember_time()
         await self._db.close()
         self._model.close()
 
@@ -178,8 +175,8 @@ class Agent:
     ) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
         now = self._clock.now()
         self._model.watch(inference, self._clock)
-        dice = Dice(secrets.token_hex(16), random.random(), random.random())  # noqa: S311 - lots, not secrets
-        facts, subject = self._classes.of(sample.data_class), self._subjects.of(sample.subject)
+        dice = Dice(secrets.token_hex(16), _LOTS.random(), _LOTS.random())
+        facts, subject = self._upkeep.classes.of(sample.data_class), self._subjects.of(sample.subject)
         if subject:
             facts = msgspec.structs.replace(facts, subject=subject.hex())
         commands = self._core.on_prediction(inference.prediction, facts, dice, now)
@@ -220,7 +217,7 @@ class Agent:
         return await self._journal.explain(id)
 
     async def erase(self, subject: bytes) -> int:
-        """Forget whom this keyed hash stands for: its questions end, what was said is deleted. How many answers went."""
+        """Forget whom this keyed hash stands for: its questions end, what was said goes. How many answers that was."""
         self._journal.flush()
         self._hands.obey(self._core.on_erased(self._desk.about(subject), self._clock.now()))
         self._journal.forget(subject)
@@ -229,8 +226,8 @@ class Agent:
     # What people and operators decide
 
     def use_policy(self, policy: Policy | None) -> None:
+        self._guard.expect(policy)
         self._hands.obey(self._core.on_policy(policy, self._clock.now()))
-        self._guard.look(at_once=True)
 
     def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
         self._envelopes.use(hubs)
@@ -281,7 +278,7 @@ class Agent:
     def status(self) -> dict[str, Any]:
         """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
         named = (self._identity.device, self._model.manifest.model if self._model.present else "")
-        return report(self._parts, named, self._hands.unrecorded, self._alarms, [self._model, *self._sides])
+        return report(self._parts, named, self._hands.unrecorded, self._upkeep.alarms, [self._model, *self._sides])
 
     @property
     def counts(self) -> dict[str, int]:
@@ -296,37 +293,21 @@ class Agent:
         if line == HOME:
             self._safely("witness", self._witness.connected)
 
+    def _reopened(self) -> None:
+        for line, link in self._links.named().values():
+            if link.up:
+                self.on_up(line)
+
     def on_down(self, line: str = HOME) -> None:
         self._safely("down", lambda: self._hands.obey(self._core.on_link(False, self._clock.now(), line)))
 
     def on_batch(self, batch: list[Incoming], line: str = HOME) -> None:
         self._links.heard(line)
         for message in batch:
-            self._safely("message", partial(self._on_message, message, line))
+            self._safely("message", partial(self._post.message, message, line))
 
     def on_order(self, payload: bytes, line: str = HOME) -> None:
-        self._safely("order", partial(self._on_order, payload, line))
-
-    def _on_order(self, payload: bytes, line: str) -> None:
-        """Empty: something new is published. A notice may be over by a newer policy."""
-        order = self._intake.order(payload, line) if payload else None
-        if not payload or (order is not None and self._guard.hear_order(order)):
-            self._counts["hints"] += 1
-            self.refresh()
-
-    def _on_message(self, message: Incoming, line: str) -> None:
-        heard = self._intake.take(message.payload, self._core.epoch, line)
-        now = self._clock.now()
-        if isinstance(heard, Heard):
-            self._hands.obey(self._core.on_verdict(heard.seq, heard.verdict, now))
-        elif isinstance(heard, Checkpoint):
-            self._witness.hear(heard)
-        elif isinstance(heard, Mirror):
-            self._guard.hear_mirror(heard)
-        elif heard is not None:
-            if isinstance(heard, Welcome):
-                self._link.on(line).spread(heard.spread_s)
-            self._hands.obey(self._core.on_note(heard, now, line))
+        self._safely("order", partial(self._post.order, payload, line))
 
     # Staying alive
 
@@ -366,43 +347,3 @@ class Agent:
         for title in self._links.silent(self._core, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
             self._tasks[title].cancel()  # its successor connects anew
-
-    async def _keep_up(self) -> None:
-        """Now and then: the day, the time floor, pruning, and a database that could not be opened."""
-        while True:
-            await asyncio.sleep(self._settings.upkeep_s if self._db.is_open else self._settings.reopen_s)
-            self._classes.clear()
-            self._core.on_day(self._clock.day())
-            self._hands.wake()
-            if not self._db.is_open:
-                await self._open_database()
-                continue
-            self._remember_time()
-            s = self._settings
-            limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
-            try:
-                self._counts["answers_pruned"] += await self._db.read(partial(prune, limits=limits))
-            except sqlite3.Error:
-                self._counts["prune_failed"] += 1
-
-    def _remember_time(self) -> None:
-        clock = self._clock
-        self._db.write((partial(meta.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
-
-    async def _open_database(self) -> None:
-        try:
-            stored = await self._db.open()
-        except (sqlite3.Error, OSError):
-            self._counts["database_unusable"] += 1
-            return
-        self._clock.raise_floor(stored.floor_ms, stored.sure_ms)
-        self._alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
-        rows = tuple(self._desk.reopen(row) for row in stored.rows)
-        self._hands.sender.recorded(stored.unsent)
-        spend = msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST)
-        memory = Memory(stored.epoch, stored.next_seq, spend, rows, stored.past is Past.SAME, stored.notice)
-        self._guard.look(at_once=True)
-        self._hands.obey(self._core.restore(memory, self._clock.now()))
-        for line, link in self._links.named().values():
-            if link.up:
-                self.on_up(line)

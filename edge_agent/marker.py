@@ -39,6 +39,6 @@ def look(db: sqlite3.Connection, path: Path) -> Past:
 
 
 def write(db: sqlite3.Connection, path: Path) -> None:
-    """This database is the one that counts. Stop(DISK) if the folder takes no file."""
+    """From now on this database is the one that counts. Stop(DISK) if the folder takes no file."""
     note = f"{meta.epoch(db):x} {meta.get(db, _OPENS, 0)}"
     write_private(path.with_name(MARKER_FILE), note.encode())

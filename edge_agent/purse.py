@@ -6,7 +6,7 @@ Law: nothing that was on record is ever taken off, by no restart, no lost ledger
 from collections.abc import Iterable, Mapping
 
 from policies import budget
-from policies.budget import Charge, Charged, Spend
+from policies.budget import SUBJECT, Charge, Charged, Spend
 from policies.policy import Coin
 from wire.messages import Totals
 
@@ -51,6 +51,8 @@ class Purse:
         """
         totals, raised = dict(self.spend.totals), []
         for key, period, amount in told:
+            if self.mirrored and key.endswith(SUBJECT):
+                continue  # which subject's it was is ours to know, unless our ledger is gone
             held = totals.get((key, period), 0)
             since = 0 if self.mirrored else held - self._opened.totals.get((key, period), 0)
             if amount + since > held:

@@ -125,12 +125,23 @@ class Ruling:
         self._clearance = Clearance(setup.schema, setup.evidence)
         self.use(self._policy)
 
-    def surround(self, around: Context) -> None:
-        """Battery, link cost, time and the device itself. Whether the link is up is told by `link`."""
+    @property
+    def ready(self) -> bool:
+        """Whether anything may be sent: the hub has told what it remembers, and the time if rules ask for it.
+
+        What waits is judged when it is sent; for want of a clock it shall not be stopped for good.
+        """
+        zones = self._policy.zones if self._policy else ()
+        return self.purse.mirrored and (not zones or bool(self._around.minute_of_week))
+
+    def surround(self, around: Context) -> bool:
+        """Battery, link cost, time, the device itself; whether the link is up is told by `link`. True if it is news."""
         around = msgspec.structs.replace(around, link_up=self._around.link_up)
-        if around != self._around:
-            self._around = around
-            self._found.clear()
+        if around == self._around:
+            return False
+        self._around = around
+        self._found.clear()
+        return True
 
     def link(self, *, up: bool) -> None:
         if up is not self._around.link_up:

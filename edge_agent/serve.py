@@ -26,7 +26,7 @@ from edge_agent.identity import load as load_identity
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
 from edge_agent.layers import Layers, Standing, read_files
 from edge_agent.link import dial
-from edge_agent.links import Further
+from edge_agent.links import Connects, Further
 from edge_agent.loop import Agent
 from edge_agent.renew import Renewer
 from edge_agent.settings import name_of
@@ -129,7 +129,7 @@ class Process:
         }
         connect = _no_link if config.airgap else dial(self._renewer, settings.connect_timeout_s)
         self._agent = Agent(
-            settings, identity, parts.runner, parts.standing.policy, connect, clock=clock, further=further
+            settings, identity, parts.runner, parts.standing.policy, Connects(connect, further), clock=clock
         )
         self._agent.add_side(self._renewer)
         fetches = config.updates.enabled and not config.airgap

@@ -57,11 +57,11 @@ class Surroundings:
         )  # fmt: skip
 
     def _minutes(self, zones: tuple[str, ...]) -> Mapping[str, int]:
-        """A clock that no hub has set tells no time of day."""
+        """A clock that no hub has set tells no time of day; one that was tells at least UTC."""
         if not self._clock.heard:
             return {}
         now = datetime.fromtimestamp(self._clock.ms() / 1000, UTC)
-        return dict(_local(now, zones))
+        return dict(_local(now, ("UTC", *zones)) if zones else ())
 
 
 def _local(now: datetime, zones: tuple[str, ...]) -> Iterator[tuple[str, int]]:

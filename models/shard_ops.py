@@ -22,6 +22,11 @@ def _names(group: str, without: str = "") -> set[str]:
     return {name if "." in name else f"{name}.default" for name in GROUPS[group].split()} - set(without.split())
 
 
+def arguments(node: fx.Node) -> Any:
+    """What may stand there is a union of all that torch knows; the schema was checked when the graph was made."""
+    return node.args
+
+
 POINTWISE = frozenset(
     f"aten.{name}"
     for name in (
@@ -47,7 +52,7 @@ def passed(node: fx.Node, axis: int, ways: int) -> Passed | None:
 
 def _reshaped(node: fx.Node, axis: int, ways: int) -> int | None:
     """The axis of the result that is divided as `axis` of the source is: equally many parts before it."""
-    before, after = shape(node.args[0]), shape(node)  # type: ignore[arg-type]
+    before, after = shape(arguments(node)[0]), shape(node)
     ahead = math.prod(before[:axis])
     places = [at for at in range(len(after)) if math.prod(after[:at]) == ahead and after[at] > 1]
     fits = bool(places) and after[places[0]] % ways == 0 and before[axis] % ways == 0
@@ -55,105 +60,105 @@ def _reshaped(node: fx.Node, axis: int, ways: int) -> int | None:
 
 
 def _view(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    at, sizes = _reshaped(node, axis, ways), node.args[1]
+    at, sizes = _reshaped(node, axis, ways), arguments(node)[1]
     if at is None or not isinstance(sizes, Sequence) or not isinstance(sizes[at], int):
         return None
     own = [size // ways if place == at and size > 0 else size for place, size in enumerate(sizes)]
-    return (node.args[0], own), at
+    return (arguments(node)[0], own), at
 
 
 def _unflatten(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    at, dim, sizes = _reshaped(node, axis, ways), node.args[1], node.args[2]
+    at, dim, sizes = _reshaped(node, axis, ways), arguments(node)[1], arguments(node)[2]
     if at is None or not isinstance(sizes, Sequence) or not isinstance(dim, int):
         return None
-    start = dim % len(shape(node.args[0]))  # type: ignore[arg-type]
+    start = dim % len(shape(arguments(node)[0]))
     if not start <= at < start + len(sizes):
-        return (*node.args,), at
+        return (*arguments(node),), at
     size = sizes[at - start]
     if not isinstance(size, int):
         return None
     own = [*sizes[: at - start], size // ways if size > 0 else size, *sizes[at - start + 1 :]]
-    return (node.args[0], dim, own), at
+    return (arguments(node)[0], dim, own), at
 
 
 def _same_words(node: fx.Node, axis: int, ways: int) -> Passed | None:
     at = _reshaped(node, axis, ways)
-    return None if at is None else ((*node.args,), at)
+    return None if at is None else ((*arguments(node),), at)
 
 
 def _transpose(node: fx.Node, axis: int, ways: int) -> Passed | None:
     del ways
     order = list(range(len(shape(node))))
-    first, second = (node.args[1], node.args[2]) if len(node.args) == 3 else (0, len(order) - 1)
-    order[first], order[second] = order[second], order[first]  # type: ignore[index]
-    return (*node.args,), order.index(axis)
+    first, second = (arguments(node)[1], arguments(node)[2]) if len(arguments(node)) == 3 else (0, len(order) - 1)
+    order[first], order[second] = order[second], order[first]
+    return (*arguments(node),), order.index(axis)
 
 
 def _permute(node: fx.Node, axis: int, ways: int) -> Passed | None:
     del ways
-    dims = [dim % len(shape(node)) for dim in node.args[1]]  # type: ignore[union-attr,operator]
-    return (*node.args,), dims.index(axis)
+    dims = [dim % len(shape(node)) for dim in arguments(node)[1]]
+    return (*arguments(node),), dims.index(axis)
 
 
 def _along(node: fx.Node, axis: int) -> int | None:
     """The axis an operation works along, or None if that is the divided one."""
-    given = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    dim = given % len(shape(node.args[0])) if isinstance(given, int) else axis  # type: ignore[arg-type]
+    given = arguments(node)[1] if len(arguments(node)) > 1 else node.kwargs.get("dim", 0)
+    dim = given % len(shape(arguments(node)[0])) if isinstance(given, int) else axis
     return None if dim == axis else dim
 
 
 def _kept(node: fx.Node, axis: int, ways: int) -> Passed | None:
     """`slice`, `softmax` and the like: they leave the other axes alone."""
     del ways
-    return None if _along(node, axis) is None else ((*node.args,), axis)
+    return None if _along(node, axis) is None else ((*arguments(node),), axis)
 
 
 def _dropped(node: fx.Node, axis: int, ways: int) -> Passed | None:
     """`select`: an axis goes."""
     del ways
     dim = _along(node, axis)
-    return None if dim is None else ((*node.args,), axis - (dim < axis))
+    return None if dim is None else ((*arguments(node),), axis - (dim < axis))
 
 
 def _split(node: fx.Node, axis: int, ways: int) -> Passed | None:
     """`split(x, sizes, dim)`, `chunk(x, n, dim)`."""
     del ways
-    given = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
-    dim = given % len(shape(node.args[0])) if isinstance(given, int) else axis  # type: ignore[arg-type]
-    return None if dim == axis else ((*node.args,), axis)
+    given = arguments(node)[2] if len(arguments(node)) > 2 else node.kwargs.get("dim", 0)
+    dim = given % len(shape(arguments(node)[0])) if isinstance(given, int) else axis
+    return None if dim == axis else ((*arguments(node),), axis)
 
 
 def _reduced(node: fx.Node, axis: int, ways: int) -> Passed | None:
     del ways
-    ndim = len(shape(node.args[0]))  # type: ignore[arg-type]
-    given = node.args[1] if len(node.args) > 1 else None
-    dims = {dim % ndim for dim in ([given] if isinstance(given, int) else given or range(ndim))}  # type: ignore[union-attr]
+    ndim = len(shape(arguments(node)[0]))
+    given = arguments(node)[1] if len(arguments(node)) > 1 else None
+    dims = {dim % ndim for dim in ([given] if isinstance(given, int) else given or range(ndim))}
     if axis in dims:
         return None
     kept = len(shape(node)) == ndim
-    return (*node.args,), axis if kept else axis - sum(dim < axis for dim in dims)
+    return (*arguments(node),), axis if kept else axis - sum(dim < axis for dim in dims)
 
 
 def _pooled(node: fx.Node, axis: int, ways: int) -> Passed | None:
     """Pictures `[n, channels, ...]`: pooling works on what comes after the channels."""
     del ways
-    return ((*node.args,), axis) if axis == 1 else None
+    return ((*arguments(node),), axis) if axis == 1 else None
 
 
 def _normed(node: fx.Node, axis: int, ways: int) -> Passed | None:
     """`layer_norm` over the last axes."""
     del ways
-    over = len(node.args[1])  # type: ignore[arg-type]
-    return ((*node.args,), axis) if axis < len(shape(node)) - over else None
+    over = len(arguments(node)[1])
+    return ((*arguments(node),), axis) if axis < len(shape(node)) - over else None
 
 
 def _expanded(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    sizes = node.args[1]
-    at = axis + len(shape(node)) - len(shape(node.args[0]))  # type: ignore[arg-type]
+    sizes = arguments(node)[1]
+    at = axis + len(shape(node)) - len(shape(arguments(node)[0]))
     if not isinstance(sizes, Sequence) or not isinstance(sizes[at], int):
         return None
     own = [size // ways if place == at and size > 0 else size for place, size in enumerate(sizes)]
-    return (node.args[0], own, *node.args[2:]), at
+    return (arguments(node)[0], own, *arguments(node)[2:]), at
 
 
 def _table(words: str, rule: Rule) -> dict[str, Rule]:

@@ -25,7 +25,7 @@ def blank(form: GraphForm, weights: Mapping[str, Port]) -> Served:
 
 
 def shapes(graph: Served, batch: int) -> dict[str, Any]:
-    """By node name: a meta tensor, a list of them, or a whole number. BundleError if the graph does not fit together."""
+    """By node name: a meta tensor, a list of them, or a whole number. BundleError if it does not fit together."""
     inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in graph.slots]
     noter = _Noter(graph.graph)
     try:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from models.shard_ops import POINTWISE, passed
+from models.shard_ops import POINTWISE, arguments, passed
 from models.shard_shapes import like, nbytes, shape
 
 SMALL_BYTES = 1 << 14  # a weight below this is kept whole: meeting would cost more than it saves
@@ -67,7 +67,7 @@ class _Splitter:
     def run(self, source: fx.Graph) -> Part:
         for node in source.nodes:
             if node.op == "output":
-                self._made.output(fx.map_arg(node.args[0], self.whole))
+                self._made.output(fx.map_arg(arguments(node)[0], self.whole))
             elif node.op != "get_attr":
                 self._add(node)
         self._made.lint()
@@ -86,7 +86,7 @@ class _Splitter:
         return self._whole[node]
 
     def divided(self, node: fx.Node, axis: int) -> fx.Node:
-        """This rank's part of the tensor along `axis`."""
+        """The part of this rank of the tensor along `axis`."""
         if node.op == "get_attr":
             return self._weight(node, axis)
         if self._axis.get(node) == axis:
@@ -115,15 +115,16 @@ class _Splitter:
             self._axis[node] = axis
 
     def _call(self, node: fx.Node, args: Any, axis: int | None) -> tuple[fx.Node, int | None]:
-        own = self._made.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
+        target: Any = node.target
+        own = self._made.call_function(target, args, dict(node.kwargs))
         return own, axis
 
     def _layer(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """`linear` and convolutions, by columns, or by rows where the input is divided already."""
-        name, x, weight = str(node.target), *(*node.args, None, None)[:2]
+        name, x, weight = str(node.target), *(*arguments(node), None, None)[:2]
         if name not in _LAYERS or not isinstance(weight, fx.Node) or weight.op != "get_attr" or node.kwargs:
             return None
-        groups = node.args[6] if name in _CONVOLUTIONS and len(node.args) > 6 else 1
+        groups = arguments(node)[6] if name in _CONVOLUTIONS and len(arguments(node)) > 6 else 1
         if groups != 1 or not isinstance(x, fx.Node):
             return None
         channel = len(shape(x)) - (1 if name not in _CONVOLUTIONS else 1 + _CONVOLUTIONS[name])
@@ -136,47 +137,47 @@ class _Splitter:
         return (self._by_rows(node, channel), None) if large and rows % self._ways == 0 else None
 
     def _by_columns(self, node: fx.Node, channel: int) -> tuple[fx.Node, int | None]:
-        x, weight, *rest = node.args
+        x, weight, *rest = arguments(node)
         bias = rest[0] if rest else None
-        pieces = [self.whole(x), self.divided(weight, 0), self.divided(bias, 0) if bias else None]  # type: ignore[arg-type]
+        pieces = [self.whole(x), self.divided(weight, 0), self.divided(bias, 0) if bias else None]
         return self._call(node, (*pieces, *rest[1:]), channel)
 
     def _by_rows(self, node: fx.Node, channel: int) -> fx.Node:
         """Every rank adds up its share of the inputs; the sum is over all ranks. The bias is added once."""
-        x, weight, *rest = node.args
+        x, weight, *rest = arguments(node)
         bias = rest[0] if rest else None
-        pieces = (self.divided(x, channel), self.divided(weight, 1), None, *rest[1:])  # type: ignore[arg-type]
+        pieces = (self.divided(x, channel), self.divided(weight, 1), None, *rest[1:])
         summed = self._made.call_module("reduce", (self._call(node, pieces, None)[0],))
         if bias is None:
             return summed
         after = len(shape(node)) - 1 - channel
-        return self._made.call_module("shift", (summed, self.whole(bias), after))  # type: ignore[arg-type]
+        return self._made.call_module("shift", (summed, self.whole(bias), after))
 
     def _table(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """A table of vectors is divided along the vectors."""
         if str(node.target) != "aten.embedding.default":
             return None
-        weight, ids, *rest = node.args
+        weight, ids, *rest = arguments(node)
         fits = isinstance(weight, fx.Node) and weight.op == "get_attr" and isinstance(ids, fx.Node)
-        if not fits or nbytes(like(weight)) < self._small or shape(weight)[1] % self._ways:  # type: ignore[arg-type]
+        if not fits or nbytes(like(weight)) < self._small or shape(weight)[1] % self._ways:
             return None
-        return self._call(node, (self.divided(weight, 1), self.whole(ids), *rest), len(shape(node)) - 1)  # type: ignore[arg-type]
+        return self._call(node, (self.divided(weight, 1), self.whole(ids), *rest), len(shape(node)) - 1)
 
     def _item(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """One of several tensors that came about together."""
-        source = node.args[0] if node.args else None
+        source = arguments(node)[0] if arguments(node) else None
         if getattr(node.target, "__name__", "") != "getitem" or source not in self._axis:
             return None
-        return self._call(node, (self._own[source], node.args[1]), self._axis[source])  # type: ignore[index]
+        return self._call(node, (self._own[source], arguments(node)[1]), self._axis[source])
 
     def _size(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """The size of a divided tensor is that of the whole one; only the batch's is not known before."""
-        source, *dim = node.args or (None,)
+        source, *dim = arguments(node) or (None,)
         if str(node.target) != "aten.sym_size.int" or source not in self._axis:
             return None
-        if dim[0] == self._axis[source]:  # type: ignore[index]
+        if dim[0] == self._axis[source]:
             return None
-        return self._call(node, (self._own[source], dim[0]), None)  # type: ignore[index]
+        return self._call(node, (self._own[source], dim[0]), None)
 
     def _many(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Operations of several tensors that share an axis: element by element, attention, normalisation, `cat`."""
@@ -206,16 +207,19 @@ class _Splitter:
         return made, len(shape(node)) + end
 
     def _batch_norm(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        x, *rest = node.args
-        if self._axis.get(x) != 1:  # type: ignore[call-overload]
+        x, *rest = arguments(node)
+        if self._axis.get(x) != 1:
             return None
         own = [self.divided(arg, 0) if isinstance(arg, fx.Node) else arg for arg in rest]
-        return self._call(node, (self._own[x], *own), 1)  # type: ignore[index]
+        return self._call(node, (self._own[x], *own), 1)
 
     def _attention(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """`[n, heads, length, width]`: heads do not meet."""
-        heads, mask = node.args[:3], node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-        if {self._axis.get(each) for each in heads} != {1} or len(shape(heads[0])) != 4:  # type: ignore[arg-type]
+        heads, mask = (
+            arguments(node)[:3],
+            arguments(node)[3] if len(arguments(node)) > 3 else node.kwargs.get("attn_mask"),
+        )
+        if {self._axis.get(each) for each in heads} != {1} or len(shape(heads[0])) != 4:
             return None
         if isinstance(mask, fx.Node) and len(shape(mask)) == 4 and shape(mask)[1] != 1:
             return None
@@ -231,7 +235,7 @@ class _Splitter:
             return None
         ndim = ranks.pop()
         if str(node.target) == "aten.cat.default":
-            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            dim = arguments(node)[1] if len(arguments(node)) > 1 else node.kwargs.get("dim", 0)
             busy = {dim % ndim} if isinstance(dim, int) else {axis}
         else:
             busy = {ndim - 1, ndim - 2}
@@ -239,7 +243,7 @@ class _Splitter:
 
     def _single(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """One divided tensor, and plain arguments or whole tensors beside it."""
-        source = node.args[0] if node.args else None
+        source = arguments(node)[0] if arguments(node) else None
         if not isinstance(source, fx.Node) or source not in self._axis:
             return None
         if any(arg in self._axis for arg in node.all_input_nodes if arg is not source):

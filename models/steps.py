@@ -60,6 +60,7 @@ def changed(values: Values, steps: Sequence[Transform], field: Range, tools: Too
     dtype, whole = values.dtype, values.dtype.kind in "iu"
     if not whole and dtype.kind != "f":
         raise StepError(f"{field.name}: {dtype} cannot be changed")
+    low, high = _ends(dtype, field)
     wide: Wide = values.astype(np.float64)
     for step in steps:
         does = STEPS.get(str(step.kind))
@@ -68,8 +69,15 @@ def changed(values: Values, steps: Sequence[Transform], field: Range, tools: Too
         out = does(_Work(wide, step, field, whole, tools))
         if not np.isfinite(out).all():
             raise StepError(f"{field.name}: {step.kind} gave what is no number")
-        wide = np.clip(np.trunc(out) if whole else out, field.low, field.high)
+        wide = np.clip(np.trunc(out) if whole else out, low, high)
     return wide.astype(dtype)
+
+
+def _ends(dtype: np.dtype[Any], field: Range) -> tuple[float, float]:
+    """Of the field's range, what its type can hold: a whole number beyond it would come out as another."""
+    if dtype.kind == "f":
+        return field.low, field.high
+    return max(field.low, float(np.iinfo(dtype).min)), min(field.high, float(np.iinfo(dtype).max))
 
 
 def _clip(w: _Work) -> Wide:

@@ -14,6 +14,7 @@ from policies.reasons import FAULTS, Denied, Why
 from wire.codec import MAX_FRAME_BYTES
 
 QUESTIONS = "q"  # the topic of questions
+SUBJECT = "/s/"  # in the key of one subject's account; at its end, what every subject's holds at least
 _NOTHING: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
@@ -90,11 +91,18 @@ def _charge(terms: Terms, spend: Spend, cost: Cost, day: int) -> Charged | Denie
     if cost.topic == QUESTIONS and not any(each.key == Coin.BYTES for each in charges):
         raise TypeError  # every document has that account
     for each in charges:
-        held = spend.totals.get((each.key, each.period), 0)
+        held = _held(spend, each)
         total = held + each.amount
         if not 0 <= held <= total <= each.limit:
             return Denied(Why.DENIED_BUDGET, f"account {each.key}: {total} in this period, at most {each.limit}")
     return Charged(added(spend, charges, day), charges)
+
+
+def _held(spend: Spend, charge: Charge) -> int:
+    """Of a subject whose account was lost: as much as the fullest of all subjects' accounts held."""
+    held = spend.totals.get((charge.key, charge.period), 0)
+    every, of, subject = charge.key.partition(SUBJECT)
+    return max(held, spend.totals.get((every + of, charge.period), 0)) if subject else held
 
 
 def _charges(accounts: Iterable[Account], cost: Cost, day: int) -> Iterator[Charge]:
@@ -107,7 +115,7 @@ def _charges(accounts: Iterable[Account], cost: Cost, day: int) -> Iterator[Char
             raise TypeError  # infinity is no limit
         amount = _amount(account, cost)
         if amount:
-            key = f"{account.key}/s/{cost.subject}" if account.subject and cost.subject else account.key
+            key = f"{account.key}{SUBJECT}{cost.subject}" if account.subject and cost.subject else account.key
             yield Charge(key, day // account.period_days, amount, account.limit)
 
 

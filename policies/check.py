@@ -17,6 +17,7 @@ from policies.narrow import narrow, narrower_mode
 from policies.policy import Narrowing, Policy, PolicyError, Rule, Terms
 from policies.prove import leaves, samples
 from policies.terms import worked_out
+from wire.messages import DType
 
 EXPIRY_NOTICE_DAYS = 14
 Kind = Literal["error", "warning", "remark"]
@@ -163,3 +164,6 @@ def _releases(policy: Policy) -> Iterator[Finding]:
                 f" (sigma {dp.sigma:g}, delta {dp.delta:g}, epsilon {dp.epsilon:g}); then nothing more"
             )
             yield Finding("remark", f"dp{whose}", words)
+            if noised.steps(dp, DType.UINT8) is None:
+                words = "too little noise for fields of whole numbers, which stay: raise clip_norm or sigma"
+                yield Finding("warning", f"dp{whose}", words)

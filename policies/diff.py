@@ -5,6 +5,7 @@ lets the most leave that the other does not. A key that no case changes is not n
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,7 @@ Direction = Literal["wider", "narrower", "changed"]
 Facts = Iterator[tuple[Direction, str, str, str]]  # direction, key, before, after
 _MODES = list(Mode)
 _NUMBERS = ("threshold", "audit_share", "budget_s", "max_open")
+_PLAIN = ("always", "where no rule applies")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -45,7 +47,7 @@ def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
         when = _when(before, after, (old, new), context)
         for fact in _facts(old[0], new[0]):
             held = found.get(fact)
-            if held is None or len(when) < len(held.when):
+            if held is None or _plainer(when, held.when):
                 found[fact] = Change(fact[0], when, *fact[1:])
     return tuple(found.values())
 
@@ -57,11 +59,15 @@ def _contexts(before: Policy, after: Policy) -> Iterator[Context]:
     old, new = before.index.every, after.index.every << len(before.rules)
     classes = [name for name, lets in before.base.data_classes.items() if lets and after.base.data_classes.get(name)]
     labels = any(each.label_at_least is not None for rule in rules for each in (rule.when, rule.unless) if each)
-    for goal in (search.Goal(new, old, unknown=True), search.Goal(old, new, unknown=True)):
-        for data_class in classes:
-            for level in Level if labels else (Level.P2,):
-                for case in search.cases(index, goal, {"data_class": data_class, "level": level}):
-                    yield case.context(data_class, level)
+    goals = (search.Goal(new, old, unknown=True), search.Goal(old, new, unknown=True))
+    for goal, data_class, level in product(goals, classes, Level if labels else (Level.P2,)):
+        for case in search.cases(index, goal, {"data_class": data_class, "level": level}):
+            yield case.context(data_class, level)
+
+
+def _plainer(first: str, second: str) -> bool:
+    """Where no rule plays a part before anything else, then the shorter."""
+    return (first not in _PLAIN, len(first)) < (second not in _PLAIN, len(second))
 
 
 def _terms(policy: Policy, context: Context) -> tuple[Terms, Bits]:
@@ -194,7 +200,7 @@ def _when(before: Policy, after: Policy, found: tuple[tuple[Terms, Bits], tuple[
     """The case, by the attributes that the rules ask for which apply on one side or on both."""
     rules = [*_of(before, found[0][1]), *_of(after, found[1][1])]
     if not rules:
-        return "where no rule applies" if before.rules or after.rules else "always"
+        return _PLAIN[1] if before.rules or after.rules else _PLAIN[0]
     asked = [condition for rule in rules for condition in (rule.when, rule.unless) if condition is not None]
     return ", ".join(dict.fromkeys(words for condition in asked for words in _words(condition, now))) or "always"
 

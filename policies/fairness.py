@@ -43,7 +43,7 @@ class Tags(Generic[F]):
     def __init__(self, shares: Mapping[F, float] | None = None) -> None:
         self.now = 0.0
         self._tags: dict[F, float] = {}
-        self._shares = shares or {}
+        self._shares: Mapping[F, float] = shares or {}
         self._prune_at = _PRUNE_AT
 
     def of(self, flow: F) -> float:
@@ -69,7 +69,7 @@ class Turns(Generic[F]):
     """The flows that have something to send, the least served first. Several may share their `tags`."""
 
     def __init__(self, tags: Tags[F] | None = None) -> None:
-        self.tags = tags or Tags()
+        self.tags: Tags[F] = tags or Tags()
         self._waiting: set[F] = set()
         self._heap: list[tuple[float, int, F]] = []
         self._order = 0

@@ -12,8 +12,8 @@ from wire.messages import DType
 
 _GRAIN = 100_000.0  # an account counts in 1 / _GRAIN**2
 _WHOLE = frozenset({DType.UINT8, DType.INT8})
-_LEAST_ON_WHOLE = 4.0  # noise finer than the values themselves: from here delta is within 10 % of the closed form
-_NUMERIC = frozenset({DType.FP32, DType.FP16, DType.UINT8, DType.INT8})
+_LEAST_ON_WHOLE = 16.0  # noise finer than the values themselves: from here delta is within 1 % of the closed form
+_NUMERIC = _WHOLE | {DType.FP32, DType.FP16}
 
 
 @lru_cache(maxsize=256)
@@ -61,7 +61,7 @@ def accounts(dp: Dp) -> tuple[Account, ...]:
 
 
 def steps(dp: Dp, dtype: DType) -> tuple[TransformSpec, ...] | None:
-    """What makes a field's values private; None for values that no noise can be added to.
+    """What makes a field's values private; None for values that no noise can be added to, or too little for their grid.
 
     Two vectors inside a ball of radius `clip_norm` are at most twice that apart (replace-one neighbours).
     """

@@ -1,8 +1,8 @@
 """Over how many devices a model is spread, and how: tensor, pipeline or data parallel. Told from sizes alone.
 
 Law: the fewest devices that hold it; among equals tensor before pipeline, for then all work on every answer; what is
-left over computes whole answers side by side. Nothing is guessed to fit: it fits by its sizes, or it is said by how much
-it does not.
+left over computes whole answers side by side. Nothing is guessed to fit: it fits by its sizes, or it is said by how
+much it does not.
 """
 
 from collections.abc import Sequence

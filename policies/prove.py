@@ -7,6 +7,7 @@ hubs are not known here: any hub that is listed may stand in any region that is.
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 import msgspec
 
@@ -56,20 +57,26 @@ class Sample(msgspec.Struct, frozen=True):
 
 def prove(policy: Policy, claim: Claim) -> Proof:
     """Exact. `search.TooManyError` if the rules tell apart more cases than are looked at."""
-    goal = search.Goal(few=_narrowing(policy))
     decided = 0
-    for sample in samples(policy):
-        if sample.field.level <= claim.level:
-            continue
-        for data_class in sorted(name for name, leaves in policy.base.data_classes.items() if leaves):
-            level = egress.level_of(sample.schema)
-            for case in search.cases(policy.index, goal, {"data_class": data_class, "level": level}):
-                decided += 1
-                found = worked_out(policy, search.matched(policy.index, case))
-                to = leaves(found, sample, data_class, claim.region)
-                if to is not None:
-                    return Proof(decided, _counter(policy, sample, to, case.context(data_class, level)))
+    for sample, data_class, case in _cases(policy, claim):
+        decided += 1
+        found = worked_out(policy, search.matched(policy.index, case))
+        to = leaves(found, sample, data_class, claim.region)
+        if to is not None:
+            context = case.context(data_class, egress.level_of(sample.schema))
+            return Proof(decided, _counter(policy, sample, to, context))
     return Proof(decided, None)
+
+
+def _cases(policy: Policy, claim: Claim) -> Iterator[tuple[Sample, str, search.Case]]:
+    """Those in which most may leave, of every field above the claim's label and every class that is let out."""
+    goal = search.Goal(few=_narrowing(policy))
+    classes = sorted(name for name, lets in policy.base.data_classes.items() if lets)
+    above = [sample for sample in samples(policy) if sample.field.level > claim.level]
+    for sample, data_class in product(above, classes):
+        fixed = {"data_class": data_class, "level": egress.level_of(sample.schema)}
+        for case in search.cases(policy.index, goal, fixed):
+            yield sample, data_class, case
 
 
 def samples(policy: Policy) -> Iterator[Sample]:

@@ -59,17 +59,17 @@ class Quantise(Closed):
 
 
 class Coarsen(Closed):
-    """Each `factor` neighbours become their mean. Narrower: larger."""
+    """Values go down to the last multiple of `factor`, counted from the field's low end. Narrower: larger."""
 
     kind: Literal["coarsen"]
-    factor: Whole
+    factor: Positive
 
     def compile(self) -> TransformSpec:
-        return TransformSpec(TransformKind.COARSEN, step=float(self.factor))
+        return TransformSpec(TransformKind.COARSEN, step=self.factor)
 
 
 class Bucketize(Closed):
-    """Values become one of the classes that rising `edges` part. Narrower: fewer edges."""
+    """Values become the lower one of the rising `edges` they lie between. Narrower: fewer edges."""
 
     kind: Literal["bucketize"]
     edges: Annotated[list[Number], Field(min_length=1, max_length=256)]
@@ -85,7 +85,7 @@ class Bucketize(Closed):
 
 
 class KeyedHash(Closed):
-    """Values become numbers of so many `bits` that only this device's key connects with them. Narrower: fewer."""
+    """Whole numbers become others, of so many `bits`, by this device's own key. Narrower: fewer."""
 
     kind: Literal["keyed_hash"]
     bits: Annotated[int, Field(ge=1, le=31)]
@@ -95,7 +95,7 @@ class KeyedHash(Closed):
 
 
 class TopK(Closed):
-    """All but the `k` greatest values become the least. Narrower: smaller."""
+    """The `k` greatest values stay, the others become the least of these. Narrower: smaller."""
 
     kind: Literal["top_k"]
     k: Whole
@@ -105,7 +105,7 @@ class TopK(Closed):
 
 
 class Pool(Closed):
-    """Each window of `size` becomes its greatest value. Narrower: larger."""
+    """Each window of `size` neighbours becomes its mean. Narrower: larger."""
 
     kind: Literal["pool"]
     size: Whole
@@ -115,7 +115,7 @@ class Pool(Closed):
 
 
 class Project(Closed):
-    """Values are projected on `dim` random directions drawn from `seed`. Narrower: fewer."""
+    """Values are projected on `dim` directions drawn from `seed`; the rest is gone. Narrower: fewer."""
 
     kind: Literal["project"]
     seed: Annotated[int, Field(ge=0, le=LARGEST)]
@@ -137,7 +137,7 @@ class Noise(Closed):
 
 
 class Redact(Closed):
-    """Text that looks like one of these patterns is blanked. Narrower: more of them."""
+    """Text that one of these patterns finds is blotted out. Narrower: more of them."""
 
     kind: Literal["redact"]
     patterns: Annotated[list[Name], Field(min_length=1)]

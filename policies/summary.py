@@ -2,7 +2,7 @@
 
 from policies.layered import said_by
 from policies.noised import releases
-from policies.policy import ASKING, Coin, Dp, Mode, Policy, Rule, Terms
+from policies.policy import ASKING, Coin, Mode, Policy, Rule, Terms
 from policies.wording import account_words, condition_words, dp_words, field_words, privacy_words, retention_words
 
 
@@ -27,7 +27,7 @@ def _ceiling(base: Terms) -> list[str]:
         f"only if measured for leakage{f', within {limits}' if limits else ''}",
         f"at most {spending}; {base.max_open} open questions",
         *([f"used for {retention_words(base.retention)}"] if base.retention else []),
-        *([dp_words(base.dp), releases_words(base.dp)] if base.dp else []),
+        *([dp_words(base.dp)] if base.dp else []),
     ]
 
 
@@ -35,14 +35,7 @@ def _rule(rule: Rule) -> str:
     """Where it applies, and what it takes away."""
     when, unless = condition_words(rule.when), condition_words(rule.unless) if rule.unless else ""
     case = (f" where {when}" if when else "") + (f" unless {unless}" if unless else "")
-    noise = f"; {releases_words(rule.narrowing.dp)}" if rule.narrowing.dp else ""
-    return f"rule {rule.name}{case}: {said_by(rule.narrowing)}{noise}"
-
-
-def releases_words(dp: Dp) -> str:
-    """How often something may leave until the noise budget denies; a question with two noised fields counts twice."""
-    audits = releases(dp, dp.audit_share)
-    return f"{releases(dp)} releases in {dp.period_days} days until denied, of which audits {audits} at most"
+    return f"rule {rule.name}{case}: {said_by(rule.narrowing)}"
 
 
 def releases_by(policy: Policy) -> dict[str, int]:

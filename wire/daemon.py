@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import resource
 import secrets
 import socket
 import sys
@@ -118,6 +119,11 @@ class _Handler(logging.Handler):
         kind = record.exc_info[1] if record.exc_info else None
         place = name(f"{record.module}:{record.lineno}")
         write("library", logger=name(record.name), place=place, error=fault(kind) if kind else Name(""))
+
+
+def no_core_dumps() -> None:
+    """A dump of our memory would hold samples and keys; for this process and its children there is none."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def notify(state: str) -> bool:

@@ -26,7 +26,7 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class Signed(msgspec.Struct, frozen=True):
-    """`body`: a `Tombstone` as JSON text; `signature`: Ed25519 of the hub's reply key over STATEMENT_TAG and it, base64."""
+    """`body`: a `Tombstone` as JSON text; `signature`: of the hub's reply key over STATEMENT_TAG and it, base64."""
 
     body: str
     signature: str

@@ -21,7 +21,7 @@ class Made(NamedTuple):
     """A complete subtree that an appended leaf brought about."""
 
     level: int
-    index: int
+    place: int
     hash: bytes
 
 
@@ -43,7 +43,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 def append(size: int, leaf: bytes, node: Node) -> list[Made]:
     """What to keep when the leaf of hash `leaf` is put behind `size` others; the leaf itself is the first."""
     made = [Made(0, size, leaf)]
-    while made[-1].index & 1:
+    while made[-1].place & 1:
         level, index, right = made[-1]
         made.append(Made(level + 1, index >> 1, node_hash(node(level, index - 1), right)))
     return made

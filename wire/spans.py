@@ -11,6 +11,7 @@ import msgspec
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 NS = 1_000_000_000
+DEVICE = "skerry.device"  # the one span that both sides name: the device's, from its sample to its answer
 
 Attribute = str | int | float | bool
 

@@ -6,12 +6,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.aggregates import Tally
+from cloud_hub.archive import Archive
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.loop import Probe
 from cloud_hub.orders import Notice
 from cloud_hub.requests import Kept, Wish
-from cloud_hub.retention import Erase, Tombstone
 from cloud_hub.versions import Versions
 from cloud_hub.watch import Observer
 from wire.messages import Prediction
@@ -41,11 +40,8 @@ class HubFace(Protocol):
 
     async def probe(self) -> list[Probe]: ...
 
-    async def erase(self, wish: Erase) -> Tombstone: ...
-
-    async def tallies(self) -> list[Tally]: ...
-
-    def testify(self, text: bytes) -> bytes: ...
+    @property
+    def archive(self) -> Archive: ...
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -26,6 +26,9 @@ from cloud_hub.timings import BUCKETS_S, Spread, Timings
 MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 _GAUGES = ("open", "uptime_s", "link_up", "store_ok")
+
+
+disable_created_metrics()  # a second series for each counter, that nobody reads
 
 
 class _HubCollector(Collector):

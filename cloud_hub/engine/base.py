@@ -53,8 +53,13 @@ class Engine(Protocol):
         ...
 
     @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        """(rank, seconds) of the last batch; () if one process computes."""
+        ...
+
+    @property
     def replicas(self) -> "Sequence[Engine]":
-        """The parts that compute side by side, each called by a thread of its own; an engine of one piece is its own."""
+        """The parts that compute side by side, each called by a thread of its own; one piece is its own part."""
         ...
 
     def start(self) -> None:
@@ -93,6 +98,7 @@ class EchoEngine:
     """
 
     inline = True
+    ranks: tuple[tuple[int, float], ...] = ()
 
     def __init__(self, card: ModelCard, compute_s: float = 0.0, poison: bytes = b"") -> None:
         self.card = card

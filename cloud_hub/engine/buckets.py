@@ -1,4 +1,4 @@
-"""The batch sizes that are computed: few enough that each was met before the first request, close enough to waste little.
+"""The batch sizes that are computed: so few that each was met before the first request, so close that little is wasted.
 
 Rule: pure. A batch is filled up to the next bucket with copies of its last row, which is a row that may be there.
 """

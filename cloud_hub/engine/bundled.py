@@ -27,6 +27,9 @@ class Graphs(Protocol):
 
     inline: bool
 
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]: ...
+
     def start(self) -> None: ...
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
@@ -51,6 +54,10 @@ class BundleEngine:
     @property
     def inline(self) -> bool:
         return self._graphs.inline
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        return self._graphs.ranks
 
     @property
     def replicas(self) -> Sequence[Engine]:

@@ -42,16 +42,20 @@ def _sharded(path: Path, manifest: Manifest, means: Means) -> Engine | None:
     bundle = open_apart(path)
     try:
         form = form_of(bundle.read(manifest.hub.graph), manifest)
-        decision = size_up(form, manifest, means, devices_of(means, kind)).decision
-        if isinstance(decision, NoPlace):
-            raise BundleError(f"{manifest.model}: {decision.why}")
+        decision = _settled(size_up(form, manifest, means, devices_of(means, kind)).decision, manifest)
         if decision.devices > 1:
             return _spread(bundle, form, decision, (means, kind))
-        bundle.close()
     except BundleError:
         bundle.close()
         raise
+    bundle.close()
     return None
+
+
+def _settled(decision: Placement | NoPlace, manifest: Manifest) -> Placement:
+    if isinstance(decision, NoPlace):
+        raise BundleError(f"{manifest.model}: {decision.why}")
+    return decision
 
 
 def _spread(bundle: Bundle, form: HubForm, decision: Placement, told: tuple[Means, str]) -> Engine:

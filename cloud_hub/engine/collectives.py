@@ -34,6 +34,6 @@ class GroupMeet:
         return torch.cat(parts, axis)
 
     def take(self, x: Tensor, axis: int) -> Tensor:
-        """This rank's part of what all have: nobody is asked."""
+        """The part of this rank of what all have: nobody is asked."""
         each = x.shape[axis] // self._ways
         return x.narrow(axis, self._at * each, each).contiguous()

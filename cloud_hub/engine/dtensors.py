@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.functional import scaled_dot_product_attention
 
 from cloud_hub.engine.pipe import Charter
 from models.manifest import BundleError
@@ -38,7 +39,8 @@ class DTensors:
         """As the plan says; where it is empty, as our own division would have it."""
         every = [each for stretches in programs.stretches.values() for each in stretches]
         check_plan(self._plan, {name for each in every for name in each.weights})
-        own = {piece.name: piece for piece in programs.pieces(stage) if piece.axis is not None}
+        linear = {name for each in every for name in _linear(each.graph)}
+        own = {piece.name: piece for piece in programs.pieces(stage) if piece.axis is not None and piece.name in linear}
         names = {name for stretches in programs.stretches.values() for name in stretches[stage].weights}
         self._pieces = {name: self._piece(name, own) for name in names}
         return frozenset(self._pieces.values())
@@ -66,7 +68,7 @@ class DTensors:
         if id(graph) in self._counted:
             return [_full(made) for made in graph(*own)]
         self._counted.add(id(graph))  # the first batch's collectives are counted: torch decides on them, not we
-        with CommDebugMode() as seen:
+        with CommDebugMode() as seen:  # type: ignore[no-untyped-call]
             outputs = [_full(made) for made in graph(*own)]
         for call, count in seen.get_comm_counts().items():
             self._counts[str(call).rpartition(".")[2]] += count
@@ -82,15 +84,19 @@ class DTensors:
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *rest: Any, **more: Any) -> Tensor:
-    """In plain steps: torch derives a rule for its fused one on a CPU by search, which takes minutes a shape."""
-    causal = more.get("is_causal", rest[1] if len(rest) > 1 else False)
-    if causal or more.get("enable_gqa"):
-        raise BundleError("style dtensor: this attention is run by style collectives alone")
-    scale = more.get("scale") or q.shape[-1] ** -0.5
-    scores = torch.matmul(q * scale, k.transpose(-2, -1))
-    if mask is not None:
-        scores = torch.where(mask, scores, float("-inf")) if mask.dtype is torch.bool else scores + mask
-    return torch.matmul(torch.softmax(scores, -1), v)
+    """By each rank on its own heads: torch looks for a rule of its fused one on a CPU by search, minutes a shape."""
+    parts = [part for part in (q, k, v) if isinstance(part, DTensor)]
+    if len(parts) < 3:
+        return scaled_dot_product_attention(q, k, v, mask, *rest, **more)
+    own = parts[0].placements
+    shared = mask is None or mask.ndim < 4 or mask.shape[1] == 1
+    if any(part.placements != own for part in parts) or own[0] != Shard(1) or not shared:
+        own = (Replicate(),)
+        parts = [part.redistribute(placements=own) for part in parts]
+    plain = _full(mask) if mask is not None else None
+    attend: Any = scaled_dot_product_attention
+    made: Tensor = attend(*(part.to_local() for part in parts), plain, *rest, **more)
+    return DTensor.from_local(made.contiguous(), parts[0].device_mesh, own, run_check=False)
 
 
 def _settle(graph: fx.Graph, node: fx.Node) -> None:
@@ -100,6 +106,12 @@ def _settle(graph: fx.Graph, node: fx.Node) -> None:
             torch.ops.aten.clone.default, (node.args[0],), {"memory_format": torch.contiguous_format}
         )
     node.args = (plain, *node.args[1:])
+
+
+def _linear(graph: fx.Graph) -> set[str]:
+    """Weights that torch can divide: it has no rule for a convolution's channels."""
+    layers = [node for node in graph.nodes if str(node.target) in ("aten.linear.default", "aten.embedding.default")]
+    return {str(source.target) for node in layers for source in node.all_input_nodes if source.op == "get_attr"}
 
 
 def _full(made: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from models.manifest import BundleError
 _GONE_S = 5.0
 
 
-class Lost(EngineError):
+class LostError(EngineError):
     """A rank died, fell silent or failed; the whole generation is dead."""
 
 
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
 
 class Gang:
-    """Its ranks are born by `until` (monotonic), or `Lost`; `await_ready` says when they can work."""
+    """Its ranks are born by `until` (monotonic), or `LostError`; `await_ready` says when they can work."""
 
     def __init__(self, recipe: Recipe, charter: Charter, nursery: Nursery, until: float) -> None:
         self._name = recipe.name
@@ -67,12 +67,12 @@ class Gang:
         return tuple(rank.pid for rank in self._ranks)
 
     def await_ready(self, until: float) -> None:
-        """Lost if it takes longer, BundleError if the bundle's weights or plan are at fault; killed in both cases."""
+        """LostError if it takes longer, BundleError if weights or plan are at fault; killed in both cases."""
         words = self._all(Ready, until, "was not ready in time")
         self.ready = tuple(word for word, _ in words if isinstance(word, Ready))
 
     def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> Answer:
-        """Lost if a rank dies, or if any takes longer than `limit_s`."""
+        """LostError if a rank dies, or if any takes longer than `limit_s`."""
         self._ticket += 1
         until = time.monotonic() + limit_s
         batch = len(columns[0])
@@ -82,14 +82,14 @@ class Gang:
             self._say(at, link, word, pipe.bytes_of(columns) if fed else ())
         words = self._all(Done, until, f"silent for {limit_s:.1f} s")
         dones = [word for word, _ in words if isinstance(word, Done)]
-        word, body = words[self._world - self._charter.tensor]
-        if any(done.ticket != self._ticket for done in dones) or not isinstance(word, Done):
+        if any(done.ticket != self._ticket for done in dones):
             raise self._lost("speaks of another batch", 0)
-        outputs = pipe.arrays_of(word.forms, body)
+        last = self._world - self._charter.tensor
+        outputs = pipe.arrays_of(dones[last].forms, words[last][1])
         return Answer(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
 
     def ping(self, limit_s: float) -> None:
-        """Lost unless every rank answers in time."""
+        """LostError unless every rank answers in time."""
         self._ticket += 1
         for at, link in enumerate(self._links):
             self._say(at, link, Ping(self._ticket))
@@ -152,13 +152,13 @@ class Gang:
             raise self._lost("speaks out of turn", at)
         return word, body
 
-    def _lost(self, why: str, at: int) -> Lost:
+    def _lost(self, why: str, at: int) -> LostError:
         """Names the rank that died, if one did: its fellows only say that they miss it."""
         dead = [rank for rank, child in enumerate(self._ranks) if not child.alive]
         if dead and at not in dead:
             at, why = dead[0], "died"
         self.kill()
-        return Lost(f"{self._name}: rank {at} of generation {self._charter.generation}: {why}")
+        return LostError(f"{self._name}: rank {at} of generation {self._charter.generation}: {why}")
 
 
 def _device(first: str, at: int) -> str:

@@ -166,4 +166,4 @@ def _measure(engine: Engine, batch: Sequence[Work]) -> Result:
     seconds = time.perf_counter() - started
     if len(predictions) != len(batch):
         return Result([], seconds, f"{len(predictions)} predictions for {len(batch)} items")
-    return Result(predictions, seconds)
+    return Result(predictions, seconds, ranks=engine.ranks)

@@ -22,6 +22,8 @@ from models.manifest import BundleError, Manifest
 class TorchGraphs:
     """BundleError at `start` if the graphs or weights cannot be used. `threads`: of torch, for this process."""
 
+    ranks = ()
+
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         self.device = device_for(bundle.manifest)
         self.inline = self.device.type == "cpu"  # an accelerator belongs to one thread

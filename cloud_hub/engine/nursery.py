@@ -63,7 +63,7 @@ class Nursery:
         return self._process.poll() is None
 
     def bear(self, theirs: socket.socket, files: Sequence[int], until: float) -> Child:
-        """A rank that speaks through `theirs` and has `files` open. NurseryError by `until` (monotonic) at the latest."""
+        """A rank that speaks through `theirs` and has `files` open, by `until` (monotonic), or NurseryError."""
         try:
             self._link.settimeout(max(0.001, until - time.monotonic()))
             socket.send_fds(self._link, [_BEAR], [theirs.fileno(), *files])

@@ -25,6 +25,8 @@ from models.onnx import CPU, ORT_ERRORS, session_options
 class OnnxGraphs:
     """BundleError at `start` if a graph does not load, run or fit the manifest."""
 
+    ranks = ()
+
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         self._bundle: Bundle | None = bundle
         self._threads = threads
@@ -82,7 +84,9 @@ class OnnxGraphs:
         except EngineError as error:
             raise BundleError(f"graph {graph}: does not run: {error}") from None
         if made.reshape(2, -1).shape != (2, manifest.outputs):
-            raise BundleError(f"graph {graph}: gives {list(made.shape[1:])}, the manifest says {manifest.outputs} outputs")
+            raise BundleError(
+                f"graph {graph}: gives {list(made.shape[1:])}, the manifest says {manifest.outputs} outputs"
+            )
 
 
 class OnnxEngine(BundleEngine):

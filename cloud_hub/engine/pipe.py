@@ -33,10 +33,10 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Charter(msgspec.Struct, frozen=True, tag="charter"):
-    """Everything one rank is told at its birth; the graphs' JSON follows as bytes. The weights' files it has open.
+    """What a rank is told at its birth; the graphs' JSON follows as bytes, the weights are open files.
 
-    `rank` counts the ranks of a stage first; `store`: a file where all meet; `shard`: for style "dtensor", the axis that
-    weights whose names match a pattern are divided along.
+    `rank` counts the ranks of a stage first; `store`: a file where all meet; `shard`: for style "dtensor", the axis
+    that weights whose names match a pattern are divided along.
     """
 
     generation: int
@@ -129,7 +129,7 @@ def forms_of(arrays: Sequence[Array]) -> tuple[Form, ...]:
 
 
 def bytes_of(arrays: Sequence[Array]) -> list[memoryview]:
-    return [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in arrays]
+    return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
 
 
 def arrays_of(forms: Sequence[Form], body: bytearray) -> list[npt.NDArray[Any]]:

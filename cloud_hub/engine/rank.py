@@ -1,7 +1,7 @@
 """One rank of a gang: a process that holds its pieces of the weights and runs its stretch of every batch.
 
-Rule: it knows its supervisor's socket and its fellow ranks, and nothing else: no key, no store, no question's name. When
-the socket ends, it ends. Gradients are off (`no_grad`, for inference mode makes DTensor gather what it need not).
+Rule: it knows its supervisor's socket and its fellow ranks, and nothing else: no key, no store, no question's name.
+When the socket ends, it ends. Gradients are off (`no_grad`, for inference mode makes DTensor gather what it need not).
 """
 
 import socket
@@ -12,6 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
+from torch._C._distributed_c10d import FileStore  # torch.distributed has it too, unmarked
 
 from cloud_hub.engine import pipe
 from cloud_hub.engine.memory import private_bytes
@@ -71,7 +72,7 @@ class _Rank:
         """Joins its fellows; the group of its own stage."""
         told = self._charter
         world, patience = told.tensor * told.pipeline, timedelta(seconds=told.timeout_s)
-        store = dist.FileStore(told.store, world)
+        store = FileStore(told.store, world)
         store.set_timeout(patience)
         dist.init_process_group(told.backend, store=store, rank=told.rank, world_size=world, timeout=patience)
         own: dist.ProcessGroup | None = None

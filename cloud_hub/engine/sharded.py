@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cloud_hub.engine.base import Engine, EngineError, Health, State
 from cloud_hub.engine.buckets import Array
 from cloud_hub.engine.bundled import BundleEngine
-from cloud_hub.engine.gang import Answer, Gang, Lost, Recipe
+from cloud_hub.engine.gang import Answer, Gang, LostError, Recipe
 from cloud_hub.engine.nursery import Nursery
 from cloud_hub.work import ModelCard, Work
 from models.bundle import Bundle
@@ -57,6 +57,10 @@ class GangGraphs:
         self._rehearsed: dict[tuple[str, int], list[Array]] = {}  # the first batch of every bucket, to warm the next
         self.last: Answer | None = None
         self.rebuilt_s = 0.0
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        return tuple(enumerate(self.last.seconds)) if self.last else ()
 
     @property
     def gang(self) -> Gang | None:
@@ -112,7 +116,7 @@ class GangGraphs:
     def _watched(self, call: Any, gang: Gang) -> Any:
         try:
             return call(gang)
-        except (Lost, BundleError) as error:
+        except (LostError, BundleError) as error:
             self._gang, self._why = None, str(error)
             raise
 
@@ -133,7 +137,7 @@ class GangGraphs:
             self._watched(lambda gang: gang.await_ready(until), gang)
             for key, columns in list(self._rehearsed.items()):
                 self._step(gang, key, columns)
-        except (Lost, BundleError):
+        except (LostError, BundleError):
             self._failures += 1
             self._not_before = time.monotonic() + delay(self._failures, 1.0, 0.5, _REBUILD_CAP_S)
             raise
@@ -162,6 +166,10 @@ class ShardedEngine:
         slots = msgspec.structs.replace(card, slots=len(self.gangs))
         self._parts = tuple(BundleEngine(bundle.manifest, slots, gang) for gang in self.gangs)
         self.card = self._parts[0].card
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        return self._parts[0].ranks
 
     @property
     def replicas(self) -> Sequence[Engine]:

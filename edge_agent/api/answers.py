@@ -6,6 +6,7 @@ Law: delivery here is at least once, under stable ids (`event`, `answer_id`); ex
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,6 +23,7 @@ MAX_STREAMS = 16
 HEARTBEAT_S = 5.0  # also how soon a listener that went away is noticed
 MAX_FEEDBACK_BYTES = 1024
 _MAX_EVENT = 2**63 - 1
+_KEYED = re.compile(r"[0-9a-f]{64}")
 
 
 class _Feedback(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,7 +44,7 @@ class AnswerRoutes:
             web.get("/v1/answers/{id}/why", self.why),
             web.post("/v1/answers/{id}/feedback", self.feedback),
             web.get("/v1/events", self.events),
-            web.post("/v1/subjects/{subject:[0-9a-f]{64}}/erase", self.erase),
+            web.post("/v1/subjects/{subject}/erase", self.erase),
         ]
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -64,7 +66,10 @@ class AnswerRoutes:
 
     async def erase(self, request: web.Request) -> web.Response:
         """Forget whom this keyed hash stands for, here; `skerry erase` asks the hubs as well."""
-        return _json({"answers": await self._service.erase(bytes.fromhex(request.match_info["subject"]))})
+        subject = request.match_info["subject"]
+        if not _KEYED.fullmatch(subject):
+            raise OipError(404, "a subject is named by its keyed hash: 64 hexadecimal characters")
+        return _json({"answers": await self._service.erase(bytes.fromhex(subject))})
 
     async def feedback(self, request: web.Request) -> web.Response:
         """`{"truth": 7}` or `{"truth": "seven"}`; of a regressor `{"truth": 87.5}`."""

@@ -59,6 +59,7 @@ class HealthRoutes:
 _GAUGES = {
     "link": "1 while the broker is connected.",
     "open": "Questions without an outcome.",
+    "notice": "Counter of the deny-all notice in force, 0 without one.",
     "policy_days_left": "Days until the policy expires; negative since it has: nothing leaves.",
 }
 
@@ -84,6 +85,7 @@ class _AgentCollector(Collector):
             text = "How far inputs are from looking like the calibration samples; 1 and more is no chance."
             yield GaugeMetricFamily("skerry_agent_drift", text, value=drift["level"])
         yield from _sent(status.get("sent"))
+        yield from _budgets(status.get("budgets"))
         alarms = GaugeMetricFamily("skerry_agent_alarm", "1 while a person has to look at it.", labels=["alarm"])
         for alarm in status.get("alarms", ()):
             alarms.add_metric([alarm], 1)
@@ -106,6 +108,17 @@ def _sent(sent: Any) -> Iterator[Metric]:
         rules.add_metric(["overhead"], sent["overhead"])
         yield CounterMetricFamily("skerry_agent_socket_bytes", "What the kernel says was sent.", value=sent["sockets"])
     yield rules
+
+
+def _budgets(budgets: Any) -> Iterator[Metric]:
+    """Of each account of the policy's base, in its own unit: bytes, millionths of a price, or units of privacy."""
+    if not isinstance(budgets, dict):
+        return
+    for key, text in (("left", "What is left in this period."), ("limit", "What a period allows.")):
+        metric = GaugeMetricFamily(f"skerry_agent_budget_{key}", text, labels=["account"])
+        for account, held in sorted(budgets.items()):
+            metric.add_metric([account], held[key])
+        yield metric
 
 
 def _number(value: object) -> float | None:

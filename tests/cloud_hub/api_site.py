@@ -53,7 +53,14 @@ class EchoHub:
         self.unloaded: set[str] = set()
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[Notice, tuple[str, ...]]] = []
-        self.facts: dict[str, Any] = {"hub": "hub-1", "link_up": True, "store_ok": True, "open": 3, "queued": {}}
+        self.facts: dict[str, Any] = {
+            "hub": "hub-1",
+            "link_up": True,
+            "store_ok": True,
+            "uptime_s": 1.5,
+            "open": 3,
+            "queued": {},
+        }
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:

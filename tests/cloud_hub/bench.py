@@ -34,6 +34,7 @@ class Bench:
         self.desired: dict[str, list[bytes]] = defaultdict(list)
         self.notes: list[tuple[str, object]] = []
         self.handed: list[c.Hand] = []
+        self.turns: list[c.Load | c.Unload] = []  # what was said about models' engines
         self.writes = 0
         self._begin()
 
@@ -173,6 +174,8 @@ class Bench:
                 self.sent[device_id].append(frame)
             case c.Hand():
                 self.handed.append(command)
+            case c.Load() | c.Unload():
+                self.turns.append(command)
             case c.Suspect(device_id):
                 self.registry.suspect(device_id, int(self.now * 1000))
 

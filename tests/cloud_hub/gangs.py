@@ -1,4 +1,4 @@
-"""Bundles for gangs: a transformer of two blocks behind a small head, and the zoo's residual net; traced once a session."""
+"""Bundles for gangs: a transformer of two blocks, and the zoo's residual net; traced once a session."""
 
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,8 @@ class Block(nn.Module):
         n, length, width = x.shape
         y = self.before(x)
         q, k, v = (
-            part(y).view(n, length, self.heads, width // self.heads).transpose(1, 2) for part in (self.q, self.k, self.v)
+            part(y).view(n, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
         )
         mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, length, width)
         x = x + self.out(mixed)

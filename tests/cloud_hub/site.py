@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from cloud_hub.engine.base import EchoEngine, Engine
-from cloud_hub.loop import Hub
+from cloud_hub.loop import Hub, Sides
 from cloud_hub.settings import HubSettings
 from tests.cloud_hub.devices import CARD, HUB, SimDevice, registry
 from wire.daemon import Log
@@ -35,7 +35,7 @@ class Site:
         return self.broker.connect()
 
     async def start(self) -> Hub:
-        self.hub = Hub(self.settings, HUB, self.devices, [self.engine], self.connect, Log(self.log))
+        self.hub = Hub(self.settings, HUB, self.devices, [self.engine], self.connect, Sides(Log(self.log)))
         self._task = asyncio.create_task(self.hub.run())
         started = asyncio.create_task(self.hub.ready.wait())
         await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)

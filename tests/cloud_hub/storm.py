@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
@@ -29,12 +30,13 @@ class Storm:
         self.batches: list[int] = []
         self._cost = (base_s, item_s)
         self.bench.core.lineup.measured(CARD.name, Cost(base_s, item_s), NOW_S)
-        self._events: list[tuple[float, int, object]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._frames: dict[tuple[str, int], bytes] = {}
         self._dice = random.Random(7)
         self._busy_until = 0.0
         self._dirty = False
+        self.patient = True  # whoever is refused comes again
 
     @property
     def now(self) -> float:
@@ -64,7 +66,7 @@ class Storm:
 
     def _send(self, device: str, seq: int, **changes) -> None:
         key = device, seq
-        if key in self.answered:
+        if key in self.answered or (key in self._frames and not self.patient):
             return
         if key not in self._frames:
             self._frames[key] = self.devices[device].question(seq, self.bench.now, **changes)

@@ -246,8 +246,9 @@ def test_numbers_that_no_database_column_holds_are_refused(device, bench, change
     assert untouched(bench)
 
 
-def test_states_and_reports_are_no_input(device, bench):
+def test_states_are_no_input_and_a_report_without_a_signature_is_dropped(device, bench):
     for channel in (Channel.STATE, Channel.REPORT):
         bench.say(topic(device.id, channel), b"\xff" * 100)
-    assert bench.core.counts["hints"] == 2
+    assert bench.core.counts["hints"] == 1
+    assert sum(count for name, count in bench.core.counts.items() if name.startswith("dropped.")) == 1
     assert untouched(bench)

@@ -59,10 +59,10 @@ def log() -> HubLog:
 def test_heads_are_logged_in_order_and_every_one_is_proved(log: HubLog):
     logged = [log.append([received(n)])[0] for n in range(1, 20)]
     tree = log.tree()
-    assert [each.index for each in logged] == list(range(19))
+    assert [each.place for each in logged] == list(range(19))
     for each in logged:
-        assert merkle.includes(tree, each.index, leaf_hash(each.leaf.encoded()), log.inclusion(each.index, 19))
-        assert log.leaf(each.index) == each.leaf
+        assert merkle.includes(tree, each.place, leaf_hash(each.leaf.encoded()), log.inclusion(each.place, 19))
+        assert log.leaf(each.place) == each.leaf
     assert merkle.extends(log.tree(7), tree, log.consistency(7, 19))
     assert log.leaf(19) is None
 
@@ -111,7 +111,7 @@ def test_a_group_that_the_disk_does_not_take_leaves_nothing(log: HubLog):
         log.append([received(2), received(3)])
     log._db.execute("pragma query_only=0")
     assert log.size == 1
-    assert log.append([received(2)])[0].index == 1
+    assert log.append([received(2)])[0].place == 1
 
 
 def test_a_log_of_a_newer_version_or_no_log_at_all_is_refused(tmp_path: Path):

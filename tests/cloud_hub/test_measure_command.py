@@ -89,6 +89,23 @@ def test_the_chain_of_the_policy_gets_rows_and_another_digest(folder):
     assert 0.8 < main.score <= main.upper95 < 0.99  # steps of a third of the range hide a little
 
 
+RULE = """
+[[rule]]
+name = "low"
+when = { battery_below = 0.5 }
+transforms = { features = [{ kind = "clip", low = 0, high = 1 }] }
+"""
+
+
+def test_each_chain_that_the_rules_can_make_is_measured(folder):
+    (folder / "policy.toml").write_text(POLICY + RULE)
+    code, text = measure("--policy", "policy.toml", "--json")
+    told = json.loads(text)
+    assert code == 0
+    assert len({each["chain"] for each in told["chains"]}) == 2
+    assert {row.chain for row in open_bundle(folder / "b").manifest.leakage} == {c["chain"] for c in told["chains"]}
+
+
 def test_a_dry_run_changes_nothing(folder):
     before = open_bundle(folder / "b")
     code, text = measure("--json", "--dry-run")

@@ -1,6 +1,7 @@
 """The hub judges again: by the document, by the rules a device names, and by those it cannot get around."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def outcome(bench: Bench, device: SimDevice) -> str:
     return found.reason.value if isinstance(found, Refusal) else "answered"
 
 
-def ask(device: SimDevice, *policies: Policy, more: bool = False, **changes) -> str:
+def ask(device: SimDevice, *policies: Policy, more: bool = False, **changes: Any) -> str:
     bench = served(device, policies=policies)
     fields = device.escalation(1).fields | (CONFIDENCE if more else {})
     bench.ask(device, 1, **{"policy": policies[0].hash, "fields": fields, **changes})
@@ -154,7 +155,7 @@ def layered() -> tuple[Policy, tuple[str, ...]]:
 def test_a_composition_of_which_we_lack_the_site_is_judged_by_the_layers_that_are_here(device: SimDevice):
     both, layers = layered()
     tenant = document(RULES).compile()
-    named = {"policy": both.hash, "layers": layers}
+    named: dict[str, Any] = {"policy": both.hash, "layers": layers}
     assert ask(device, tenant, **named, rule="ward/quiet") == "answered"
     assert ask(device, tenant, **named, rule="clinic/night+ward/quiet", more=True) == "policy"
     assert ask(device, tenant, **named, data_class="vitals") == "policy"
@@ -162,7 +163,7 @@ def test_a_composition_of_which_we_lack_the_site_is_judged_by_the_layers_that_ar
 
 def test_a_composition_that_is_here_as_a_whole_is_judged_as_a_whole(device: SimDevice):
     both, layers = layered()
-    named = {"policy": both.hash, "layers": layers}
+    named: dict[str, Any] = {"policy": both.hash, "layers": layers}
     assert ask(device, both, **named, rule="ward/quiet") == "answered"
     assert ask(device, both, **named, more=True) == "policy"  # the site's rule surely applies
 

@@ -35,15 +35,13 @@ def test_case_120_at_ten_times_the_capacity_the_rest_is_shed_p99_stays_bounded_a
     assert {refusal.reason for _, _, refusal in storm.refusals} <= {Reason.BUSY, Reason.RATE}
     in_time = [at for at in storm.answered.values() if at > 1.0]
     assert len(in_time) >= 0.9 * CAPACITY_PER_S * (seconds - 1.0)
-    assert p99(storm.latencies()) <= MAX_WAIT_S + 0.5
+    assert p99(storm.latencies()) <= 1.5 * MAX_WAIT_S  # who is let in was expected to wait no longer than that
     assert jain([float(n) for n in by_tenant(storm.served()).values()]) >= 0.95
     # A refusal is no write: only what was let in was ever stored.
     assert storm.bench.core.counts["accepted"] == len(storm.bench.store.owed()) + len(storm.answered)
-    storm._events = []  # everybody gives up; whoever comes a minute later is served at once
-    storm._dirty = False
-    for _ in range(60):
-        storm.bench.settle()
-    storm.bench.wait(60.0)
+    storm.patient = False  # everybody gives up; whoever comes within a minute is served at once
+    storm.run(storm.now + 30.0)
+    assert storm.bench.core.open == 0
     storm.answered.clear()
     storm.ask(fleet[0].id, 99_999 * 16, storm.now)
     storm.run(storm.now + 1.0)
@@ -102,13 +100,19 @@ def test_case_84_after_a_partition_the_backlog_drains_by_priority_within_its_quo
     assert len(storm.answered) == 20 * 64 + 50
     assert most <= 32, "no device has more open than its quota"
     assert storm.latencies(live.id)[-1] < 1.0, "live traffic does not wait for the backlog"
-    when = {priority: [] for priority in (1, 0, 3)}
-    for (device, seq), at in storm.answered.items():
-        if device != live.id:
-            number = seq // 16
-            when[3 if number <= 24 else 0 if number <= 48 else 1].append(at - storm.admitted[device, seq])
+    when: dict[int, list[float]] = {priority: [] for priority in (1, 0, 3)}
+    for key, at in storm.answered.items():
+        if key[0] != live.id:
+            number = key[1] // 16
+            when[3 if number <= 24 else 0 if number <= 48 else 1].append(at - storm.admitted[key])
     means = {priority: sum(times) / len(times) for priority, times in when.items()}
     assert means[1] < means[0] < means[3]
+
+
+def state_of(bench: Bench, device: SimDevice) -> DeviceState:
+    found = bench.registry.device(device.id)
+    assert found is not None
+    return found.state
 
 
 def test_case_93_a_thousand_bad_signatures_a_second_cost_little_suspend_the_device_and_touch_nobody_else():
@@ -130,7 +134,7 @@ def test_case_93_a_thousand_bad_signatures_a_second_cost_little_suspend_the_devi
         bench.now += 1.0
         bench.ask(good, (second + 1) * 16)
         bench.settle()
-        if bench.registry.device(evil.id).state is DeviceState.SUSPENDED:
+        if state_of(bench, evil) is DeviceState.SUSPENDED:
             break
     assert second <= 61, "muted at once, suspended when it goes on after the first minute"
     assert checked[evil.id] <= 40, "61,000 frames cost no more than 40 checks of a signature"
@@ -153,5 +157,5 @@ def test_one_bad_minute_between_good_signatures_suspends_nobody():
         bench.ask(device, int(bench.now) * 16)
         bench.settle()
         bench.now += 200.0
-    assert bench.registry.device(device.id).state is DeviceState.ACTIVE
+    assert state_of(bench, device) is DeviceState.ACTIVE
     assert len(bench.verdicts(device)) == 3

@@ -10,6 +10,7 @@ import msgspec
 
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.oip import InferLimits
+from edge_agent.api.service import AnswerService
 from edge_agent.records import AnswerRecord, Disabled, EventRecord, Kind, Sample, Source
 from models.manifest import Manifest
 from models.runner import EchoRunner
@@ -115,7 +116,9 @@ class MemoryAgent:
 
 
 @asynccontextmanager
-async def serving(agent: MemoryAgent, door: Door | None = None, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+async def serving(
+    agent: AnswerService, door: Door | None = None, **options: Any
+) -> AsyncIterator[aiohttp.ClientSession]:
     """A session against a running server, on a free port; `session.agent_url` is its address."""
     door = door or Door()
     limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))

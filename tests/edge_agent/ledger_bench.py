@@ -76,8 +76,8 @@ class Bench:
         logged = self.log.append([Received(DEVICE, key, known, self.now_ms)])[0]
         tree = self.log.tree()
         text = signed(origin_of("hub-1"), tree, self.hub.signing)
-        proof = self.log.inclusion(logged.index, tree.size)
-        place = (logged.index, logged.leaf.received_ms, logged.leaf.epochs, proof)
+        proof = self.log.inclusion(logged.place, tree.size)
+        place = (logged.place, logged.leaf.received_ms, logged.leaf.epochs, proof)
         witnessed = Witnessed(head.entry, "hub-1", self.hub.keys.signing_key, text, *place)
         heads.keep_witnessed(self.db, witnessed)
         heads.keep_view(self.db, HubView("hub-1", self.hub.keys.signing_key, text))

@@ -165,7 +165,7 @@ async def test_case_106_a_lost_ledger_is_exhausted_until_the_hub_has_answered(tm
         assert (record.why, record.source) == (Why.DENIED_BUDGET, Source.LOCAL)
         assert "ledger_lost" in rig.agent.status()["alarms"]
         hub.broker.up = True
-        await until(lambda: not rig.agent.status()["alarms"])
+        await until(lambda: "ledger_lost" not in rig.agent.status()["alarms"])
         assert rig.agent.status()["spent_bytes"] == spent
         assert (await rig.agent.infer(sample())).why is Why.DENIED_BUDGET
         assert len(hub.questions) == 2
@@ -324,3 +324,12 @@ async def test_status_names_the_policy_its_layers_and_what_is_left(tmp_path: Pat
     assert (status["policy_name"], status["policy_version"]) == ("test", 1)
     assert status["policy_layers"] == ["site: test@1"]
     assert status["budgets"]["bytes"] == {"left": 5000 - status["spent_bytes"], "limit": 5000}
+
+
+async def test_case_124_a_budget_that_no_longer_pays_for_a_question_is_an_alarm(tmp_path: Path):
+    async with Rig(tmp_path, ruled(bytes_per_day=2000)) as rig:
+        assert "budget_spent" not in rig.agent._guard.alarms()
+        answers = [await rig.agent.infer(sample()) for _ in range(4)]
+        assert answers[-1].why is Why.DENIED_BUDGET
+        assert answers[-1].source is Source.LOCAL
+        assert "budget_spent" in rig.agent._guard.alarms()

@@ -176,7 +176,7 @@ def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_i
         (b"[escalation]\n", Failure.POLICY),
     ],
 )
-def test_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, document, failure):
+def test_case_103_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, document, failure):
     device.run()
     device.list(RULES, document, "policy", 2)
     assert failures(device.run().refusals) == [failure]
@@ -185,7 +185,7 @@ def test_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, doc
     assert found.policies[0].version == 1
 
 
-def test_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):
+def test_case_103_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):
     device.policy(3)
     device.run()
     text = device.repo.files[device.repo.place(device.repo.targets("policy").targets[RULES])]
@@ -194,6 +194,47 @@ def test_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device
     found = look(device.store, NAMES)
     assert found.policies is not None
     assert found.policies[0].version == 3
+
+
+def policy_version(device: Bench) -> int:
+    found = look(device.store, NAMES)
+    assert found.policies is not None
+    return found.policies[0].version
+
+
+def test_case_103_a_policy_that_a_stranger_signed_is_not_taken(device):
+    device.run()
+    device.repo.keys["policy"] = [device.repo.new_key()]
+    device.policy(2, bytes_per_day=2**40)
+    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert policy_version(device) == 1
+
+
+def test_case_103_an_unsigned_policy_is_not_taken(device):
+    device.run()
+    device.repo.keys["policy"] = []
+    device.policy(2, bytes_per_day=2**40)
+    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert policy_version(device) == 1
+
+
+def test_case_103_a_policy_swapped_at_the_mirror_is_not_taken(device):
+    device.run()
+    device.policy(2)
+    place = device.repo.place(device.repo.targets("policy").targets[RULES])
+    device.mirror.files[place] = device.mirror.files[place].replace(b"10000000", b"99999999")
+    assert failures(device.run().refusals) == [Failure.INTEGRITY]
+    assert policy_version(device) == 1
+
+
+def test_case_103_yesterdays_repository_brings_no_older_policy_back(device):
+    before = device.repo.copy()
+    device.policy(2)
+    device.run()
+    device.mirror.files.clear()
+    device.mirror.files.update(before)
+    assert failures(device.run().refusals) == [Failure.ROLLBACK]
+    assert policy_version(device) == 2
 
 
 def test_a_policy_of_another_name_is_not_taken_for_ours(device):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cloud_hub.ledger_log import HubLog, Received
@@ -18,10 +19,9 @@ from tests.edge_agent.hub_double import SIGNING, HubDouble, Rig, policy, sample,
 from tests.edge_agent.ledger_bench import FEATURES, wrong
 from wire.chain import Kind
 from wire.checkpoint import origin_of, signed
-from wire.messages import Checkpoint, Heads, Reason
+from wire.messages import Checkpoint, Heads
 from wire.seal import digest
-from wire.topics import Channel
-from wire.transport import Incoming, MemoryTransport
+from wire.transport import MemoryTransport
 
 KINDS = {kind.value: kind.name.lower() for kind in Kind}
 
@@ -40,7 +40,7 @@ class LoggingHub(HubDouble):
         logged = shown.append([received])[0]
         tree = shown.tree()
         text = signed(origin_of("hub-1"), tree, self.signing)
-        place = (logged.index, logged.leaf.received_ms, logged.leaf.epochs, shown.inclusion(logged.index, tree.size))
+        place = (logged.place, logged.leaf.received_ms, logged.leaf.epochs, shown.inclusion(logged.place, tree.size))
         grown = shown.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
         self.tell(Checkpoint(heads.epoch, heads.entries, text, *place, grown))
         super().on_heads(heads)
@@ -207,11 +207,8 @@ async def test_a_checkpoint_that_proves_nothing_is_refused_and_not_kept(tmp_path
     class Lying(LoggingHub):
         def tell(self, note: Any) -> None:
             if isinstance(note, Checkpoint):
-                wrongs = {"text": note.text.replace("\n1\n", "\n2\n"), "index": 1, "received_ms": 1, "entries": 99}
-                note = type(note)(**{
-                    name: wrongs.get(name, (b"x" * 32,)) if name == lie else getattr(note, name)
-                    for name in note.__struct_fields__
-                })  # fmt: skip
+                wrongs: dict[str, Any] = {"text": note.text.replace("\n1\n", "\n2\n"), "inclusion": (b"x" * 32,)}
+                note = msgspec.structs.replace(note, **{lie: wrongs.get(lie, 99)})
             super().tell(note)
 
     async with Rig(tmp_path, policy(), Lying()) as rig:
@@ -243,4 +240,3 @@ def test_a_ledger_of_the_first_schema_is_brought_into_the_chain(tmp_path: Path):
     assert list(ledger.forms(opened).values())[0].fields == FEATURES.fields  # noqa: RUF015
     assert wrong(verify(opened, whose(HubDouble().identity()))) == []
     opened.close()
-

@@ -18,7 +18,8 @@ TOOLS = Tools(draw, b"")
 def probabilities(sigma: float, top: int) -> np.ndarray:
     x = np.arange(-top, top + 1)
     weights = np.exp(-(x**2) / (2 * sigma**2))
-    return weights / weights.sum()
+    shares: np.ndarray = weights / weights.sum()
+    return shares
 
 
 @pytest.mark.parametrize("sigma", [4.0, 7.3, 160.0])

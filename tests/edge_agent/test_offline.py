@@ -27,7 +27,7 @@ async def test_case_98_thirty_days_offline_keeps_the_disk_bounded_and_the_counte
                 rig.agent.answer_now(sample(SURE))
             time.turn(DAY_S)
             rig.agent._hands.wake()
-            rig.agent._remember_time()
+            rig.agent._upkeep.remember_time()
             sizes.append(rig.open)
         await until(lambda: rig.agent._hands.unrecorded == 0)
         # the oldest leave after seven days, new ones are refused while it is full; nothing is silent

@@ -189,6 +189,15 @@ def test_the_running_agent_has_loaded_no_command_line_and_no_training_code():
     assert "edge_agent" in loaded.stdout.split()
 
 
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="only Linux tells a process's limits so")
+def test_case_111_a_crash_leaves_no_core_dump(config):
+    with running(config) as process:
+        address(config, process)
+        limits = Path(f"/proc/{process.pid}/limits").read_text(encoding="ascii").splitlines()
+    line = next(each for each in limits if each.startswith("Max core file size"))
+    assert line.split()[4:6] == ["0", "0"]
+
+
 def test_lines_from_stdin_are_answered_on_stdout_and_the_agent_ends_with_them(config):
     lines = [{"x": SURE, "id": "a"}, {"x": UNSURE, "id": "b"}, {"x": [1]}]
     with running(config, "--lines") as process:

@@ -20,8 +20,7 @@ from cloud_hub.engine.choose import open_engine
 from cloud_hub.engine.means import Means
 from cloud_hub.engine.sharded import ShardedEngine
 from cloud_hub.work import Work
-from models.bundle import BundleError
-from models.manifest import ParallelPlan
+from models.manifest import BundleError, ParallelPlan
 from simulations.stage import children_of, free_port
 from tests.cloud_hub.gangs import SHAPES, gang_bundle
 
@@ -52,12 +51,15 @@ def ranks_of(engine: Engine, replica: int = 0) -> tuple[int, ...]:
         ("pictures", ParallelPlan(tensor=2, replicas=2)),
         ("pictures", ParallelPlan(tensor=2, style="dtensor")),
     ],
-    ids=lambda value: value if isinstance(value, str) else f"{value.tensor}x{value.pipeline}x{value.replicas}{value.style}",
+    ids=lambda value: (
+        value if isinstance(value, str) else f"{value.tensor}x{value.pipeline}x{value.replicas}{value.style}"
+    ),
 )
 def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind, plan):
     path = gang_bundle(tmp_path, kind, plan).path
     alone = open_engine(path, Means(max_batch=6, tensor=1, pipeline=1, replicas=1))
-    engine = open_engine(path, Means(max_batch=6, devices=4 if plan.replicas or plan.pipeline * plan.tensor > 2 else 2))
+    ranks = max(1, plan.tensor) * max(1, plan.pipeline) * max(1, plan.replicas)
+    engine = open_engine(path, Means(max_batch=6, devices=ranks))
     try:
         engine.warm()
         for replica in engine.replicas:
@@ -65,7 +67,11 @@ def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind
                 batch = works(kind, count)
                 for found, wanted in zip(replica.infer(batch), alone.infer(batch), strict=True):
                     assert found.scores == pytest.approx(wanted.scores, abs=TOLERANCE)
-        assert engine.card.slots == len(engine.replicas) == (plan.replicas or 4 // max(2, plan.tensor * plan.pipeline) // 2 or 1)
+        assert (
+            engine.card.slots
+            == len(engine.replicas)
+            == (plan.replicas or 4 // max(2, plan.tensor * plan.pipeline) // 2 or 1)
+        )
     finally:
         engine.stop()
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -64,11 +63,13 @@ async def weighed(broker_port: int) -> AsyncIterator[Scales]:
 
 async def skerry(folder: Path, *words: str, code: int = 0) -> str:
     """A command as a person types it; what it printed."""
-    done = await asyncio.to_thread(
-        subprocess.run, [SKERRY, *words], env=environment(folder), capture_output=True, text=True, check=False
+    command = [str(SKERRY), *words]
+    done = await asyncio.create_subprocess_exec(
+        *command, env=environment(folder), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    assert done.returncode == code, (words, done.stdout, done.stderr)
-    return done.stdout + done.stderr
+    said = (await done.communicate())[0].decode()
+    assert done.returncode == code, (words, said)
+    return said
 
 
 def through(agent: AgentHandle, port: int) -> None:

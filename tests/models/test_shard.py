@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -85,7 +86,7 @@ class Spread:
         with torch.no_grad():
             found[seat.at] = [self._walk(name, x, graphs) for x in xs]
 
-    def _walk(self, name: str, x: Tensor, graphs: list[nn.Module]) -> Tensor:
+    def _walk(self, name: str, x: Tensor, graphs: Sequence[nn.Module]) -> Tensor:
         known: dict[str, Tensor | int] = {"input_0": x}
         for stretch, graph in zip(self.made.stretches[name], graphs, strict=True):
             takes = edges(self.made.blanks[name], stretch.takes, len(x))

@@ -1,14 +1,32 @@
-"""Queue or refuse: early, cheap, fair. And the two smallest policies, batching and backoff."""
+"""Queue or refuse: early, cheap, fair. And the smallest policy, backoff."""
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.admission import LONGEST_RETRY_S, SHORTEST_RETRY_S, Bucket, Limits, Load, Queue, Refuse, decide, take
+from policies.admission import (
+    DEVICE_KEENNESS,
+    LONGEST_RETRY_S,
+    SHORTEST_RETRY_S,
+    Bucket,
+    Limits,
+    Line,
+    Load,
+    Queue,
+    Refuse,
+    capacity,
+    ceiling,
+    decide,
+    in_line,
+    share,
+    take,
+    token_in_s,
+)
 from policies.backoff import delay
-from policies.batching import size
+from policies.fairness import HIGH, LOW, NORMAL
 from wire.messages import Reason
 
 LIMITS = Limits(max_queued=100, max_device_open=16, max_device_rate_per_s=50.0, served_per_s=10.0)
@@ -95,21 +113,6 @@ def test_a_bucket_fills_again_and_a_clock_that_goes_back_adds_nothing():
     assert take(empty, 2.0, 1.0, 10.5) == Bucket(0.0, 10.5)
 
 
-@pytest.mark.parametrize(
-    ("queued", "free_slots", "expected"),
-    [(0, 1, 0), (5, 0, 0), (1, 1, 1), (5, 1, 5), (50, 1, 32), (5, 2, 3), (-1, 1, 0)],
-)
-def test_an_idle_engine_gets_what_is_there(queued, free_slots, expected):
-    assert size(queued, 32, free_slots) == expected
-
-
-@given(st.integers(1, 1000), st.integers(1, 64), st.integers(1, 8))
-def test_all_free_slots_together_empty_the_queue_or_are_full(queued, max_batch, free_slots):
-    batch = size(queued, max_batch, free_slots)
-    assert 1 <= batch <= max_batch
-    assert batch == max_batch or batch * free_slots >= queued
-
-
 @given(st.integers(0, 10**9), st.floats(0, 1), st.floats(0, 100), st.floats(0, 3600))
 def test_a_delay_is_within_its_bounds(attempt, jitter, base_s, cap_s):
     waited = delay(attempt, jitter, base_s, cap_s)
@@ -126,3 +129,51 @@ def test_delays_double_up_to_the_cap():
 def test_an_impossible_delay_fails_loudly(attempt, jitter):
     with pytest.raises(ValueError):
         delay(attempt, jitter)
+
+
+def test_lower_bands_find_the_queue_full_sooner():
+    assert [ceiling(band, 100, 0.3) for band in (HIGH, NORMAL, LOW)] == [100, 85, 70]
+    for band, queued in ((LOW, 70), (NORMAL, 85), (HIGH, 100)):
+        assert decide(Load(queued - 1, 0, band=band), LIMITS) == Queue()
+        assert reason(Load(queued, 0, band=band)) is Reason.BUSY
+
+
+def test_nobody_is_let_in_to_wait_longer_than_the_limit_says():
+    limits = Limits(max_queued=1000, max_wait_s=2.0)
+    assert capacity(Load(0, 0, served_per_s=100.0), limits) == 200
+    assert capacity(Load(0, 0, served_per_s=math.inf), limits) == 1000
+    assert decide(Load(150, 0, served_per_s=100.0, ahead=199.0), limits) == Queue()
+    late = decide(Load(150, 0, served_per_s=100.0, ahead=500.0), limits)
+    assert late == Refuse(Reason.BUSY, 3.0)
+
+
+def test_a_caller_with_little_patience_is_refused_where_others_wait():
+    load = Load(50, 0, served_per_s=10.0, ahead=20.0)
+    assert decide(load, LIMITS) == Queue()
+    hurried = msgspec.structs.replace(load, budget_s=2.5)
+    assert isinstance(decide(hurried, LIMITS), Refuse)
+
+
+@given(st.integers(1, 500), st.floats(0.1, 1000), st.floats(1, 60))
+def test_a_crowd_is_sent_back_one_after_the_other_and_never_beyond_the_limit(count, per_s, first_s):
+    line, told = Line(), []
+    for _ in range(count):
+        line, refused = in_line(line, Refuse(Reason.BUSY, first_s), per_s, 1000.0)
+        told.append(refused.retry_after_s)
+    assert told == sorted(told)
+    assert first_s - 1e-6 <= told[0]
+    assert all(SHORTEST_RETRY_S - 1e-6 <= each <= LONGEST_RETRY_S for each in told)
+    within = [each for each in told if each < LONGEST_RETRY_S]
+    assert len(within) <= (LONGEST_RETRY_S - first_s) * per_s + 1.001
+
+
+@given(st.integers(0, 100), st.integers(1, 100), st.integers(1, 64))
+def test_a_share_leaves_room_for_whoever_has_nothing(queued, places, most):
+    assert 1 <= share(queued, places, DEVICE_KEENNESS, most) <= most
+
+
+@given(st.floats(0, 10), st.floats(0.1, 20), st.floats(0, 100))
+def test_who_waits_as_long_as_told_finds_a_token(tokens, rate, now):
+    bucket = Bucket(tokens, now)
+    if take(bucket, rate, 10.0, now) is None:
+        assert take(bucket, rate, 10.0, now + token_in_s(bucket, rate, now) + 1e-6) is not None or rate < 1 / 60

@@ -14,7 +14,7 @@ from tests.policies.drawn import SEEDS, context, document
 from tests.policies.given import FEATURES, TEXT
 from wire.messages import DType, FieldSpec, Level
 
-NOISE = "dp = { clip_norm = 1.0, sigma = 5.0, delta = 1e-6, epsilon = 8.0 }"
+NOISE = "dp = { clip_norm = 8.0, sigma = 5.0, delta = 1e-6, epsilon = 8.0 }"
 STEP = 'transforms = {{ features = [{{ kind = "quantise", step = {} }}] }}'
 
 

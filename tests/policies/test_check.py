@@ -112,3 +112,8 @@ def test_releases_until_denial_are_told():
         "58 noised fields may leave in 30 days, 11 of them for audits (sigma 5, delta 1e-06, epsilon 8);"
         " then nothing more",
     )  # fmt: skip
+
+
+def test_noise_too_small_for_whole_numbers_is_said():
+    little = "[dp]\nclip_norm = 1.0\nsigma = 5.0\ndelta = 1e-6\nepsilon = 8.0\n"
+    assert [kind for kind, where, _ in told(TEXT + little) if where == "dp"] == ["remark", "warning"]

@@ -69,6 +69,20 @@ WRONG = {
     "language of the future": (("schema = 2", "schema = 3"), "schema: must be 2, not 3"),
     "quoted date": (("expires = 2099-12-31", 'expires = "2030-12-31"'), "expires: '2030-12-31' is not a date"),
     "date with a time": (("expires = 2099-12-31", "expires = 2030-12-31T10:00:00"), "is not a date"),
+    "misspelt layer": (
+        ("version = 1", 'layer = "tenent"\nversion = 1'),
+        "layer: 'tenent' is no layer; did you mean 'tenant'?",
+    ),
+    "no such unit": (
+        ("[budget]", '[dp]\nunit = "person"\nclip_norm = 1\nsigma = 1\ndelta = 0.1\nepsilon = 1\n[budget]'),
+        "dp.unit: 'person' is no unit; known are device, record, subject",
+    ),
+    "expires before it is issued": (
+        ("expires = 2099-12-31", "expires = 2026-11-21"),
+        "expires 2026-11-21 is before issued 2026-11-22",
+    ),
+    "no table": (("[budget]", "[other]"), "unknown key 'other'"),
+    "number for a table": (("[egress.data_class]", "[retention.x]"), "retention: unknown key 'x'"),
     "no TOML": (("[escalation]", "[escalation"), "not TOML: Expected ']' at the end of a table declaration (at line 8"),
 }
 

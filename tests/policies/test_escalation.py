@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.escalation import Action, Decision, Link, decide
-from policies.policy import ASKING, Mode, Terms
+from policies.policy import ASKING, Dp, Mode, Terms, Unit
 from policies.reasons import Why
 from tests.policies.given import DEMO, JUNK, policy
 
@@ -94,3 +94,18 @@ def test_a_lower_threshold_asks_no_more(confidence, first, second, dice):
     narrow = decide(confidence, UP, policy(threshold=low, audit_share=0.0), dice, 1.0)
     wide = decide(confidence, UP, policy(threshold=high, audit_share=0.0), dice, 1.0)
     assert narrow.action is Action.KEEP or wide.action is Action.ASK
+
+
+NOISE = Dp(Unit.DEVICE, 1.0, 5.0, 1e-6, 8.0, 30, 0.2, 0.1, 1000, 10)
+
+
+@given(st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.sampled_from(ASKING))
+def test_asked_by_lot_the_confidence_says_nothing(confidence, dice, mode):
+    decision = decide(confidence, UP, policy(mode=mode, dp=NOISE), dice, 1.0)
+    assert decision.why == (Why.AUDIT if dice < 0.1 else Why.NOT_DRAWN)
+    assert (decision.action is Action.ASK) == (dice < 0.1)
+
+
+def test_asked_by_lot_no_mode_asks_that_does_not():
+    assert decide(0.1, UP, policy(mode=Mode.LOCAL_ONLY, dp=NOISE), DRAWN, 1.0).action is Action.KEEP
+    assert decide(0.1, DOWN, policy(dp=NOISE), DRAWN, 1.0) == Decision(Action.QUEUE, Why.LINK_DOWN, audit=True)

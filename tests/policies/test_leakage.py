@@ -9,7 +9,7 @@ from policies.budget import Cost
 from policies.document import PolicyError, parse
 from policies.egress import FieldPlan
 from policies.judge import Permit, Price, judge, recheck
-from policies.leakage import Cleared, Evidence, clear, decide
+from policies.leakage import Clearance, Cleared, Evidence, clear, decide
 from policies.policy import FieldRule, Privacy, Terms, TransformKind, TransformSpec
 from policies.reasons import Denied, Why
 from tests.policies.given import DEMO, FEATURES, HUBS, JUNK, SCHEMA, TEXT, TODAY, UNSPENT, policy, spec, with_
@@ -154,3 +154,22 @@ def test_limits_that_cannot_be_meant_are_refused_in_one_line(edit, words):
         parse(TEXT + with_(PRIVACY, edit))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_findings_are_worked_out_once_for_each_set_of_terms():
+    asked: list[str] = []
+
+    def counted(plans: tuple[FieldPlan, ...]) -> str:
+        asked.append(name(plans))
+        return asked[-1]
+
+    clearance = Clearance(SCHEMA, Evidence((Row(SHIPPED),), counted))
+    assert clearance.of(DEMO) is clearance.of(DEMO)
+    assert clearance.of(DEMO).denied is None
+    coarse = {"features": FieldRule("features", Level.P2, (TransformSpec(TransformKind.QUANTISE, step=4.0),))}
+    under_a_rule = policy(fields=coarse, key=f"{DEMO.key}/1")
+    assert why(clearance.of(under_a_rule).denied) is Why.DENIED_UNMEASURED
+    assert len(asked) == 2
+    for number in range(2000):
+        clearance.of(policy(key=str(number)))
+    assert clearance.of(DEMO).denied is None

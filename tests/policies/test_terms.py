@@ -253,3 +253,24 @@ def test_judge_denies_where_the_terms_are_denied():
 def test_without_rules_the_terms_are_the_base():
     assert found(DEMO_POLICY, Context("open", level=Level.P2)) is DEMO_POLICY.memo[0, ()]
     assert found(DEMO_POLICY, Context("open")) == DEMO
+
+
+def test_no_more_sets_of_rules_are_remembered_than_have_room():
+    policy = ruled(
+        *(f'when = {{ tags = ["t{n}"] }}\nthreshold = 0.{n + 1}' for n in range(8)), "audit_share = 0.0"
+    ).compile()
+    for number in range(5000):
+        policy.memo[number, ("made up",)] = DEMO
+    assert found(policy, Context("open", tags=("t3",))).rules == ("r3", "r8")
+    assert len(policy.memo) == 1
+    broken = msgspec.structs.replace(policy, rules=())
+    assert isinstance(terms_for(broken, ["r1"]), Denied)
+
+
+def test_case_103_rules_that_cannot_be_applied_deny():
+    policy = ruled("threshold = 0.5").compile()
+    nothing: Any = None
+    broken = msgspec.structs.replace(policy.rules[0], narrowing=nothing)
+    damaged = msgspec.structs.replace(policy, rules=(broken,))
+    assert isinstance(terms(damaged, Context("open")), Denied)
+    assert isinstance(terms_for(damaged, ["r0"]), Denied)

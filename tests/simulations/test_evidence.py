@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.database import connect, effects, prepare
+from edge_agent import ledger, meta
+from edge_agent.ledger import Item
 from edge_agent.tables import migrate
 from simulations.evidence import device_of, judge_run
+from wire.chain import Form, Kind
 
 EPOCH = 2**62 + 5
-LEDGER = "insert into ledger values(null,?,?,?,?,?,'{}','{}','demo@1','p','hub-1','local',300,x'00')"
+FORM = Form({}, {}, "demo@1", "p", "hub-1", "local")
 ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p','','open','',0,0,0,0,x'')"
 OUTCOME = "insert into outcomes values(?,?,?,?,'verdict',2000)"
 
@@ -26,10 +29,11 @@ def agent(tmp_path: Path) -> Path:
     with closing(sqlite3.connect(folder / "agent.db", isolation_level=None)) as db:
         db.execute("pragma journal_mode=wal")
         migrate(db, "agent.db")
+        meta.put(db, "epoch", EPOCH)
         db.execute(ANSWER, ("id0", "answer", "local", "confident"))
         for seq in (1, 2):
-            db.execute(LEDGER, (1000, seq, EPOCH, f"id{seq}", "question"))
-        db.execute(LEDGER, (1500, 1, EPOCH, "id1", "resealed"))
+            ledger.append(db, Item(Kind.QUESTION, FORM, 1000, 300, bytes(32), seq, f"id{seq}"))
+        ledger.append(db, Item(Kind.RESEALED, FORM, 1500, 300, bytes(32), 1, "id1"))
         db.execute(ANSWER, ("id1", "answer", "hub", "verdict"))
         db.execute(ANSWER, ("id2", "answer", "local", "budget_elapsed"))
         db.execute(ANSWER, ("id2", "correction", "hub", "verdict"))
@@ -104,7 +108,7 @@ def test_what_the_hub_did_after_the_agent_was_read_is_not_judged(agent: Path, hu
 def test_a_database_in_use_is_read_without_disturbing_its_owner(agent: Path, hub: Path) -> None:
     with closing(sqlite3.connect(agent, isolation_level=None)) as owner:
         owner.execute("begin immediate")
-        owner.execute(LEDGER, (1000, 3, EPOCH, "id3", "question"))
+        ledger.append(owner, Item(Kind.QUESTION, FORM, 2000, 300, bytes(32), 3, "id3"))
         assert judge_run([agent], hub).accepted == 2  # not committed, so not accepted
         owner.execute("commit")
         assert judge_run([agent], hub).lost == 1

@@ -46,10 +46,10 @@ def test_what_is_no_checkpoint_is_refused(text):
         opened(text, PUBLIC)
 
 
-@pytest.mark.parametrize("change", [("\n7\n", "\n8\n"), ("skerry/hub-1\n7", "skerry/hub-2\n7")])
-def test_a_changed_size_or_name_is_not_signed(change):
+@pytest.mark.parametrize(("before", "after"), [("\n7\n", "\n8\n"), ("skerry/hub-1\n7", "skerry/hub-2\n7")])
+def test_a_changed_size_or_name_is_not_signed(before, after):
     with pytest.raises(RemoteError) as refused:
-        opened(TEXT.replace(*change, 1), PUBLIC)
+        opened(TEXT.replace(before, after, 1), PUBLIC)
     assert refused.value.fault is Fault.SIGNATURE
 
 

@@ -1,0 +1,74 @@
+"""What an agent does now and then: the day, the time floor, pruning, and a database that could not be opened."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from edge_agent import meta
+from edge_agent.callers import DataClasses
+from edge_agent.commands import Memory
+from edge_agent.database import Stored, prune
+from edge_agent.guard import Guard
+from edge_agent.hands import Hands
+from edge_agent.marker import Past
+from edge_agent.parts import Parts
+from edge_agent.settings import AgentSettings
+
+
+class Upkeep:
+    """`opened`: told after a database was opened late. `alarms` are those of the database."""
+
+    def __init__(self, parts: Parts, hands: Hands, guard: Guard, settings: AgentSettings) -> None:
+        self._parts = parts
+        self._hands = hands
+        self._guard = guard
+        self._settings = settings
+        self.classes = DataClasses(parts.clock)
+        self.alarms: set[str] = set()
+
+    async def run(self, opened: Callable[[], Any]) -> None:
+        """Until cancelled."""
+        parts, s = self._parts, self._settings
+        limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
+        while True:
+            await asyncio.sleep(s.upkeep_s if parts.database.is_open else s.reopen_s)
+            self.classes.clear()
+            parts.core.on_day(parts.clock.day())
+            self._hands.wake()
+            if not parts.database.is_open:
+                if await self.open():
+                    opened()
+                continue
+            self.remember_time()
+            try:
+                parts.counts["answers_pruned"] += await parts.database.read(partial(prune, limits=limits))
+            except sqlite3.Error:
+                parts.counts["prune_failed"] += 1
+
+    def remember_time(self) -> None:
+        clock = self._parts.clock
+        self._parts.database.write((partial(meta.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
+
+    async def open(self) -> bool:
+        """Take up what the database holds. False if it cannot be opened now; Stop(DATABASE) if a newer one wrote it."""
+        parts = self._parts
+        try:
+            stored = await parts.database.open()
+        except (sqlite3.Error, OSError):
+            parts.counts["database_unusable"] += 1
+            return False
+        parts.clock.raise_floor(stored.floor_ms, stored.sure_ms)
+        self.alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
+        self._hands.sender.recorded(stored.unsent)
+        self._guard.look(at_once=True)
+        self._hands.obey(parts.core.restore(self._memory(stored), parts.clock.now()))
+        return True
+
+    def _memory(self, stored: Stored) -> Memory:
+        rows = tuple(self._parts.desk.reopen(row) for row in stored.rows)
+        spend = msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST)
+        return Memory(stored.epoch, stored.next_seq, spend, rows, stored.past is Past.SAME, stored.notice)
