@@ -167,6 +167,7 @@ async def _under_load(engine: ShardedEngine) -> tuple[int, int, int]:
         while not (result := await lane.run([work] * BATCH)).predictions:
             again += 1
         answers[number] = answers.get(number, 0) + len(result.predictions) // BATCH
+    await lane.close()
     return ASKED - len(answers), sum(count - 1 for count in answers.values()), again
 
 

@@ -5,6 +5,7 @@ Its parsing is as little as will do, so that the two cores are left to the serve
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -87,7 +88,10 @@ async def load(target: Target, clients: int, seconds: float, warm_s: float = 1.0
     """Closed loop: each client asks again once it has its answer. RuntimeError if an answer is not 200."""
     where = urlsplit(target.url)
     loop, request = asyncio.get_running_loop(), target.request()
-    pairs = [await loop.create_connection(lambda: Asker(request), where.hostname, where.port) for _ in range(clients)]
+    pairs = [
+        await loop.create_connection(lambda: Asker(request), where.hostname or "", where.port or 80)
+        for _ in range(clients)
+    ]
     askers = [asker for _, asker in pairs]
     for asker in askers:
         asker.ask()
@@ -103,7 +107,7 @@ async def load(target: Target, clients: int, seconds: float, warm_s: float = 1.0
     return Seen(len(taken) / took, taken)
 
 
-async def _stop(pairs: list[tuple[asyncio.BaseTransport, Asker]]) -> None:
+async def _stop(pairs: Sequence[tuple[asyncio.BaseTransport, Asker]]) -> None:
     for _, asker in pairs:
         asker.going = False
     await asyncio.wait([asker.idle for _, asker in pairs], timeout=5)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -41,7 +41,7 @@ class Peer(NamedTuple):
     name: str
     package: str
     path: str
-    body: dict[str, object]
+    body: Mapping[str, object]
 
     @property
     def home(self) -> Path:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.hub_model import CostEngine, ImageEngine
 from benchmarks.rig import hub_context
@@ -36,7 +37,12 @@ PLENTY = 1_000_000
 
 
 def settings(root: Path) -> HubSettings:
-    limits = {"max_queued": PLENTY, "device_open": PLENTY, "device_rate_per_s": PLENTY, "device_burst": PLENTY}
+    limits: dict[str, Any] = {
+        "max_queued": PLENTY,
+        "device_open": PLENTY,
+        "device_rate_per_s": PLENTY,
+        "device_burst": PLENTY,
+    }
     return HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, **limits)
 
 

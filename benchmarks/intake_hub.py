@@ -27,31 +27,26 @@ from wire.mqtt import MqttTransport
 PLENTY = 1_000_000
 
 
-class Parked:
+class Parked(EchoEngine):
     """Answers its warm-up, then keeps the first batch for ever."""
 
-    card = CARD
-
     def __init__(self) -> None:
-        self._sample = EchoEngine(CARD).sample()
+        super().__init__(CARD)
         self._over = threading.Event()
 
-    def run(self, batch: Sequence[Work]) -> list[Prediction]:
+    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
         if any(work.codes for work in batch):
             self._over.wait()
             raise EngineError("the benchmark is over")
         time.sleep(0.002)  # too slow to be run between two messages: it gets a thread of its own
-        return EchoEngine(CARD).run(batch)
+        return super().infer(batch)
 
-    def sample(self) -> Work:
-        return self._sample
-
-    def close(self) -> None:
+    def stop(self) -> None:
         self._over.set()
 
 
 def _stop(engine: Engine, hub: Hub) -> None:
-    engine.close()
+    engine.stop()
     hub.stop()
 
 

@@ -83,9 +83,7 @@ class Gate:
             return self._politely(buckets, _refusal(frame.header, payload, found), now)
         return self._believe(Passed(frame, device), Channel.QUESTION, buckets, now)
 
-    def note(
-        self, device_id: str, payload: bytes, now: float, channel: Channel = Channel.ASK
-    ) -> Passed | Dropped:
+    def note(self, device_id: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> Passed | Dropped:
         """A signed note, of a device that is heard."""
         try:
             frame = _frame(device_id, payload, Suite.SIGNED)

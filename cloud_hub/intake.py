@@ -131,7 +131,9 @@ class Intake:
 
     def _accept(self, arrival: _Arrival, opened: Opened, now: float) -> list[Command]:
         """There is room for it: now it has to fit its policy and its model."""
-        checked = self._parts.rules.check(opened.question, Facts(arrival.key.device, arrival.device.device_class, arrival.device.region), now)
+        device = arrival.device
+        facts = Facts(arrival.key.device, device.device_class, device.region)
+        checked = self._parts.rules.check(opened.question, facts, now)
         if isinstance(checked, Reason):
             return self._refuse(arrival, checked, POLICY_RETRY_S if checked is Reason.POLICY_OLD else 0.0)
         if self._parts.rules.erased(arrival.key.device, opened.question.subject, opened.created_ms):

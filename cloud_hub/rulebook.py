@@ -124,4 +124,3 @@ def _named(policy: Policy, question: Escalation) -> set[str]:
     ours = {part.name: part for part in policy.layers}
     mine = {rule for rule in named if rule.partition("/")[0] in ours}
     return mine if len(ours) > 1 else {rule.partition("/")[2] for rule in mine}
-

@@ -62,7 +62,7 @@ class Collector:
             self._processor.on_end(readable(span, self._resource))
 
     def close(self) -> None:
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
 
 def readable(span: Span, resource: Any) -> Any:

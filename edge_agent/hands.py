@@ -157,9 +157,7 @@ class Hands:
         parts.desk.keep_frame(row.seq, sealed.frame)
         ops: tuple[Op, ...] = (
             partial(accounts.charge, charges=store.permit.charges),
-            partial(
-                ledger.insert, row=row, kind=Kind.QUESTION, at_ms=row.created_ms, charges=store.permit.charges
-            ),
+            partial(ledger.insert, row=row, kind=Kind.QUESTION, at_ms=row.created_ms, charges=store.permit.charges),
             partial(outbox.insert, row=row, sealed=sealed.frame),
         )
         parts.database.write(ops, partial(self._stored, row, asked))

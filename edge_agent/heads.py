@@ -134,7 +134,7 @@ def keep_view(db: sqlite3.Connection, view: HubView) -> None:
 
 
 class Story(NamedTuple):
-    """What a hub's word is judged by. `trees`: what we know of each hub's log."""
+    """What a hub's word is judged by: the head it speaks of, and each hub's log as we saw it last."""
 
     signed: Signed | None
     views: dict[str, HubView]

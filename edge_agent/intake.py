@@ -43,9 +43,7 @@ class Intake:
         try:
             envelopes = self._envelopes.on(line)
             frame = envelopes.believe(payload, Channel.DESIRED)
-            note = envelopes.open_note(frame)
-            if not isinstance(note, DenyAll):
-                raise RemoteError(Fault.MALFORMED, "no order")
+            note = _ordered(envelopes.open_note(frame))
         except RemoteError as error:
             self._counts[f"refused_{error.fault}"] += 1
             return None
@@ -68,3 +66,9 @@ class Intake:
         self._clock.hear(header.created_ms)
         self._counts["verdicts"] += 1
         return Heard(header.seq, verdict)
+
+
+def _ordered(note: DownNote) -> DenyAll:
+    if not isinstance(note, DenyAll):
+        raise RemoteError(Fault.MALFORMED, "no order")
+    return note

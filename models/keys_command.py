@@ -239,8 +239,8 @@ def _compare(request: Request, path: Path) -> None:
 
 
 def _packed(bundle: Path) -> bytes:
-    from models.bundle import open_bundle
-    from models.manifest import BundleError
+    from models.bundle import open_bundle  # noqa: PLC0415
+    from models.manifest import BundleError  # noqa: PLC0415
     from models.pack import pack  # noqa: PLC0415
 
     try:

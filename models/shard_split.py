@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 from models.shard_ops import POINTWISE, arguments, passed
 from models.shard_shapes import like, nbytes, shape
 
-SMALL_BYTES = 1 << 14  # a weight below this is kept whole: meeting would cost more than it saves
+SMALL_BYTES = (1 << 14, 1 << 16)  # a weight below is kept whole: meeting would cost more than it saves
+_SMALL_SHARE = 256  # of all weights, between these bounds
 _CONVOLUTIONS = {f"aten.conv{n}d.{kind}": n for n in (1, 2, 3) for kind in ("default", "padding")}
 _LAYERS = {"aten.linear.default", *_CONVOLUTIONS}
 
@@ -48,9 +49,11 @@ def attribute(piece: Piece) -> str:
     return piece.name if piece.axis is None else f"{piece.name}_{piece.axis}"
 
 
-def split(source: fx.Graph, ways: int, small_bytes: int = SMALL_BYTES) -> Part:
+def split(source: fx.Graph, ways: int) -> Part:
     """`source`: its nodes know what they give (`shard_shapes.noted`)."""
-    return _Splitter(ways, small_bytes).run(source)
+    whole = sum(nbytes(like(node)) for node in source.nodes if node.op == "get_attr")
+    least, most = SMALL_BYTES
+    return _Splitter(ways, max(least, min(most, whole // _SMALL_SHARE))).run(source)
 
 
 class _Splitter:
@@ -197,6 +200,8 @@ class _Splitter:
             return None
         end = min(ends)  # counted from the last axis
         wide = shape(node)[end]
+        if end == -1 and any(self._is_stream(each, node) for each in tensors):
+            return None
 
         def own(arg: fx.Node) -> fx.Node:
             if not isinstance(like(arg), Tensor) or len(shape(arg)) < -end or shape(arg)[end] != wide:
@@ -205,6 +210,10 @@ class _Splitter:
 
         made = self._made.node_copy(node, own)
         return made, len(shape(node)) + end
+
+    def _is_stream(self, arg: fx.Node, node: fx.Node) -> bool:
+        """Whole on every rank, and as large as the sum: a residual stream, which the next norm wants whole anyway."""
+        return arg.op != "get_attr" and arg not in self._axis and shape(arg) == shape(node)
 
     def _batch_norm(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         x, *rest = arguments(node)

@@ -24,7 +24,8 @@ _LOUD = frozenset({401, 403})
 
 def caller_of(request: web.Request) -> Caller:
     """Who asks; `NOBODY` on a route that asks nobody."""
-    return request.get(_CALLER, NOBODY)
+    found: Caller = request.get(_CALLER, NOBODY)
+    return found
 
 
 def only_own(request: web.Request, tenant: str) -> None:

@@ -6,14 +6,25 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.archive import Archive
+from cloud_hub.aggregates import Tally
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.loop import Probe
 from cloud_hub.orders import Notice
 from cloud_hub.requests import Kept, Wish
+from cloud_hub.retention import Erase, Tombstone
 from cloud_hub.versions import Versions
 from cloud_hub.watch import Observer
 from wire.messages import Prediction
+
+
+class Records(Protocol):
+    """See `cloud_hub.archive.Archive`."""
+
+    async def erase(self, wish: Erase) -> Tombstone: ...
+
+    async def tallies(self) -> list[Tally]: ...
+
+    def testify(self, text: bytes) -> bytes: ...
 
 
 class HubFace(Protocol):
@@ -41,7 +52,7 @@ class HubFace(Protocol):
     async def probe(self) -> list[Probe]: ...
 
     @property
-    def archive(self) -> Archive: ...
+    def archive(self) -> Records: ...
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
 

@@ -28,7 +28,7 @@ _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 _GAUGES = ("open", "uptime_s", "link_up", "store_ok")
 
 
-disable_created_metrics()  # a second series for each counter, that nobody reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that nobody reads
 
 
 class _HubCollector(Collector):

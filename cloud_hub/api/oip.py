@@ -6,6 +6,7 @@ Rule: the protocol's text and bytes are `wire.oip`'s; here a request becomes `hu
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -68,7 +69,7 @@ class Models:
         return [*fixed, *self._per_model(_MODEL), *self._per_model(_VERSIONED)]
 
     def _per_model(self, base: str) -> list[Route]:
-        infer = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
+        infer: dict[str, Any] = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
         return [
             _read(base, self.metadata, "What a model takes and gives"),
             _read(base + "/ready", self.model_ready, "Whether a model is ready"),

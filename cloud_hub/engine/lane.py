@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cloud_hub.engine.base import FAULTS, Engine, Health
+from cloud_hub.engine.base import FAULTS, Engine, Health, State
 from cloud_hub.work import ModelCard, Work
 from models.manifest import BundleError
 from wire.messages import Prediction
@@ -129,7 +129,7 @@ class Lane:
             try:
                 task = self._tasks.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
-                self._health[at] = replica.health()
+                self._health[at] = _looked_after(replica)
                 continue
             if task is None:
                 return
@@ -155,6 +155,13 @@ class Lane:
     def _finish(self, callback: Callback, result: Result) -> None:
         self._under_way -= 1
         callback(result)
+
+
+def _looked_after(replica: Engine) -> Health:
+    try:
+        return replica.health()
+    except (*FAULTS, BundleError) as error:  # a thread that ended would be missed by nobody
+        return Health(State.LOST, str(error) or type(error).__name__)
 
 
 def _measure(engine: Engine, batch: Sequence[Work]) -> Result:

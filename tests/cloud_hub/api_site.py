@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.access import Keys, Scope, Wanted
+from cloud_hub.aggregates import Tally
 from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.parts import Parts
 from cloud_hub.audit import Audit
@@ -26,7 +27,9 @@ from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
 from cloud_hub.requests import Kept, Wish
+from cloud_hub.retention import Erase, Tombstone
 from cloud_hub.rotation import Rotation
+from cloud_hub.store import StoreError
 from cloud_hub.tries import Gate
 from cloud_hub.watch import Observer
 from tests.cloud_hub.joiner import Joiner
@@ -36,6 +39,29 @@ from wire.messages import ModelRef, Prediction, Reason
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
 OLDER = ModelCard(ModelRef("digits", 6, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
 DEVICE = "demo--cam-1"
+
+
+class EmptyArchive:
+    """Of a hub that has judged nothing."""
+
+    async def erase(self, wish: Erase) -> Tombstone:
+        raise StoreError(f"nothing is kept of {wish.subject.hex()}")
+
+    async def tallies(self) -> list[Tally]:
+        return []
+
+    def testify(self, text: bytes) -> bytes:
+        return text
+
+
+class UnspokenVersions:
+    """Of a hub that no device has spoken to."""
+
+    def speaking(self, _model: str, _now_ms: int) -> dict[str, int]:
+        return {}
+
+    def retire(self, _model: str, _now_ms: int, *, force: bool = False) -> dict[str, int]:
+        raise InferRefused(Reason.MODEL_GONE)
 
 
 class EchoHub:
@@ -49,7 +75,7 @@ class EchoHub:
         self.probes = 0
         self.wishes: list[Wish] = []
         self.watch = Observer()
-        self.versions: Any = None
+        self.versions: Any = UnspokenVersions()
         self.unloaded: set[str] = set()
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[Notice, tuple[str, ...]]] = []
@@ -104,6 +130,10 @@ class EchoHub:
         self.probes += 1
         await asyncio.sleep(60 if self.hang else 0.05)
         return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
+
+    @property
+    def archive(self) -> "EmptyArchive":
+        return EmptyArchive()
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None:
         self.announced.append((notice, tuple(devices)))

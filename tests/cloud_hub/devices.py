@@ -60,9 +60,7 @@ class SimDevice:
     def escalation(self, seq: int, **changes) -> Escalation:
         codes = np.full(10, seq % 16, np.uint8)
         fields: dict[str, Tensor] = {"features": CODEC.encode("features", codes)}
-        question = Escalation(
-            f"{seq:032x}", MANIFEST.ref, POLICY, "local", fields, 1.0, False, "", data_class="open"
-        )
+        question = Escalation(f"{seq:032x}", MANIFEST.ref, POLICY, "local", fields, 1.0, False, "", data_class="open")
         return msgspec.structs.replace(question, **changes)
 
     def header(self, seq: int, created_s: float = NOW_S, key: bytes | None = None) -> Header:

@@ -14,7 +14,8 @@ def test_a_key_is_known_by_its_token_and_by_nothing_else(tmp_path):
     keys = Keys.open(tmp_path / "access.db")
     key, token = keys.create(WANTED, NOW)
     caller = keys.caller(token, NOW)
-    assert (caller.name, caller.tenant, caller.scopes) == (key.id, "clinic", {Scope.READ, Scope.INFER})
+    assert caller is not None
+    assert (caller.name, caller.tenant, set(caller.scopes)) == (key.id, "clinic", {Scope.READ, Scope.INFER})
     for wrong in (
         "",
         key.id,

@@ -8,6 +8,7 @@ import pytest
 from cloud_hub.requests import StillRunning
 from tests.cloud_hub.api_site import Site, infer_body
 from wire.messages import Reason
+from wire.spans import Span
 
 INFER = "/v2/models/digits/infer"
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -111,7 +112,7 @@ async def test_statistics_count_what_was_computed(site):
 
 
 async def test_a_callers_trace_goes_on_below_a_span_of_the_request(site):
-    spans = []
+    spans: list[Span] = []
     site.hub.watch._sink = spans.extend
     await site.ask("POST", INFER, json=infer_body(), headers={"traceparent": TRACE})
     await site.ask("POST", INFER, json=infer_body(), headers={"traceparent": TRACE[:-1]})

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from tests.cloud_hub.api_site import Site, infer_body
 
 RULES = ROOT / "deploy" / "prometheus"
 BOARD = ROOT / "deploy" / "grafana" / "skerry-hub.json"
-PROMTOOL = shutil.which("promtool")
+PROMTOOL = shutil.which("promtool") or ""
 _NAME = re.compile(r"\bskerry_hub_[a-z_]+")
 _ROW = re.compile(r"^\| `(skerry_hub_[a-z_]+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 MOST_SERIES = 2000
@@ -35,7 +36,7 @@ def documented() -> dict[str, tuple[str, str]]:
     return {name: (kind, labels.strip()) for name, kind, labels in _ROW.findall(page)}
 
 
-async def exposed(site: Site) -> list:
+async def exposed(site: Site) -> list[Any]:
     _, text = await site.ask("GET", "/metrics")
     return list(text_string_to_metric_families(text))
 
@@ -98,7 +99,7 @@ def test_panels_lie_side_by_side_and_not_on_each_other():
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: Debian has it in the package prometheus")
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed: Debian has it in the package prometheus")
 @pytest.mark.parametrize(
     "words",
     [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml"), ("check", "config", "prometheus.yml")],
@@ -109,7 +110,7 @@ def test_promtool_finds_nothing_wrong(words):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: Debian has it in the package prometheus")
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed: Debian has it in the package prometheus")
 async def test_promtool_reads_what_the_hub_exposes(site):
     _, text = await site.ask("GET", "/metrics")
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, check=False)

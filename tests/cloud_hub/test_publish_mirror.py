@@ -29,7 +29,7 @@ class Site:
 
     async def __aenter__(self):
         app = web.Application(middlewares=guards(Door(), "", frozenset()))
-        app.add_routes(self.mirror.routes())
+        app.add_routes([route.served for route in self.mirror.routes()])
         self.runner = web.AppRunner(app, access_log=None)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", 0).start()

@@ -102,6 +102,11 @@ class MemoryAgent:
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
         return {"id": id} if any(r.id == id for r in self.records) else {}
 
+    async def erase(self, subject: bytes) -> int:
+        gone = [record for record in self.records if subject and record.subject == subject]
+        self.records = [record for record in self.records if record not in gone]
+        return len(gone)
+
     def status(self) -> dict[str, Any]:
         return {"mode": self.mode, "link": "up", "open": 0}
 

@@ -140,12 +140,15 @@ class HubDouble:
         _, channel = parse_up(message.topic)
         frame = codec.split(message.payload)
         seal.verify(frame, by=SIGNING.public_key(), channel=channel)
-        if channel is Channel.REPORT:
-            self.on_heads(codec.decode_up(frame.body))
-        elif channel is Channel.ASK:
-            self.on_note(codec.decode_up(frame.body))
-        else:
+        if channel is Channel.QUESTION:
             self.on_question(frame, message.payload)
+            return
+        note = codec.decode_up(frame.body)
+        assert isinstance(note, Heads) is (channel is Channel.REPORT)
+        if isinstance(note, Heads):
+            self.on_heads(note)
+        else:
+            self.on_note(note)
 
     def on_heads(self, heads: Heads) -> None:
         """It remembers nothing of this device's spending, and says so; it keeps no log."""

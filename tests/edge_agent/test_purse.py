@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edge_agent import accounts
 from edge_agent.accounts import OverdrawnError
 from edge_agent.purse import Purse
-from edge_agent.tables import migrate
+from edge_agent.tables import SCHEMA, migrate
 from policies import budget
 from policies.budget import Charge, Charged, Spend
 
@@ -93,6 +93,15 @@ def test_a_lost_ledger_takes_every_subject_for_the_fullest():
     held.mirror((("privacy/30d/s/", 7, 90),), complete=True)
     held.mirror((("privacy/30d/s/", 7, 99),), complete=True)  # of later: we know whose that is
     assert held.spend.totals == {("privacy/30d/s/", 7): 90}
+
+
+def test_what_an_older_version_has_charged_is_still_charged():
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for version, script in enumerate(SCHEMA[:2], 1):
+            db.executescript(f"{script};pragma user_version={version}")
+        db.execute("insert into spend values(?,700)", (DAY,))
+        migrate(db, "")
+        assert accounts.stored(db) == Spend.of(DAY, 700)
 
 
 def test_a_charge_is_taken_back_only_as_far_as_there_is_one(db):

@@ -28,7 +28,8 @@ def of(*steps: Step, cut: str = "layer3", codec: str = "pack4", spec: FieldSpec 
 
 def done(codes: np.ndarray, steps: list[Step] | tuple[Step, ...]) -> np.ndarray:
     """What a device does to its codes."""
-    return changed(codes[None], steps, CODES, Tools(lambda _, count: np.zeros(count), b""))[0]
+    found: np.ndarray = changed(codes[None], steps, CODES, Tools(lambda _, count: np.zeros(count), b""))[0]
+    return found
 
 
 def test_every_part_counts():
