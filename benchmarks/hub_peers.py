@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -123,17 +123,19 @@ def _end(group: int) -> None:
 
 async def _answers(target: Target, process: asyncio.subprocess.Process) -> None:
     async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
-        while process.returncode is None:
-            try:
-                async with session.post(
-                    target.url, data=target.body, headers={"Content-Type": "application/json"}
-                ) as r:
-                    if r.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
+        while process.returncode is None and not await _is_up(session, target):
             await asyncio.sleep(0.2)
-    raise RuntimeError(f"{target.url} never answered")
+    if process.returncode is not None:
+        raise RuntimeError(f"{target.url} never answered")
+
+
+async def _is_up(session: aiohttp.ClientSession, target: Target) -> bool:
+    asked: dict[str, Any] = {"data": target.body, "headers": {"Content-Type": "application/json"}}
+    try:
+        async with session.post(target.url, **asked) as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
 
 
 async def compare(folder: Path, peers: tuple[Peer, ...]) -> dict[str, Pair]:
