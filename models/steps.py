@@ -134,7 +134,7 @@ def _pool(w: _Work) -> Wide:
     size, wide = _whole(w, w.step.step), w.wide
     for axis in (-2, -1) if wide.ndim > 3 else (-1,):  # the first axis counts samples
         count = wide.shape[axis]
-        starts = np.arange(0, count, size)
+        starts = np.arange(0, count, min(size, count))
         lengths = np.diff(np.append(starts, count))
         sums = np.add.reduceat(wide, starts, axis=axis)
         along = [1] * wide.ndim

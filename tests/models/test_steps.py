@@ -72,6 +72,7 @@ def test_each_step_does_what_the_language_says():
     assert codes(given_codes, Step("bucketize", values=(3, 10))) == [0, 3, 3, 3, 10, 10]
     assert codes(given_codes, Step("top_k", step=2)) == [12, 12, 12, 12, 12, 15]
     assert codes(given_codes, Step("pool", step=4)) == [4, 4, 4, 4, 13, 13]
+    assert codes(given_codes, Step("pool", step=2**63)) == [7] * 6
 
 
 def test_pooling_takes_squares_of_maps_and_the_ragged_edge_alone():
