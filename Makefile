@@ -26,7 +26,7 @@ heavy: setup ## the tests that take many seconds each: whole runs of the forge, 
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, real processes and sockets
-	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) -m 'not heavy')
+	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) -m 'not heavy' -n 2 --dist loadfile)
 
 forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
 	@$(python) -m pytest $(nets) $(ARGS)

@@ -41,6 +41,7 @@ def ranks_of(engine: Engine, replica: int = 0) -> tuple[int, ...]:
     return gang.pids
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "plan"),
     [
@@ -76,6 +77,7 @@ def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind
         engine.stop()
 
 
+@pytest.mark.heavy
 def test_a_dead_nursery_is_replaced(tmp_path):
     engine = open_engine(gang_bundle(tmp_path, "echo").path, Means(tensor=2, devices=2))
     assert isinstance(engine, ShardedEngine)

@@ -19,6 +19,7 @@ from tests.live.fleet import QUICK, policy, settle
 from tests.policies.given import with_
 
 pytestmark = pytest.mark.live
+OTHERS = ("factory", "shop-camera", "telecom-probe", "airgap")  # each as the first, so `make heavy` runs them
 
 
 async def answer(stage: Stage, agent: AgentHandle, bundle: Bundle, count: int = 12) -> list[dict[str, Any]]:
@@ -110,7 +111,7 @@ def demo(folder: Path, template: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("template", ["clinic", "factory", "shop-camera", "telecom-probe", "airgap"])
+@pytest.mark.parametrize("template", ["clinic", *(pytest.param(name, marks=pytest.mark.heavy) for name in OTHERS)])
 def test_the_demo_runs_under_every_template(tmp_path: Path, template: str):
     figures = demo(tmp_path, template)
     assert figures["template"] == template
