@@ -6,7 +6,6 @@ the file are relative to the file; paths from the environment to the working dir
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,9 +21,9 @@ from cloud_hub.state import StateDir
 from policies.placement import GIB
 from wire.doors import WILDCARDS, Door, check_door
 from wire.exits import Exit, Stop
+from wire.named_files import read_toml
 
 PREFIX = "SKERRY_HUB_"
-MAX_FILE_BYTES = 1 << 20
 _DEFAULTS = HubSettings()
 _NOT_YET = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
@@ -240,7 +239,9 @@ class HubConfig(BaseSettings):
 def load(path: Path | None) -> HubConfig:
     """Read file and environment. Stop(CONFIG) with one line that names the key and what is wrong with it."""
     check_environment(os.environ)
-    values = _read_toml(path) if path else {}
+    values: dict[str, Any] = {}
+    if path:
+        values = _absolute(read_toml(path, Exit.CONFIG, "`skerry hub init` writes one"), path.absolute().parent)
     try:
         config = HubConfig(**values)
     except ValidationError as error:
@@ -250,20 +251,6 @@ def load(path: Path | None) -> HubConfig:
     check_door(config.door())
     config.broker_host()
     return config
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise Stop(Exit.CONFIG, f"{path}: longer than {MAX_FILE_BYTES} bytes")
-        return _absolute(tomllib.loads(raw.decode()), path.absolute().parent)
-    except OSError as error:
-        hint = "; `skerry hub init` writes one" if isinstance(error, FileNotFoundError) else ""
-        raise Stop(Exit.CONFIG, f"{path}: {error.strerror}{hint}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Stop(Exit.CONFIG, f"{path}: not TOML: {error}") from None
 
 
 def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -26,12 +26,12 @@ from policies.policy import Policy, Privacy
 from policies.reasons import Denied
 from policies.search import TooManyError
 from wire.exits import Exit, Stop
+from wire.named_files import read_text
 
 if TYPE_CHECKING:
     from models.forge.leakage.remeasure import Case
     from models.forge.samples import Data
 
-_MAX_POLICY_BYTES = 1 << 20
 Steps = dict[str, tuple[Any, ...]]  # transforms per feature
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
@@ -94,13 +94,11 @@ def _open(path: Path) -> Bundle:
 def _policy(file: Path | None) -> Policy | None:
     if file is None:
         return None
+    text = read_text(file, Exit.POLICY)
     try:
-        with file.open("rb") as opened:
-            text = opened.read(_MAX_POLICY_BYTES + 1).decode()
         return parse(text).compile()
-    except (OSError, UnicodeDecodeError, PolicyError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise Stop(Exit.POLICY, f"{file}: {said}; skerry policy check {file}") from None
+    except PolicyError as error:
+        raise Stop(Exit.POLICY, f"{file}: {error}; skerry policy check {file}") from None
 
 
 def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:

@@ -19,6 +19,7 @@ from tuf.api.metadata import TargetFile, Targets
 from cloud_hub.letters import HubCard
 from cloud_hub.online import ALWAYS, OnlineKeys
 from cloud_hub.repository import Edit, Repository
+from models.assigned import Permit, read_permit
 from models.bundle import open_bundle
 from models.ceremony import Plan, begin
 from models.lint import lint
@@ -26,7 +27,18 @@ from models.manifest import EDGE_FILE
 from models.pack import pack
 from models.request import Request, RequestError, sign
 from models.review import REVOKED
-from models.roles import KEYS, POLICY, SMALL, keys_path, may_list, model_path, model_role, policy_path
+from models.roles import (
+    KEYS,
+    POLICY,
+    SMALL,
+    TARGETS,
+    keys_path,
+    may_list,
+    model_path,
+    model_role,
+    permit_path,
+    policy_path,
+)
 from policies.document import PolicyError, parse
 
 MIN_AGENT = "0.1.0"  # the first agent that knows this layout
@@ -94,6 +106,28 @@ def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: da
         values = {"region": card.region, "version": version, "hubs": [hubs[name] for name in sorted(hubs)]}
         data = json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"
         return _publish(repository, Item(KEYS, path, data, {"version": version}), now)
+
+
+def publish_permit(repository: Repository, permit: Permit, now: datetime) -> Published:
+    """Devices may go down to an older version. Always a request: no hub signs for targets. RequestError if unsound."""
+    data = msgspec.json.format(msgspec.json.encode(permit), indent=1) + b"\n"
+    try:
+        read_permit(data)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    if permit.expires_ms <= _ms(now):
+        raise RequestError("a permit that has ended already")
+    path = permit_path(permit.family, permit.from_below, permit.to_version)
+    return _publish(repository, Item(TARGETS, path, data, {"version": permit.expires_ms // 1000}), now)
+
+
+def permits(repository: Repository, family: str) -> dict[str, Permit]:
+    """The permits of a family that devices can see now, ended or not, by path."""
+    standing = repository.state().base.get(TARGETS)
+    files = standing.signed.targets if standing else {}
+    held = {path: repository.shelf.target(info) for path, info in files.items()}
+    found = {path: read_permit(data) for path, data in held.items() if data}
+    return {path: permit for path, permit in found.items() if permit.family == family}
 
 
 def withdraw(repository: Repository, path: str, now: datetime) -> Published:

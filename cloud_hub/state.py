@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from wire.daemon import read_private, write_private
+from wire.daemon import read_private
 from wire.exits import Exit, Stop
 
 
@@ -91,12 +91,6 @@ def private_folder(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise Stop(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
-
-
-def create_private(path: Path, data: bytes) -> None:
-    """Write a secret that is not there yet (0600, synced); one that is there stays."""
-    if not path.exists():
-        write_private(path, data)
 
 
 def read(path: Path) -> bytes:

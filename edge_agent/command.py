@@ -23,6 +23,7 @@ from edge_agent.client import get, running_at
 from edge_agent.past import facts_of_file
 from edge_agent.words import lines
 from wire.exits import Exit, Stop
+from wire.named_files import write_new
 
 DATABASE_FILE = "agent.db"
 REFRESH_S = 90.0
@@ -47,13 +48,7 @@ def init(
 ) -> None:
     """Write a configuration in which every key is explained."""
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
-    try:
-        with config.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        raise Stop(Exit.CONFIG, f"{config} is there already; it was not touched") from None
-    except OSError as error:
-        raise Stop(Exit.DISK, f"{config}: {error.strerror}") from None
+    write_new(config, text)
     typer.echo(f"wrote {config}; next: skerry agent enrol INVITE --dir device")
 
 

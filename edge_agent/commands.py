@@ -124,6 +124,15 @@ class Memory(msgspec.Struct, frozen=True):
     notice: int = 0  # counter of the newest deny-all notice
 
 
+class Rest(msgspec.Struct, frozen=True, gc=False):
+    """A device that waits for nothing, as a core remembers it: so one process may hold a million of them."""
+
+    epoch: int
+    next_seq: int
+    spend: Spend
+    day: int
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The one answer of an id. `seq`: its question, None if none was asked. The last two are the hub's, in seconds."""
 

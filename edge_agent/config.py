@@ -6,7 +6,6 @@ Paths in the file are relative to the file; paths from the environment to the wo
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,13 +19,13 @@ from edge_agent.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.surroundings import POWER_SUPPLY, Attributes
 from wire.doors import Door, check_door
 from wire.exits import Exit, Stop
+from wire.named_files import read_toml
 
 PREFIX = "SKERRY_AGENT_"
 _DELIMITER = "__"
 _OUTBOX = OutboxLimits()
 _AGENT = AgentSettings(state_dir=Path())
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
-MAX_FILE_BYTES = 1 << 20
 
 
 class _Section(BaseModel):
@@ -189,7 +188,7 @@ _PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key", "toke
 
 def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
     """Stop(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
-    data = _read(file) if file else {}
+    data = read_toml(file, Exit.CONFIG, "`skerry agent init` writes one") if file else {}
     check_keys(data, str(file))
     _check_environment(os.environ if environment is None else environment)
     if file:
@@ -227,19 +226,6 @@ def sections() -> dict[str, type[BaseModel]]:
     """The tables of the file, by name."""
     kinds = {name: field.annotation for name, field in AgentConfig.model_fields.items()}
     return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, _Section)}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        raw = file.read_bytes()
-        if len(raw) > MAX_FILE_BYTES:
-            raise Stop(Exit.CONFIG, f"{file}: longer than {MAX_FILE_BYTES} bytes")
-        return tomllib.loads(raw.decode())
-    except OSError as error:
-        hint = "; `skerry agent init` writes one" if isinstance(error, FileNotFoundError) else ""
-        raise Stop(Exit.CONFIG, f"{file}: {error.strerror}{hint}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Stop(Exit.CONFIG, f"{file}: not TOML: {error}") from None
 
 
 def _flat(data: Mapping[str, Any]) -> Iterator[str]:

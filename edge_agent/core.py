@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from edge_agent.commands import (
-    Answer, Command, Dice, Facts, Memory, Raise, Reseal, Setup, State, Store,
+    Answer, Command, Dice, Facts, Memory, Raise, Reseal, Rest, Setup, State, Store,
 )  # fmt: skip
 from edge_agent.lines import HOME, Lines
 from edge_agent.owing import put_off
@@ -22,7 +22,7 @@ from edge_agent.sending import Sending
 from policies import escalation
 from policies.budget import Spend
 from policies.context import Context
-from policies.escalation import Action, Link
+from policies.escalation import Action, Decision, Link
 from policies.judge import Permit
 from policies.locality import HubSite
 from policies.policy import Mode, Policy, Terms
@@ -71,14 +71,11 @@ class EdgeCore(Sending):
 
     def on_prediction(self, local: Prediction, facts: Facts, dice: Dice, now: float) -> list[Command]:
         """Answer here, or store a question first (and then answer here at once, or wait for the hub)."""
-        ruled = self.ruling.of(facts.data_class)
-        if isinstance(ruled, Denied):
-            held = self.policy.hash if self.policy else ""
-            return [Answer(dice.id, local, Source.LOCAL, ruled.why, held, facts.data_class)]
+        found = self.look(local, facts, dice, now)
+        if isinstance(found, Answer):
+            return [found]
+        ruled, decision = found
         terms = ruled.terms
-        decision = escalation.decide(local.confidence, self.link, terms, dice.audit, now)
-        if decision.action is Action.KEEP:
-            return [Answer(dice.id, local, Source.LOCAL, decision.why, terms.hash, facts.data_class)]
         self.ruling.day = max(self.ruling.day, facts.day)
         permit = self._permit(terms, facts, audit=decision.action is Action.AUDIT)
         if isinstance(permit, Denied):
@@ -94,6 +91,18 @@ class EdgeCore(Sending):
         else:
             question.early = decision.why if line.open(now) or not waits else line.why
         return self._store(question, permit, ruled, now, audit=decision.audit)
+
+    def look(self, local: Prediction, facts: Facts, dice: Dice, now: float) -> Answer | tuple[Ruled, Decision]:
+        """The answer of one that need not be asked about; else under which terms and why it would be. Changes nothing."""
+        ruled = self.ruling.of(facts.data_class)
+        if isinstance(ruled, Denied):
+            held = self.policy.hash if self.policy else ""
+            return Answer(dice.id, local, Source.LOCAL, ruled.why, held, facts.data_class)
+        terms = ruled.terms
+        decision = escalation.decide(local.confidence, self.link, terms, dice.audit, now)
+        if decision.action is Action.KEEP:
+            return Answer(dice.id, local, Source.LOCAL, decision.why, terms.hash, facts.data_class)
+        return ruled, decision
 
     def _permit(self, terms: Terms, facts: Facts, *, audit: bool) -> Permit | Denied:
         if self.epoch < 0:
@@ -134,6 +143,20 @@ class EdgeCore(Sending):
                 self._open.queue(question)
             self._open.arm(question)
         return self._with_wake(commands + self._flow(now))
+
+    def rest(self, now: float) -> Rest | None:
+        """All that this core would have to remember; None while anything is open or waited for. `resume` takes it up."""
+        ready = self.ruling.notice == 0 and self.ruling.purse.mirrored
+        if not (ready and self._open.idle and self._lines.idle(now)):
+            return None
+        return Rest(self.epoch, self._next_seq, self.ruling.purse.spend, self.ruling.day)
+
+    def resume(self, rest: Rest) -> None:
+        """Be the device that rested so. This core rests too; policy, surroundings and links of both are the same."""
+        self.epoch, self._next_seq = rest.epoch, rest.next_seq
+        self.ruling.purse.open(rest.spend)
+        self.ruling.day = rest.day
+        self._open = Questions()
 
     def on_stored(self, seq: int, digest: bytes, now: float) -> list[Command]:
         """The question is on disk under `digest` (SHA-256 of the sealed frame): accepted, or sealed anew."""

@@ -88,7 +88,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         try:
             opened = await asyncio.to_thread(connect, self.path)
-            stored = await asyncio.to_thread(_stored, opened, self.path)
+            stored = await asyncio.to_thread(stored_in, opened, self.path)
         except sqlite3.Error as error:
             self.trouble = trouble_of(error)
             raise
@@ -307,7 +307,8 @@ def trouble_of(error: Exception) -> Trouble:
     }.get(code, Trouble.DEFECT)
 
 
-def _stored(opened: Opened, path: Path) -> Stored:
+def stored_in(opened: Opened, path: Path) -> Stored:
+    """What a start finds in a database just opened."""
     db, next_seq, past = opened.db, ledger.next_seq(opened.db), marker.look(opened.db, path)
     if past is Past.SAME and not opened.gap:
         marker.write(db, path)

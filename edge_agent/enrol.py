@@ -88,7 +88,7 @@ def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
         if not reply.good:
             raise _refused(reply, folder / PENDING_FILE)
         letter = check_reply(reply.body, invite, keys)
-        made = _identity(letter, invite, keys).save(
+        made = identity_of(letter, invite, keys).save(
             folder,
             letter.body.certificate.encode(),
             key_pem(keys.certificate),
@@ -197,7 +197,8 @@ def _unpacked(kept: _Pending) -> Keys:
     return Keys(certificate, signing, X25519PrivateKey.from_private_bytes(kept.hpke))
 
 
-def _identity(letter: Opened, invite: Invite, keys: Keys) -> Identity:
+def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
+    """Who we are by a letter that `check_reply` believed; not saved yet."""
     body = letter.body
     return Identity(
         device=body.device,

@@ -23,11 +23,12 @@ from models.fetcher import Fetcher
 from models.firstload import FirstLoad, Outcome, first_load
 from models.fit import judge_custom, judge_target, this_host
 from models.manifest import BundleError
-from models.poll import News, Offer, Wants, poll
+from models.poll import News, Offer, Vouched, Wants, poll
 from models.quarantine import MAX_TRIES, Quarantine
 from models.review import REVOKED
 from models.store import Slot, Store
-from models.trust import Failure, Refusal, failure_of
+from models.trust import Refusal, failure_of
+from wire.rollout import Failure
 
 _KEYS, _JSON = "keys/", ".json"
 _HOPELESS = frozenset({Outcome.REFUSED, Outcome.UNFIT, Outcome.DIFFERENT})
@@ -43,7 +44,8 @@ class Choice:
         self.offers: tuple[Offer, ...] = ()  # none while nobody trustworthy told us
         self.refusals: list[Refusal] = []
 
-    def choose(self, offers: tuple[Offer, ...]) -> Offer | None:
+    def choose(self, offers: tuple[Offer, ...], vouched: Vouched) -> Offer | None:
+        del vouched
         self.offers = offers
         here = (slot for slot in (self._store.current, self._store.previous) if slot and not self.banned(slot))
         held = next(here, None)

@@ -20,8 +20,9 @@ from models.onnx import OnnxRunner
 from models.quarantine import Quarantine
 from models.runner import Runner
 from models.store import Slot, Store
-from models.trust import Failure, Refusal
+from models.trust import Refusal
 from wire.exits import Exit, Stop
+from wire.rollout import Failure
 
 FOLDER = "updates"
 PATIENCE_S = 3.0  # with an errand of ours that is just ending

@@ -14,6 +14,7 @@ from policies.compose import compose
 from policies.document import Document, PolicyError, parse
 from policies.policy import Part, Policy, may_replace
 from wire.exits import Exit, Stop
+from wire.named_files import read_text
 
 MAX_POLICY_BYTES = 256 * 1024
 Documents = tuple[Document, ...]
@@ -90,12 +91,10 @@ def _together(files: Documents, published: Documents | None) -> Policy | None:
 
 
 def _read(path: str) -> Document:
+    text = read_text(Path(path), Exit.POLICY)
     try:
-        with Path(path).open("rb") as file:
-            return parse(file.read(MAX_POLICY_BYTES + 1).decode())
-    except OSError as error:
-        raise Stop(Exit.POLICY, f"{path}: {error.strerror}") from None
-    except (PolicyError, UnicodeDecodeError) as error:
+        return parse(text)
+    except PolicyError as error:
         raise Stop(Exit.POLICY, f"{path}: {error}; `skerry policy check {path}` says the same") from None
 
 

@@ -14,6 +14,7 @@ import msgspec
 from edge_agent.ledger_verify import Held, HubFile
 from wire.chain import Leaf
 from wire.exits import Exit, Stop
+from wire.named_files import read_bytes
 
 DATABASE_FILE = "agent.db"
 MAX_FILE_BYTES = 1 << 30
@@ -62,18 +63,11 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
 
 def content(path: Path) -> bytes:
     """Stop(SAMPLE) if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise Stop(Exit.SAMPLE, f"{path}: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise Stop(Exit.SAMPLE, f"{path} is larger than {MAX_FILE_BYTES} bytes")
-    return data
+    return read_bytes(path, Exit.SAMPLE, MAX_FILE_BYTES)
 
 
 def hub_file(path: Path) -> HubFile:
-    """What `skerry hub heads` wrote. Stop(SAMPLE) for anything else."""
+    """What `skerry devices heads` wrote. Stop(SAMPLE) for anything else."""
     try:
         found = msgspec.json.decode(content(path), type=_HubExport)
         return HubFile(found.hub, found.checkpoint, tuple(_held(each) for each in found.heads))

@@ -41,6 +41,12 @@ class Line:
         """Of an answer that does not wait for this line."""
         return Why.HUB_QUIET if self.up else Why.LINK_DOWN
 
+    def idle(self, now: float, *, measured: bool) -> bool:
+        """`measured`: whether anybody asks how quick it is."""
+        if self.up and (self.hello_at < inf or self.ask_at > now):
+            return False
+        return self.quiet_until <= now and not (measured and now - self.measured_at < _FRESH_S)
+
     def measured(self, latency_s: float, now: float) -> None:
         """A question was receipted this long after it was sent."""
         fresh = now - self.measured_at < _FRESH_S
@@ -83,6 +89,10 @@ class Lines:
         stuck = [line for line in self if not line.up or line.quiet_until > now + patience_s]
         return stuck if len(stuck) < len(self._by_name) else []
 
+    def idle(self, now: float) -> bool:
+        """Nothing is waited for on any, and what was measured on them is too old to count."""
+        return all(line.idle(now, measured=len(self._by_name) > 1) for line in self._by_name.values())
+
     def place(self, question: Question, target: HubSite) -> Line:
         """From now on it is for this hub, and on its line."""
         line = self.of(target.name)
@@ -93,6 +103,12 @@ class Lines:
         """A word on it came. Sent more than once it is not known which try was answered."""
         if question.state is State.SENT and question.attempts == 1:
             self._by_name[question.line].measured(now - question.sent_at, now)
+
+    def missed(self, question: Question, now: float) -> None:
+        """No word came in time: the line is at least as slow as that. Else one slower than a retry was never known."""
+        line = self._by_name[question.line]
+        if question.state is State.SENT and line.up:
+            line.measured(now - question.sent_at, now)
 
     def first_open(self, targets: Iterable[HubSite], patience_s: float, now: float) -> HubSite | None:
         """Whom to ask now; None if nobody can be reached."""

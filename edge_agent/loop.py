@@ -59,6 +59,8 @@ _PAUSE_S = 1.0  # before a task that failed starts again
 class Agent:
     """One device. `run()` owns every task; the other methods are called on the same event loop."""
 
+    _database: Callable[..., Database] = Database  # agents of a fleet in one process share a file
+
     def __init__(
         self,
         settings: AgentSettings,
@@ -75,7 +77,7 @@ class Agent:
         self._model = Model(runner, settings.inline_infer_s)
         self._counts: Counter[str] = Counter()
         self._clock = clock or HubClock(identity.hub_time_ms)
-        self._db = Database(settings.state_dir / DATABASE_FILE)
+        self._db = self._database(settings.state_dir / DATABASE_FILE)
         connect, lines = connect if isinstance(connect, Connects) else (connect, {})
         envelopes = self._envelopes = Envelopes(identity, {line: each.identity for line, each in lines.items()})
         self._core = EdgeCore(setup_of(self._model.form, self._sites(), envelopes, settings.outbox), policy)
@@ -180,8 +182,7 @@ class Agent:
         if subject:
             facts = msgspec.structs.replace(facts, subject=subject.hex())
         commands = self._core.on_prediction(inference.prediction, facts, dice, now)
-        first = commands[0]
-        if type(first) is Answer:
+        if type(first := commands[0]) is Answer:
             return self._journal.local(first, sample.trace, Timings(done - began, perf_counter() - began), subject)
         answer = self._journal.expect(dice.id)
         asked = Asked(inference, sample.trace, now - (perf_counter() - began), done - began, subject)

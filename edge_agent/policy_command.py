@@ -11,6 +11,7 @@ import typer
 
 from edge_agent import policy_files as files
 from wire.exits import Exit, Stop
+from wire.named_files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,11 +173,11 @@ def new(
     """Write a template to start from, issued today, and its probes beside it. What is there is not touched."""
     path = file or Path(f"{template}.toml")
     text = files.template(template)
-    files.write_new(path, text)
+    write_new(path, text)
     typer.echo(f"wrote {path}; next: skerry policy explain {path} --context '{{...}}'")
     if template in files.PROBED:
         probes = files.probes_beside(path)
-        files.write_new(probes, files.shipped(template, ".probes.toml"))
+        write_new(probes, files.shipped(template, ".probes.toml"))
         typer.echo(f"wrote {probes}; next: skerry policy test {path}")
 
 

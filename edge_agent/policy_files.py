@@ -4,21 +4,20 @@ import json
 import time
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from edge_agent.surroundings import minutes_of_week
 from wire.exits import Exit, Stop
+from wire.named_files import read_text
 
 if TYPE_CHECKING:
     from policies.document import Document
     from policies.policy import Policy
     from policies.probes import Probe
 
-MAX_FILE_BYTES = 1024 * 1024
 PROBED = ("clinic", "factory", "shop-camera", "telecom-probe", "airgap")
 TEMPLATES = (*PROBED, "demo")
 PROBES = ".probes.toml"
@@ -42,7 +41,7 @@ def read_document(file: Path) -> "Document":
     """Stop(POLICY) if it is unreadable or unsound."""
     from policies.document import PolicyError, parse  # noqa: PLC0415 - `skerry policy show` needs no parser
 
-    text = read_text(file, Exit.POLICY)
+    text = read_text(file, Exit.POLICY, missing=_hint(file))
     try:
         return parse(text)
     except PolicyError as error:
@@ -85,23 +84,7 @@ def read_probes(file: Path) -> "tuple[Probe, ...]":
 
 def clock(zones: Sequence[str]) -> dict[str, int]:
     """Minutes since Monday 00:00 in each zone, now; a zone that this machine does not know is left out."""
-    found = {}
-    for zone in zones:
-        with suppress(ZoneInfoNotFoundError, ValueError):
-            now = datetime.now(ZoneInfo(zone))
-            found[zone] = (now.weekday() * 24 + now.hour) * 60 + now.minute
-    return found
-
-
-def write_new(file: Path, text: str) -> None:
-    """Stop(CONFIG) if it is there, Stop(DISK) if it cannot be written."""
-    try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        raise Stop(Exit.CONFIG, f"{file} is there already; it was not touched: name another file") from None
-    except OSError as error:
-        raise Stop(Exit.DISK, f"{file}: {error.strerror}") from None
+    return dict(minutes_of_week(datetime.now(UTC), zones))
 
 
 def about(name: str) -> str:
@@ -120,25 +103,9 @@ def read_sample(sample: str) -> object:
         raise Stop(Exit.SAMPLE, f"sample: {error}") from None
 
 
-def read_text(file: Path, code: Exit) -> str:
-    """At most 1 MiB of UTF-8; Stop(code) for anything else."""
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise Stop(code, f"{file}: larger than {MAX_FILE_BYTES} bytes")
-        return data.decode("utf-8")
-    except FileNotFoundError as error:
-        raise Stop(code, f"{file}: {error.strerror}{_hint(file)}") from None
-    except OSError as error:
-        raise Stop(code, f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise Stop(code, f"{file}: not UTF-8 text") from None
-
-
 def _hint(file: Path) -> str:
     name = file.name.removesuffix(".toml")
-    return f"; `skerry policy new {name}` writes that template" if name in TEMPLATES else ""
+    return f"`skerry policy new {name}` writes that template" if name in TEMPLATES else ""
 
 
 def template(name: str, on: date | None = None) -> str:

@@ -33,6 +33,7 @@ class Sending:
         if now >= question.deadline and not question.answered:
             commands.append(question.say_local(Why.BUDGET_ELAPSED))
         if now >= question.at and question.state in (State.SEALED, State.SENT):
+            self._lines.missed(question, now)
             self._open.queue(question)
         self._open.arm(question)
         return commands

@@ -4,7 +4,7 @@ Law: what cannot be found out is unknown, which rules take for the narrower side
 handed on as it is, and denies. Nothing here waits for anything.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import nan
@@ -61,12 +61,13 @@ class Surroundings:
         if not self._clock.heard:
             return {}
         now = datetime.fromtimestamp(self._clock.ms() / 1000, UTC)
-        return dict(_local(now, ("UTC", *zones)) if zones else ())
+        return dict(minutes_of_week(now, ("UTC", *zones)) if zones else ())
 
 
-def _local(now: datetime, zones: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def minutes_of_week(now: datetime, zones: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """(zone, minutes since Monday 00:00 there); a zone that this machine does not know is left out."""
     for zone in zones:
-        with suppress(ZoneInfoNotFoundError, ValueError, OSError):  # this machine may know fewer zones than a policy
+        with suppress(ZoneInfoNotFoundError, ValueError, OSError):
             local = now.astimezone(ZoneInfo(zone))
             yield zone, (local.weekday() * 24 + local.hour) * 60 + local.minute
 

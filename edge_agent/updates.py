@@ -20,11 +20,12 @@ from edge_agent.identity import HubKeys
 from edge_agent.installed import Installed, Names, keep, look
 from edge_agent.layers import Documents, Standing
 from models.runner import Runner
-from models.trust import Failure, Refusal
+from models.trust import Refusal
 from policies.admission import Bucket, take
 from policies.policy import Policy, PolicyError
 from wire.daemon import Log, fault, name
 from wire.exits import Stop
+from wire.rollout import Failure
 
 EVERY_S = 1800.0
 SPREAD = 0.2  # of the interval, earlier or later

@@ -19,19 +19,21 @@ from tuf.api.serialization import DeserializationError
 from tuf.ngclient import Updater
 
 from models import view
+from models.assigned import MAX_PERMIT_BYTES, Permit, read_permit
 from models.fetcher import Fetcher
 from models.floors import FloorsDb
 from models.part import Part
+from models.roles import PERMITS
 from models.trust import (
     FREEZE_ALARM_POLLS,
     META,
-    Failure,
     Floor,
     Refusal,
     Role,
     changes,
     failure_of,
     frozen_polls,
+    holds,
     judge,
     judge_target,
     lift,
@@ -40,6 +42,7 @@ from models.trust import (
     raised,
     stale,
 )
+from wire.rollout import Failure
 
 FAULTS = (RepositoryError, DeserializationError, DownloadError, OSError, sqlite3.Error)
 _FROZEN = "frozen_polls"
@@ -196,19 +199,30 @@ class Session:
         """The target under whatever name, by TUF alone; None if nobody trusted for it lists it."""
         return self._guarded(lambda: view.listing(self._updater, path, self._folder))
 
-    def approved(self, path: str) -> view.Listing | None:
-        """A target of ours, if our floor under it agrees; its version is `custom.version`."""
+    def approved(self, path: str, permit: Permit | None = None) -> view.Listing | None:
+        """A target of ours, if our floor under it agrees, or a permit lowers it; its version is `custom.version`."""
         if not path_fits(path):
             raise Refused(Refusal(Failure.INTEGRITY, "a target path of ours does not look like that"))
         found = self.listing(path)
         if found is None:
             return None
-        with FloorsDb(self._folder) as db:
-            floor = db.read().get(line_of(path))
-        refusal = judge_target(floor, found.role, path, custom_version(found.info))
+        version = custom_version(found.info)
+        may_sink = permit is not None and permit.to_version == version and path.startswith(f"models/{permit.family}/")
+        refusal = judge_target(None if may_sink else self._floor(line_of(path)), found.role, path, version)
         if refusal:
             raise Refused(refusal)
         return found
+
+    def floor_under(self, path: str) -> int:
+        """The version of a listed target's line below which nothing is installed; 0 = none, or its evidence is void."""
+        found, floor = self.listing(path), self._floor(line_of(path))
+        return floor.version if found and floor and holds(floor, found.role) else 0
+
+    def permits(self, family: str) -> tuple[Permit, ...]:
+        """Those of a family; one that cannot be fetched or read permits nothing."""
+        listed = view.listed_offline(self._updater, f"{PERMITS}/{family}/")
+        found = (self._permit(info) for info in listed if path_fits(info.path) and info.length <= MAX_PERMIT_BYTES)
+        return tuple(each for each in found if each is not None and each.family == family)
 
     def below(self, prefix: str) -> tuple[TargetFile, ...]:
         """What roles loaded for that place list under `prefix/`; `approved` says of one whether its role may."""
@@ -226,6 +240,18 @@ class Session:
         with FloorsDb(self._folder) as db:
             if changes(db.read().get(floor.name), floor, found.role):
                 db.raise_floors((floor,))
+
+    def _floor(self, name: str) -> Floor | None:
+        with FloorsDb(self._folder) as db:
+            return db.read().get(name)
+
+    def _permit(self, info: TargetFile) -> Permit | None:
+        try:
+            data = self._fetcher.download_bytes(view.address(self._updater, info, self._targets_url), info.length)
+            info.verify_length_and_hashes(data)
+            return read_permit(data)
+        except (*FAULTS, ValueError):
+            return None
 
     def _download(self, url: str, found: view.Listing, part: Part) -> None:
         self._fetcher.download_part(url, part, found.info.length)

@@ -26,7 +26,7 @@ import msgspec
 from models.bundle import Bundle
 from models.codec import tables_of
 from models.manifest import EDGE_FILE, encode_manifest
-from models.trust import Failure
+from wire.rollout import Failure
 
 MEMORY_BYTES = 512 << 20
 MAX_REPORT_BYTES = 1 << 16

@@ -13,7 +13,8 @@ import msgspec
 
 from models.manifest import Target
 from models.operators import ONNX, OPSETS
-from models.trust import Failure, Refusal
+from models.trust import Refusal
+from wire.rollout import Failure
 
 ANY = "any"
 RUNTIMES = frozenset({"onnxruntime", "none"})

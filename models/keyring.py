@@ -23,11 +23,11 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from wire.daemon import write_private
 from wire.exits import Exit, Stop
+from wire.named_files import MAX_FILE_BYTES, read_bytes
 
 FORMAT = "skerry-key/1"
 NAME_FIELD = "x-skerry-name"  # beside a public key in the metadata: what people call it
 MIN_PASSPHRASE_CHARS = 12
-MAX_FILE_BYTES = 1 << 20
 _SALT_BYTES, _NONCE_BYTES = 16, 12
 _MAX_N, _MAX_R, _MAX_P = 1 << 20, 16, 4  # a hostile key file must not take all memory
 _FILE = re.compile(r"([a-z0-9._-]+)-(\d{1,4})\.key")
@@ -238,11 +238,4 @@ def _read_key(path: Path, role: str) -> SealedKey:
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """What is public or sealed: any mode will do (a stick knows none). Stop(CREDENTIALS) if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except OSError as error:
-        raise Stop(Exit.CREDENTIALS, f"{path}: {error.strerror}") from None
-    if len(data) > max_bytes:
-        raise Stop(Exit.CREDENTIALS, f"{path}: larger than {max_bytes} bytes")
-    return data
+    return read_bytes(path, Exit.CREDENTIALS, max_bytes)

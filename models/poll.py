@@ -8,15 +8,18 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
+from tuf.api.metadata import TargetFile
 
+from models.assigned import Permit
 from models.fetch import Errand, Refused, Session, custom_version
 from models.manifest import BundleError
 from models.store import Document, Slot, Store
-from models.trust import Failure, Refusal, failure_of, path_fits
+from models.trust import Refusal, failure_of, path_fits
 from models.view import Listing
+from wire.rollout import Failure
 
 MAX_DOCUMENT_BYTES = 1 << 20
 SUFFIX = ".skb"
@@ -25,15 +28,28 @@ T = TypeVar("T")
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A bundle the repository has. `custom`: what its publisher says of it, as `min_agent` and `target`."""
+    """A bundle the repository has. `custom`: what its publisher says of it, as `min_agent` and `target`.
+
+    `digest`: SHA-256 of it, hex. `permit`: what lets whoever chooses it go below the floor.
+    """
 
     path: str
     version: int
     length: int
     custom: dict[str, object]
+    digest: str = ""
+    permit: Permit | None = None
 
 
-Choose = Callable[[tuple[Offer, ...]], Offer | None]
+class Vouched(Protocol):
+    """What a choice may ask of the refresh it is made under: `models.fetch.Session`."""
+
+    def floor_under(self, path: str) -> int: ...
+
+    def permits(self, family: str) -> tuple[Permit, ...]: ...
+
+
+Choose = Callable[[tuple[Offer, ...], Vouched], Offer | None]
 Check = Callable[[str, bytes], Refusal | None]
 
 
@@ -43,7 +59,8 @@ def sound(path: str, data: bytes) -> Refusal | None:
     return None
 
 
-def newest(offers: tuple[Offer, ...]) -> Offer | None:
+def newest(offers: tuple[Offer, ...], vouched: Vouched) -> Offer | None:
+    del vouched
     return offers[0] if offers else None
 
 
@@ -135,12 +152,12 @@ def _document(session: Session, store: Store, check: Check, path: str) -> Docume
 def _bundle(session: Session, store: Store, wants: Wants) -> Slot | None:
     """Download and stage the bundle chosen, unless it is the one that serves."""
     listed = (
-        Offer(i.path, custom_version(i), i.length, i.custom if isinstance(i.custom, dict) else {})
+        Offer(i.path, custom_version(i), i.length, _custom(i), str(i.hashes.get("sha256", "")))
         for i in session.below(f"models/{wants.family}")
     )
     offers = (each for each in listed if path_fits(each.path) and each.path.endswith(SUFFIX))
-    chosen = wants.choose(tuple(sorted(offers, key=lambda each: each.version, reverse=True)))
-    found = session.approved(chosen.path) if chosen else None
+    chosen = wants.choose(tuple(sorted(offers, key=lambda each: each.version, reverse=True)), session)
+    found = session.approved(chosen.path, chosen.permit) if chosen else None
     if found is None:
         return None
     slot = Slot(found.info.path, custom_version(found.info), _digest(found), signers=tuple(sorted(found.signers)))
@@ -149,6 +166,10 @@ def _bundle(session: Session, store: Store, wants: Wants) -> Slot | None:
     with store.reserve(slot.digest, found.info.length) as part:
         session.download(found, part)
         return store.stage(part, slot)
+
+
+def _custom(info: TargetFile) -> dict[str, object]:
+    return info.custom if isinstance(info.custom, dict) else {}
 
 
 def _digest(found: Listing) -> str:

@@ -22,6 +22,15 @@ class Quarantine:
         with FloorsDb(self._folder) as db:
             return db.note(self._prefix + path)
 
+    def ban(self, digest: str, until_ms: int) -> None:
+        """It misbehaved while it served: not before then again."""
+        with FloorsDb(self._folder) as db:
+            db.keep_note(self._prefix + digest, until_ms)
+
+    def banned(self, digest: str, now_ms: int) -> bool:
+        with FloorsDb(self._folder) as db:
+            return now_ms < db.note(self._prefix + digest)
+
     def note(self, path: str, *, hopeless: bool) -> None:
         """It failed; one that is hopeless is not tried again."""
         with FloorsDb(self._folder) as db:

@@ -173,14 +173,13 @@ def _check_version(role: str, before: Metadata[Targets] | None, version: int) ->
 
 def _check_targets(request: Request, role: str, targets: Targets) -> None:
     if role == TARGETS:
-        if targets.targets or (targets.delegations and targets.delegations.succinct_roles is not None):
-            raise RequestError("targets lists files itself, or delegates by hash: only our own folders are delegated")
+        if targets.delegations and targets.delegations.succinct_roles is not None:
+            raise RequestError("targets delegates by hash: only our own folders are delegated")
         for name, delegation in delegated(targets).items():
             _check_delegation(name, delegation, targets)
-        return
-    if role not in delegated(request.targets):
+    elif role not in delegated(request.targets):
         raise RequestError(f"{role}: nobody delegates to it")
-    if targets.delegations is not None:
+    elif targets.delegations is not None:
         raise RequestError(f"{role}: a delegated role may not delegate")
     for path, info in targets.targets.items():
         _check_file(role, path, info)

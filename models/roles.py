@@ -12,6 +12,7 @@ ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 TOP_LEVEL = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
 ONLINE = (SNAPSHOT, TIMESTAMP)  # always at the hub
 POLICY, KEYS = "policy", "keys"
+PERMITS = "permits"  # ways down to an older version: listed by targets itself, since no hub ever signs that
 MODELS = "models-"
 SLACK = timedelta(days=2)  # between the clocks of two machines
 _DAYS = {ROOT: 365, TARGETS: 180, SNAPSHOT: 30, TIMESTAMP: 7}
@@ -52,7 +53,9 @@ def role_named(word: str) -> str:
 
 
 def pattern(role: str) -> str:
-    """The paths a delegated role may list: `models/digits/*`, `policy/*`, `keys/*`."""
+    """The paths a delegated role may list: `models/digits/*`, `policy/*`, `keys/*`. Targets itself: `permits/*/*`."""
+    if role == TARGETS:
+        return f"{PERMITS}/*/*"
     return f"models/{role.removeprefix(MODELS)}/*" if role.startswith(MODELS) else f"{role}/*"
 
 
@@ -68,6 +71,10 @@ def keys_path(region: str) -> str:
     return f"keys/{region}.json"
 
 
+def permit_path(family: str, from_below: int, to_version: int) -> str:
+    return f"{PERMITS}/{family}/to-{to_version}-from-below-{from_below}.json"
+
+
 def path_fits(path: str) -> bool:
     """Two to five parts of small ASCII letters, digits, `_`, `-` and single dots inside: it cannot leave a folder."""
     return bool(_PATH.fullmatch(path))
@@ -75,8 +82,9 @@ def path_fits(path: str) -> bool:
 
 def may_list(role: str, path: str) -> bool:
     """Whether the path is one of ours, and inside the role's own folder."""
-    folder = pattern(role).removesuffix("*")
-    return path_fits(path) and path.startswith(folder) and "/" not in path.removeprefix(folder)
+    parts, wanted = path.split("/"), pattern(role).split("/")
+    inside = len(parts) == len(wanted) and all(want in ("*", part) for part, want in zip(parts, wanted, strict=True))
+    return path_fits(path) and inside
 
 
 def life(role: str) -> timedelta:

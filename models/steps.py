@@ -21,7 +21,6 @@ Wide = npt.NDArray[np.float64]
 
 GRIDS_A_SIGMA = 64  # how fine a grid is where the policy names none
 LEAST_GRIDS, MOST_GRIDS = 0.5, 4096.0  # grid points to a sigma
-PRIVATE_GRIDS = 4.0  # from here on epsilon has its closed form: with 4 delta is at most 10 % above it, with 16 1 %
 _MOST_BASIS = 1 << 22  # numbers in a basis to project on
 _MOST_BITS = 53
 _INSIDE = 1 - 1e-12  # more than the rounding of a norm

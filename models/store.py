@@ -68,11 +68,15 @@ class Document(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`trial`: the current bundle is not committed yet. `candidate`: staged for good, until it is tried or dropped."""
+
     format: int = FORMAT
     current: Slot | None = None
     previous: Slot | None = None
     documents: dict[str, Document] = {}
+    candidate: Slot | None = None
+    trial: bool = False
 
 
 def _ignore(step: Step) -> None:
@@ -121,6 +125,16 @@ class Store:
     def previous(self) -> Slot | None:
         return self._index.previous
 
+    @property
+    def candidate(self) -> Slot | None:
+        """Staged, and named: it outlives this process."""
+        return self._index.candidate
+
+    @property
+    def on_trial(self) -> bool:
+        """What is current was never committed."""
+        return self._index.trial
+
     def place(self, slot: Slot) -> Path:
         """The folder of a slot."""
         return self._slots / slot.digest[:32]
@@ -161,31 +175,45 @@ class Store:
         part.discard()
         return staged
 
+    def name_candidate(self, slot: Slot) -> None:
+        """Keep what is staged beyond the end of this process."""
+        if self._index.candidate != slot:
+            self._write_index(msgspec.structs.replace(self._index, candidate=slot))
+
     def drop(self) -> None:
         """The staged bundle is not wanted after all."""
         self._staged = None
+        if self._index.candidate:
+            self._write_index(msgspec.structs.replace(self._index, candidate=None))
         self._sweep()
 
-    def activate(self, slot: Slot) -> None:
+    def activate(self, slot: Slot, *, trial: bool = False) -> None:
         """Make a staged slot the current one; the one before is kept for a way back, older ones go."""
-        if self._index.current == slot:
+        index = self._index
+        if index.current == slot:
             return
-        self._write_index(msgspec.structs.replace(self._index, current=slot, previous=self._index.current))
+        new = msgspec.structs.replace(index, current=slot, previous=index.current, candidate=None, trial=trial)
+        self._write_index(new)
         self._step(Step.SWEEP)
         self.drop()
+
+    def commit(self) -> None:
+        """What is current has proven itself."""
+        if self._index.trial:
+            self._write_index(msgspec.structs.replace(self._index, trial=False))
 
     def roll_back(self) -> Slot | None:
         """Make the previous slot current again, and forget the one that failed. None: there is no way back."""
         previous = self._index.previous
         if previous is None:
             return None
-        self._write_index(msgspec.structs.replace(self._index, current=previous, previous=None))
+        self._write_index(msgspec.structs.replace(self._index, current=previous, previous=None, trial=False))
         self._sweep()
         return previous
 
     def abandon(self) -> None:
         """Neither slot may serve any more."""
-        self._write_index(msgspec.structs.replace(self._index, current=None, previous=None))
+        self._write_index(msgspec.structs.replace(self._index, current=None, previous=None, trial=False))
         self._sweep()
 
     def document(self, path: str) -> tuple[Document, bytes] | None:
@@ -275,7 +303,7 @@ class Store:
 
     def _sweep(self) -> None:
         """Remove what the index does not name. Parts stay: they are downloads to go on with."""
-        named = (self._index.current, self._index.previous, self._staged)
+        named = (self._index.current, self._index.previous, self._index.candidate, self._staged)
         slots = {self.place(slot).name for slot in named if slot}
         for each in self._slots.iterdir():
             if each.name not in slots:

@@ -10,9 +10,10 @@ same terms, so that it survives their loss and still lets a hub recover from sto
 
 import re
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 
 import msgspec
+
+from wire.rollout import Failure
 
 MAX_VERSION = 2**53  # a version beyond it is no count of anything
 MAX_PATH_CHARS = 255
@@ -23,26 +24,6 @@ TARGET = "target/"  # + path of a target: "target/policy/demo.toml", or of a fam
 SIGNED_MS = "skerry_signed_ms"  # field of timestamp.json: when the hub signed it, milliseconds since 1970
 _PART = r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9_-]+)*"
 _PATH = re.compile(rf"{_PART}(?:/{_PART}){{1,4}}")
-
-
-class Failure(StrEnum):
-    """Why an update did not happen; goes into the report to the hub. The list of SECURITY section 9.1."""
-
-    INTEGRITY = "integrity"
-    ROLLBACK = "rollback"
-    FREEZE = "freeze"
-    REPLAY = "replay"
-    SLOW_RETRIEVAL = "slow_retrieval"
-    NETWORK = "network"
-    DISK = "disk"
-    INCOMPATIBLE = "incompatible"
-    QUARANTINED = "quarantined"
-    SELF_TEST = "self_test"
-    HEALTH = "health"
-    POLICY = "policy"
-    INTERNAL = "internal"
-
-
 _FAILURES = {
     "ExpiredMetadataError": Failure.FREEZE,
     "BadVersionNumberError": Failure.ROLLBACK,

@@ -89,6 +89,12 @@ def below(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
     return tuple(info for over, name, info in found if info.path.startswith(prefix) and _trusted_for(over, name, info))
 
 
+def listed_offline(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
+    """Targets under a prefix that the top-level targets role lists itself: no hub has its keys."""
+    targets = updater._trusted_set.targets.targets  # noqa: SLF001 - see the law above
+    return tuple(info for path, info in sorted(targets.items()) if path.startswith(prefix))
+
+
 def address(updater: Updater, info: TargetFile, base_url: str) -> str:
     """Where the bytes lie: under a consistent snapshot the file name begins with the hash."""
     folder, slash, name = info.path.rpartition("/")

@@ -14,9 +14,9 @@ from policies import matching, noised, search
 from policies.context import Condition, Context
 from policies.judge import in_force
 from policies.matching import Bits
-from policies.policy import Account, Dp, FieldRule, Mode, Policy, Privacy, Rule, Terms, TransformSpec
+from policies.policy import Account, Dp, FieldRule, Mode, Policy, Privacy, Terms, TransformSpec
 from policies.reasons import Denied
-from policies.terms import worked_out
+from policies.terms import matched, worked_out
 from wire.messages import Level
 
 Direction = Literal["wider", "narrower", "changed"]
@@ -198,15 +198,11 @@ def _noise(dp: Dp | None) -> str:
 
 def _when(before: Policy, after: Policy, found: tuple[tuple[Terms, Bits], tuple[Terms, Bits]], now: Context) -> str:
     """The case, by the attributes that the rules ask for which apply on one side or on both."""
-    rules = [*_of(before, found[0][1]), *_of(after, found[1][1])]
+    rules = [*matched(before, found[0][1]), *matched(after, found[1][1])]
     if not rules:
         return _PLAIN[1] if before.rules or after.rules else _PLAIN[0]
     asked = [condition for rule in rules for condition in (rule.when, rule.unless) if condition is not None]
     return ", ".join(dict.fromkeys(words for condition in asked for words in _words(condition, now))) or "always"
-
-
-def _of(policy: Policy, bits: Bits) -> list[Rule]:
-    return [rule for place, rule in enumerate(policy.rules) if bits >> place & 1]
 
 
 def _words(condition: Condition, now: Context) -> Iterator[str]:

@@ -7,7 +7,7 @@ import msgspec
 from policies.context import Context
 from policies.matching import Bits
 from policies.narrow import narrow
-from policies.policy import Policy, Terms
+from policies.policy import Policy, Rule, Terms
 from policies.reasons import FAULTS, Denied, Why
 
 NO_POLICY = Denied(Why.DENIED_POLICY_ERROR, "there is no policy: nothing may leave")
@@ -46,7 +46,12 @@ def terms_for(policy: Policy | None, names: Iterable[str]) -> Terms | Denied:
 
 
 def named(policy: Policy, bits: Bits) -> tuple[str, ...]:
-    return tuple(rule.name for place, rule in enumerate(policy.rules) if bits >> place & 1)
+    return tuple(rule.name for rule in matched(policy, bits))
+
+
+def matched(policy: Policy, bits: Bits) -> list[Rule]:
+    """The rules that stand in `bits`, in the policy's order."""
+    return [rule for place, rule in enumerate(policy.rules) if bits >> place & 1]
 
 
 def _remembered(policy: Policy, key: tuple[Bits, tuple[str, ...]]) -> Terms:

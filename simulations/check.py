@@ -1,7 +1,8 @@
-"""The history checker: from what was accepted, ended, said and computed it finds what is lost, doubled or late.
+"""The history checker: from what was accepted, ended, said, computed and sent it finds what is lost, doubled or forbidden.
 
-Law: it believes no component. It sees facts that were made durable, one by one, devices interleaved at will; it keeps a
-few bits per question and says in one line what is wrong with each. The words are those of docs/design.md, Words:
+Law: it believes no component. It sees facts that were made durable or left, one by one, devices interleaved at will, and
+says in one line what is wrong. What has ended is forgotten: its memory grows with what is open and with what went
+wrong, not with the samples. The words are those of docs/design.md, Words:
 
 * accepted: the outbox transaction committed.
 * lost: accepted, and without a terminal outcome `GRACE_S` after the last fault ended (or after it was accepted, if that
@@ -10,143 +11,52 @@ few bits per question and says in one line what is wrong with each. The words ar
 * late: Corrections.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from enum import IntFlag, StrEnum, auto
-from typing import NamedTuple
 
 import msgspec
 
 from edge_agent.records import Kind
 from edge_agent.records import Outcome as End
+from simulations.bounds import Bounds
+from simulations.facts import (
+    Accepted,
+    Allowed,
+    AnswerSeen,
+    Effect,
+    Event,
+    Exposed,
+    Flaw,
+    Key,
+    Left,
+    Outcome,
+    Report,
+    Undone,
+)
 
 GRACE_S = 60.0
 STORIES_AT_MOST = 100
-
-
-class Key(NamedTuple):
-    """The name of one question, for ever."""
-
-    device: str
-    epoch: int
-    seq: int
-
-    def __str__(self) -> str:
-        return f"{self.device} {self.epoch:x}-{self.seq}"
-
-
-class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """Charge, ledger entry and outbox row of `key` are committed. `id` is the answer's, "" where it is not known."""
-
-    key: Key
-    id: str
-    at_s: float = 0.0
-
-
-class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """The device has recorded a terminal outcome."""
-
-    key: Key
-    id: str
-    end: End
-    reason: str = ""
-    at_s: float = 0.0
-
-
-class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
-    """An answer or a correction is in the device's record. `hub`: its prediction is the hub's."""
-
-    device: str
-    id: str
-    kind: Kind
-    hub: bool
-    why: str = ""
-
-
-class Effect(msgspec.Struct, frozen=True, gc=False):
-    """The hub has stored a verdict."""
-
-    key: Key
-
-
-Event = Accepted | Outcome | AnswerSeen | Effect
-
-
-class Flaw(StrEnum):
-    """What can be wrong with a history."""
-
-    LOST = "lost"
-    DOUBLED_ANSWER = "doubled answer"
-    DOUBLED_CORRECTION = "doubled correction"
-    DOUBLED_EFFECT = "doubled effect"
-    ACCEPTED_TWICE = "accepted twice"
-    ENDED_TWICE = "ended twice"
-    NEVER_ACCEPTED = "never accepted"
-    UNSAID = "ended unsaid"
-    UNBACKED = "answered without effect"
-    EARLY_CORRECTION = "correction without answer"
-
-
 DOUBLED = (Flaw.DOUBLED_ANSWER, Flaw.DOUBLED_CORRECTION, Flaw.DOUBLED_EFFECT)
+_RECENT = 1024  # answers without a question that are remembered, to notice a second one
+
+# What is known of one question, in bits
+_ANSWER, _CORRECTION, _HUB, _EFFECT, _BACKED, _LEFT = 1, 2, 4, 8, 16, 32
+
+_Stream = tuple[str, int]
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The judgement on one history. `late` = corrections; `open` = accepted and still within its time."""
+class _Case(msgspec.Struct, gc=False):
+    """An accepted question of which something is still to come."""
 
-    events: int
-    accepted: int
-    answered: int
-    expired: int
-    refused: int
-    denied: int
-    open: int
-    answers: int
-    answers_by_hub: int
-    late: int
-    effects: int
-    lost: int
-    doubled: int
-    flaws: dict[str, int]
-    whys: dict[str, int]
-    stories: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.flaws
-
-    def text(self) -> str:
-        """A few lines for a person: the verdict first, then the counts, then each story."""
-        ended = f"{self.answered} answered, {self.expired} expired, {self.refused} refused, {self.denied} denied"
-        lines = [
-            f"history {'holds' if self.ok else 'BROKEN'}: {self.lost} lost, {self.doubled} doubled, {self.late} late",
-            f"  accepted {self.accepted}: {ended}, {self.open} open",
-            f"  answers {self.answers}, {self.answers_by_hub} of them the hub's; {self.effects} effects at the hub",
-        ]
-        lines += [f"  {flaw}: {count}" for flaw, count in sorted(self.flaws.items())]
-        return "\n".join([*lines, *(f"    {story}" for story in self.stories)])
-
-
-class _Case(IntFlag):
-    """What is known of one key."""
-
-    ACCEPTED = auto()
-    ENDED = auto()
-    ANSWERED = auto()
-    EFFECT = auto()
-
-
-class _Said(IntFlag):
-    """What was said under one id."""
-
-    ANSWER = auto()
-    CORRECTION = auto()
-    HUB = auto()
+    accepted: Accepted
+    bits: int = 0
+    end: Outcome | None = None
 
 
 class Judge:
-    """Sees events one at a time; may be asked for a report at any moment.
+    """Sees facts one at a time; may be asked for a report at any moment.
 
-    `last_fault_ended_s`: on the clock of the events; None where no time limit is judged. `grace_s`: longer only for
+    `last_fault_ended_s`: on the clock of the facts; None where no time limit is judged. `grace_s`: longer only for
     plans whose faults outlast what the retry limits can heal within the minute.
     `hub_complete`: the effects seen are all there are; False after a restored backup, where a gap proves nothing.
     """
@@ -154,42 +64,191 @@ class Judge:
     def __init__(
         self, last_fault_ended_s: float | None = None, *, hub_complete: bool = True, grace_s: float = GRACE_S
     ) -> None:
+        self.bounds = Bounds(self.blame)
         self._last_fault_ended_s = last_fault_ended_s
         self._grace_s = grace_s
         self._hub_complete = hub_complete
         self._cases: dict[Key, _Case] = {}
-        self._open: dict[Key, Accepted] = {}
-        self._said: dict[tuple[str, str], _Said] = {}
-        self._owed: dict[tuple[str, str], Outcome] = {}  # ended, but what was to be said has not been seen
-        self._epochs: set[tuple[str, int]] = set()
-        self._early: dict[Key, Effect] = {}  # effects seen before their acceptance: two sources, two orders
+        self._highest: dict[_Stream, int] = {}  # of what was accepted: below it all is open, over, or passed over
+        self._passed_over: defaultdict[_Stream, list[tuple[int, int]]] = defaultdict(list)  # seqs never accepted
+        self._aside: dict[Key, int] = {}  # said or computed of what is not accepted (yet): two sources, two orders
+        self._bare: set[Key] = set()  # over, and the hub has no effect of them
+        self._lone: dict[tuple[str, str], None] = {}
         self._counts: Counter[str] = Counter()
         self._whys: Counter[str] = Counter()
         self._flaws: Counter[Flaw] = Counter()
         self._stories: list[str] = []
+        self._hears = {
+            Accepted: self._accepted, Outcome: self._ended, AnswerSeen: self._answer, Effect: self._effect,
+            Undone: self._undone, Left: self._left, Allowed: self.bounds.allow, Exposed: self.bounds.expose,
+        }  # fmt: skip
 
     def see(self, event: Event) -> None:
         self._counts["events"] += 1
-        match event:
-            case Accepted():
-                self._accepted(event)
-            case Outcome():
-                self._ended(event)
-            case AnswerSeen():
-                self._answer(event)
-            case Effect():
-                self._effect(event)
+        self._hears[type(event)](event)  # type: ignore[operator]
+
+    def alone(self, why: str) -> None:
+        """An answer without a question: counted, and nothing else."""
+        self._counts["events"] += 1
+        self._counts[Kind.ANSWER] += 1
+        self._whys[why] += 1
+
+    def blame(self, flaw: Flaw, story: str) -> None:
+        """Something is wrong that a fact alone does not show."""
+        self._flaws[flaw] += 1
+        if len(self._stories) < STORIES_AT_MOST:
+            self._stories.append(f"{flaw}: {story}")
+
+    @property
+    def flawed(self) -> bool:
+        """Whether something is wrong already."""
+        return bool(self._flaws)
+
+    @property
+    def held(self) -> int:
+        """Questions of which something is still to come, or that are remembered for what went wrong with them."""
+        return len(self._cases) + len(self._aside) + len(self._bare)
+
+    # Facts
+
+    def _accepted(self, event: Accepted) -> None:
+        key, stream = event.key, event.key[:2]
+        highest = self._highest.get(stream, -1)
+        if key.seq <= highest:
+            self.blame(Flaw.ACCEPTED_TWICE, f"{key} as {event.id}")
+            return
+        if key.seq > max(highest, 0) + 1:
+            self._passed_over[stream].append((highest + 1, key.seq - 1))
+        self._counts["accepted"] += 1
+        self._highest[stream] = key.seq
+        self._cases[key] = _Case(event, self._aside.pop(key, 0))
+        self.bounds.charge(event)
+
+    def _ended(self, event: Outcome) -> None:
+        case = self._cases.get(event.key)
+        if case is None or case.end is not None:
+            flaw = Flaw.ENDED_TWICE if case or self._is_over(event.key) else Flaw.NEVER_ACCEPTED
+            self.blame(flaw, f"{event.key} ended {event.end} ({event.reason})")
+            return
+        self._counts[event.end] += 1
+        case.end = event
+        if event.at_s > self._deadline_s(case.accepted):
+            took_s = event.at_s - case.accepted.at_s
+            self.blame(Flaw.LOST, f"{event.key} ended {event.end} only after {took_s:.0f} s")
+        self.bounds.ended(case.accepted, free=event.end is End.DENIED and not case.bits & _LEFT)
+        self._close(event.key, case)
+
+    def _answer(self, event: AnswerSeen) -> None:
+        bit = _ANSWER if event.kind is Kind.ANSWER else _CORRECTION
+        if event.key is None:
+            said = self._lone_answer(event)
+        else:
+            said = self._said(event.key)
+        if said & bit:
+            flaw = Flaw.DOUBLED_ANSWER if bit == _ANSWER else Flaw.DOUBLED_CORRECTION
+            self.blame(flaw, f"{event.device} {event.id} ({event.why})")
+            return
+        if bit == _CORRECTION and not said & _ANSWER:
+            self.blame(Flaw.EARLY_CORRECTION, f"{event.device} {event.id}")
+        self._counts[event.kind] += 1
+        self._counts["by_hub"] += event.hub and bit == _ANSWER
+        self._whys[event.why] += 1
+        if event.key is not None:
+            self._note(event.key, bit | (_HUB if event.hub else 0))
+
+    def _lone_answer(self, event: AnswerSeen) -> int:
+        name = event.device, event.id
+        if name in self._lone:
+            return _ANSWER
+        self._lone[name] = None
+        if len(self._lone) > _RECENT:
+            del self._lone[next(iter(self._lone))]
+        return 0
+
+    def _said(self, key: Key) -> int:
+        """All that may be said of a question that is over has been said."""
+        case = self._cases.get(key)
+        if case is not None:
+            return case.bits
+        return _ANSWER | _CORRECTION if self._is_over(key) else self._aside.get(key, 0)
+
+    def _effect(self, event: Effect) -> None:
+        self._counts["effects"] += 1
+        key, case = event.key, self._cases.get(event.key)
+        over = case is None and self._is_over(key)
+        known = case.bits if case else self._aside.get(key, 0)
+        if key not in self._bare if over else known & _EFFECT:
+            self.blame(Flaw.DOUBLED_EFFECT, f"{key}")
+        self._bare.discard(key)
+        if not over:
+            self._note(key, _EFFECT | _BACKED)
+
+    def _undone(self, event: Undone) -> None:
+        """The hub's store went back: the effect is gone, and may be had once more."""
+        self._counts["undone"] += 1
+        case = self._cases.get(event.key)
+        if case is not None:
+            case.bits &= ~_EFFECT
+        elif self._is_over(event.key):
+            self._bare.add(event.key)
+        elif event.key in self._aside:
+            self._aside[event.key] &= ~_EFFECT
+
+    def _left(self, event: Left) -> None:
+        case = self._cases.get(event.key)
+        if case is not None:
+            case.bits |= _LEFT
+        if case is None or case.end is not None:
+            when = "after its end" if case or self._is_over(event.key) else "and was never accepted"
+            self.blame(Flaw.UNRECORDED, f"{event.key} left {when}")
+
+    # What they come to
+
+    def _note(self, key: Key, bits: int) -> None:
+        case = self._cases.get(key)
+        if case is None:
+            self._aside[key] = self._aside.get(key, 0) | bits
+        else:
+            case.bits |= bits
+            if case.end is not None:
+                self._close(key, case)
+
+    def _close(self, key: Key, case: _Case) -> None:
+        """Forget it if nothing more is to come."""
+        end = case.end
+        if end is None or not _all_said(end, case.bits) or (self._hub_complete and not _backed(end, case.bits)):
+            return
+        del self._cases[key]
+        if not case.bits & _EFFECT:
+            self._bare.add(key)
+
+    def _is_over(self, key: Key) -> bool:
+        """It was accepted once, and is not open."""
+        if key.seq > self._highest.get(key[:2], -1):
+            return False
+        return not any(first <= key.seq <= last for first, last in self._passed_over.get(key[:2], ()))
 
     def report(self, now_s: float | None = None) -> Report:
         """The judgement as of `now_s`; None = nothing more will come, so whatever is open is lost."""
         flaws, stories = Counter(self._flaws), list(self._stories)
-        late_open = [each for each in self._open.values() if now_s is None or now_s > self._deadline_s(each)]
-        found = [(Flaw.LOST, f"{each.key} accepted as {each.id or '?'}, no outcome") for each in late_open]
-        found += [(Flaw.UNSAID, _unsaid(each)) for each in self._owed.values()] + self._at_the_end()
-        for flaw, story in found:
+        waiting = [case.accepted for case in self._cases.values() if case.end is None]
+        late = [each for each in waiting if now_s is None or now_s > self._deadline_s(each)]
+        found = [(Flaw.LOST, f"{each.key} accepted as {each.id or '?'}, no outcome") for each in late]
+        for flaw, story in found + self._at_the_end():
             flaws[flaw] += 1
             stories.append(f"{flaw}: {story}")
-        return self._summary(len(self._open) - len(late_open), flaws, stories)
+        return self._summary(len(waiting) - len(late), flaws, stories)
+
+    def _at_the_end(self) -> list[tuple[Flaw, str]]:
+        """What only the whole history can tell. An epoch without any record (database set aside) is not judged."""
+        found: list[tuple[Flaw, str]] = []
+        for key, case in self._cases.items():
+            if case.end is not None and not _all_said(case.end, case.bits):
+                found.append((Flaw.UNSAID, _unsaid(case.end)))
+            if case.end is not None and self._hub_complete and not _backed(case.end, case.bits):
+                found.append((Flaw.UNBACKED, f"{key}: no verdict of the hub stands behind it"))
+        strange = [key for key, bits in self._aside.items() if bits & _BACKED and key[:2] in self._highest]
+        return found + [(Flaw.NEVER_ACCEPTED, f"{key} has an effect at the hub") for key in strange]
 
     def _summary(self, still_open: int, flaws: Counter[Flaw], stories: list[str]) -> Report:
         counts = self._counts
@@ -212,78 +271,10 @@ class Judge:
             stories=tuple(stories[:STORIES_AT_MOST]),
         )
 
-    def _accepted(self, event: Accepted) -> None:
-        case = self._cases.get(event.key, _Case(0))
-        if case & _Case.ACCEPTED:
-            self._flaw(Flaw.ACCEPTED_TWICE, f"{event.key} as {event.id}")
-            return
-        self._counts["accepted"] += 1
-        self._cases[event.key] = case | _Case.ACCEPTED
-        self._epochs.add(event.key[:2])
-        self._open[event.key] = event
-        self._early.pop(event.key, None)
-
-    def _ended(self, event: Outcome) -> None:
-        case = self._cases.get(event.key, _Case(0))
-        if not case & _Case.ACCEPTED:
-            self._flaw(Flaw.NEVER_ACCEPTED, f"{event.key} ended {event.end}")
-            return
-        if case & _Case.ENDED:
-            self._flaw(Flaw.ENDED_TWICE, f"{event.key} once more, as {event.end} ({event.reason})")
-            return
-        self._counts[event.end] += 1
-        self._cases[event.key] = case | _Case.ENDED | (_Case.ANSWERED if event.end is End.ANSWERED else _Case(0))
-        accepted = self._open.pop(event.key)
-        if event.at_s > self._deadline_s(accepted):
-            self._flaw(Flaw.LOST, f"{event.key} ended {event.end} only after {event.at_s - accepted.at_s:.0f} s")
-        if not _all_said(event, self._said.get((event.key.device, event.id), _Said(0))):
-            self._owed[event.key.device, event.id] = event
-
-    def _answer(self, event: AnswerSeen) -> None:
-        name = (event.device, event.id)
-        said = self._said.get(name, _Said(0))
-        bit = _Said.ANSWER if event.kind is Kind.ANSWER else _Said.CORRECTION
-        if said & bit:
-            flaw = Flaw.DOUBLED_ANSWER if event.kind is Kind.ANSWER else Flaw.DOUBLED_CORRECTION
-            self._flaw(flaw, f"{event.device} {event.id} ({event.why})")
-            return
-        if event.kind is Kind.CORRECTION and not said & _Said.ANSWER:
-            self._flaw(Flaw.EARLY_CORRECTION, f"{event.device} {event.id}")
-        self._counts[event.kind] += 1
-        self._counts["by_hub"] += event.hub and event.kind is Kind.ANSWER
-        self._whys[event.why] += 1
-        self._said[name] = said = said | bit | (_Said.HUB if event.hub else _Said(0))
-        owed = self._owed.get(name)
-        if owed is not None and _all_said(owed, said):
-            del self._owed[name]
-
-    def _effect(self, event: Effect) -> None:
-        case = self._cases.get(event.key, _Case(0))
-        self._counts["effects"] += 1
-        if case & _Case.EFFECT:
-            self._flaw(Flaw.DOUBLED_EFFECT, f"{event.key}")
-        self._cases[event.key] = case | _Case.EFFECT
-        if not case & _Case.ACCEPTED:
-            self._early[event.key] = event
-
-    def _at_the_end(self) -> list[tuple[Flaw, str]]:
-        """What only the whole history can tell. An epoch without any record (database set aside) is not judged."""
-        known = (key for key in self._early if key[:2] in self._epochs)
-        found = [(Flaw.NEVER_ACCEPTED, f"{key} has an effect at the hub") for key in known]
-        if self._hub_complete:
-            bare = (key for key, case in self._cases.items() if case & _Case.ANSWERED and not case & _Case.EFFECT)
-            found += [(Flaw.UNBACKED, f"{key}: no verdict of the hub stands behind it") for key in bare]
-        return found
-
     def _deadline_s(self, accepted: Accepted) -> float:
         if self._last_fault_ended_s is None:
             return float("inf")
         return max(accepted.at_s, self._last_fault_ended_s) + self._grace_s
-
-    def _flaw(self, flaw: Flaw, story: str) -> None:
-        self._flaws[flaw] += 1
-        if len(self._stories) < STORIES_AT_MOST:
-            self._stories.append(f"{flaw}: {story}")
 
 
 def judge(history: Iterable[Event], last_fault_ended_s: float | None = None, now_s: float | None = None) -> Report:
@@ -294,10 +285,15 @@ def judge(history: Iterable[Event], last_fault_ended_s: float | None = None, now
     return checker.report(now_s)
 
 
-def _all_said(outcome: Outcome, said: _Said) -> bool:
+def _all_said(outcome: Outcome, bits: int) -> bool:
     """Every question has one Answer; an answered one has the hub's word, as the Answer or as a Correction."""
-    wanted = _Said.ANSWER | (_Said.HUB if outcome.end is End.ANSWERED else _Said(0))
-    return said & wanted == wanted
+    wanted = _ANSWER | (_HUB if outcome.end is End.ANSWERED else 0)
+    return bits & wanted == wanted
+
+
+def _backed(outcome: Outcome, bits: int) -> bool:
+    """An answered question had a verdict in the hub's store once."""
+    return outcome.end is not End.ANSWERED or bool(bits & _BACKED)
 
 
 def _unsaid(outcome: Outcome) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 from edge_agent.identity import IDENTITY_FILE
 from edge_agent.records import Kind, Source
 from edge_agent.records import Outcome as End
-from simulations.check import Accepted, AnswerSeen, Effect, Event, Judge, Key, Outcome, Report
+from simulations.check import Judge
+from simulations.facts import Accepted, AnswerSeen, Effect, Event, Key, Outcome, Report
 
 _ACCEPTED = "select epoch, seq, id, at_ms from ledger where kind='question' order by entry"
-_ANSWERS = "select id, kind, source, why from answers order by event"
+_ANSWERS = "select id, kind, source, why, seq from answers order by event"
 _OUTCOMES = "select epoch, seq, id, outcome, reason, at_ms from outcomes order by seq"
 _EFFECTS = "select device, epoch, seq from effects where verdict is not null order by kept_ms, seq"
 _FIRST = (("ledger", "entry"), ("answers", "event"))
@@ -56,8 +57,8 @@ def read_agent(path: Path) -> list[Event]:
             Accepted(Key(device, epoch, seq), id_, at_ms / 1000) for epoch, seq, id_, at_ms in db.execute(_ACCEPTED)
         ]
         events += [
-            AnswerSeen(device, id_, Kind(kind), hub=source == Source.HUB, why=why)
-            for id_, kind, source, why in db.execute(_ANSWERS)
+            AnswerSeen(device, id_, Kind(kind), hub=source == Source.HUB, why=why, key=_key(device, seq))
+            for id_, kind, source, why, seq in db.execute(_ANSWERS)
         ]
         events += [
             Outcome(Key(device, epoch, seq), id_, End(outcome), reason, at_ms / 1000)
@@ -70,6 +71,12 @@ def read_hub(path: Path) -> list[Effect]:
     """Every verdict that the hub stored."""
     with _snapshot(path) as db:
         return [Effect(Key(*row)) for row in db.execute(_EFFECTS)]
+
+
+def _key(device: str, seq: str) -> Key | None:
+    """Of an answer's question, from its `epoch-seq`; None if it has none."""
+    epoch, _, number = seq.partition("-")
+    return Key(device, int(epoch, 16), int(number)) if seq else None
 
 
 def device_of(path: Path) -> str:

@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cloud_hub.devices import Enrolled, MemoryRegistry
 from policies.policy import Mode
 from simulations.air import Air
-from simulations.check import GRACE_S, Judge, Report
+from simulations.check import GRACE_S, Judge
 from simulations.device import Device
+from simulations.facts import Report
 from simulations.faults import Fault, KillAgent, KillBroker, KillHub, Partition, Recall, ended_s
 from simulations.hub import Hub
 from simulations.kernel import Kernel

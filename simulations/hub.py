@@ -30,8 +30,9 @@ from cloud_hub.devices import Registry
 from cloud_hub.envelopes import PlainEnvelopes
 from cloud_hub.settings import HubSettings
 from cloud_hub.work import ModelCard
-from simulations import check
 from simulations.air import Line
+from simulations.facts import Effect
+from simulations.facts import Key as Name
 from simulations.twin import Writer
 from simulations.world import FEATURES, MODEL, World
 from wire.messages import Prediction, Reason
@@ -71,7 +72,7 @@ class HubDisk:
             return  # nothing to update: forgotten, or never kept
         kept.verdict, kept.refusal = ending.verdict, ending.refusal
         if ending.verdict is not None:
-            self._world.judge.see(check.Effect(check.Key(*ending.key)))
+            self._world.judge.see(Effect(Name(*ending.key)))
 
     def forget(self, key: Key) -> None:
         self._rows.get(key[:2], {}).pop(key.seq, None)

@@ -163,7 +163,19 @@ class Stage:
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
     ) -> HubHandle:
-        """A hub that serves `bundle` or several, with a broker of its own; both on ports that were free a moment ago.
+        """A hub that serves `bundle` or several, with a broker of its own; see `lay_hub`. Returns when it is ready."""
+        hub = await self.lay_hub(bundle, extra, policies, also)
+        await self.wake_hub()
+        return hub
+
+    async def lay_hub(
+        self,
+        bundle: Path | Sequence[Path],
+        extra: Mapping[str, Mapping[str, Any]] | None = None,
+        policies: Sequence[Path] = (),
+        also: Sequence[Path] = (),
+    ) -> HubHandle:
+        """Everything of a hub but its process; its ports and its broker's were free a moment ago.
 
         With `policies` it serves questions under these alone, by name as it has published them: its update repository
         has these, the bundles and its own keys. `also`: bundles that it serves and has not published.
@@ -186,9 +198,14 @@ class Stage:
         self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child)
         if policies:
             await asyncio.to_thread(self._found, config, bundles, policies)
-        await child.start()
-        await self._ready(child, f"{self.hub.url}/readyz")
         return self.hub
+
+    async def wake_hub(self) -> None:
+        """Start the hub that was laid, or one that was killed, and wait until it is ready."""
+        if self.hub is None:
+            raise Stop(Exit.INTERNAL, "the stage has no hub yet")
+        await self.hub.child.start()
+        await self._ready(self.hub.child, f"{self.hub.url}/readyz")
 
     async def add_agent(
         self, name: str, bundle: Path | str, policy: Path | str, extra: Mapping[str, Mapping[str, Any]] | None = None

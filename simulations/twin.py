@@ -13,7 +13,7 @@ import msgspec
 from edge_agent.commands import Answer, Correction, Finish, Mark, Memory, Row, State, Store
 from edge_agent.records import Kind, Source
 from policies.budget import Spend
-from simulations.check import Accepted, AnswerSeen, Event, Key, Outcome
+from simulations.facts import Accepted, AnswerSeen, Event, Key, Outcome
 from simulations.kernel import Kernel
 from simulations.weather import Clock
 
@@ -79,7 +79,8 @@ class DeviceDisk:
         elif type(write) is Answer:
             self._answer(write)
         elif type(write) is Correction:
-            self._tell(AnswerSeen(self.device, write.id, Kind.CORRECTION, hub=True, why="verdict"))
+            key = self._key(write.seq)
+            self._tell(AnswerSeen(self.device, write.id, Kind.CORRECTION, hub=True, why="verdict", key=key))
         elif type(write) is Finish:
             self.rows.pop(write.seq, None)
             self._tell(Outcome(self._key(write.seq), write.id, write.outcome, write.reason, now_s))
@@ -102,7 +103,8 @@ class DeviceDisk:
         if answer.seq is not None and answer.seq in self.rows:
             self.rows[answer.seq].answered = True
         hub = answer.source is Source.HUB
-        self._tell(AnswerSeen(self.device, answer.id, Kind.ANSWER, hub=hub, why=answer.why))
+        key = None if answer.seq is None else self._key(answer.seq)
+        self._tell(AnswerSeen(self.device, answer.id, Kind.ANSWER, hub=hub, why=answer.why, key=key))
 
     def _key(self, seq: int) -> Key:
         return Key(self.device, self.epoch, seq)

@@ -8,6 +8,8 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from wire.rollout import Assignment, InstallReport, ReportSeen
+
 Seqs = tuple[int, ...]
 
 
@@ -244,5 +246,5 @@ class Mirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     complete: bool = True
 
 
-UpNote = Ask | Hello | Heads
-DownNote = Receipt | Refusal | Statuses | Welcome | DenyAll | Checkpoint | Mirror
+UpNote = Ask | Hello | Heads | InstallReport
+DownNote = Receipt | Refusal | Statuses | Welcome | DenyAll | Checkpoint | Mirror | Assignment | ReportSeen

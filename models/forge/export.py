@@ -1,4 +1,4 @@
-"""A torch head becomes one ONNX graph with a free batch axis: `logits` and one output of uint8 codes per feature.
+"""The device's half in torch becomes one ONNX graph with a free batch axis.
 
 Law: the graph says nothing of the machine that made it (no source paths, no traces), so equal weights give equal bytes.
 """
@@ -15,25 +15,12 @@ from torch import Tensor, nn
 
 from models.forge.counted import without_ranges
 from models.manifest import InputSpec
-from models.onnx import LOGITS
 from wire.messages import DType
 
 BATCH = "batch"
 MAX_BATCH = 4096
 OPSET = 20
 _DTYPES = {DType.INT64: torch.int64, DType.INT32: torch.int32, DType.UINT8: torch.uint8}
-
-
-class _AsShipped(nn.Module):
-    """The head as the device sees it: its codes are bytes."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, sample: Tensor) -> tuple[Tensor, Tensor]:
-        logits, codes = self.head(sample)
-        return logits, codes.to(torch.uint8)
 
 
 def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> onnx.ModelProto:
@@ -46,12 +33,6 @@ def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> o
 
 def _example(spec: InputSpec) -> Tensor:
     return torch.full((2, *spec.shape), spec.low, dtype=_DTYPES.get(spec.dtype, torch.float32))
-
-
-def export_head(head: nn.Module, spec: InputSpec, feature: str) -> onnx.ModelProto:
-    """Float32 ONNX of a trained head in evaluation mode. The example batch is 2: a batch of 1 would be frozen in."""
-    example = torch.full((2, *spec.shape), spec.low)
-    return anonymous(graph_of(_AsShipped(head).eval(), example, (spec.name, LOGITS, feature)))
 
 
 def graph_of(module: nn.Module, example: Tensor, names: Sequence[str]) -> onnx.ModelProto:

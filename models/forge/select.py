@@ -13,7 +13,6 @@ from models.forge.samples import ForgeError
 from models.forge.wish import Wish
 
 HEAD_SHARE = 0.25  # of the multiply-accumulates: a device that does more of the work than this has little to ask for
-LOSS = 0.02  # of accuracy, or of RMSE as a share: what a cut may cost the pair before it counts as broken
 
 
 class Shipped(NamedTuple):

@@ -120,18 +120,6 @@ def turbofans() -> Data:
     )
 
 
-def turbofan_windows() -> Part:
-    """Every window of the test engines, not only their last: 100 points alone are few."""
-    home = folder("cmapss_fd001")
-    test = _table(home / "test_FD001.txt.gz")
-    left = np.loadtxt(io.BytesIO(gzip.decompress((home / "RUL_FD001.txt.gz").read_bytes())))
-    windows = [_engine(test, engine) for engine in range(1, 101)]
-    targets = [left[i] + np.arange(len(w))[::-1] for i, w in enumerate(windows)]
-    y = np.minimum(np.concatenate(targets), RUL_CAP).astype(np.float32)
-    engine = np.concatenate([np.full(len(w), i + 1, np.int64) for i, w in enumerate(windows)])
-    return Part((np.concatenate(windows),), y, {"engine": engine})
-
-
 def _table(path: Path) -> npt.NDArray[np.float64]:
     return np.loadtxt(io.BytesIO(gzip.decompress(path.read_bytes())))
 

@@ -7,9 +7,9 @@ from cloud_hub.desk import CONNECTS_PER_S
 from cloud_hub.devices import Standing
 from cloud_hub.envelopes import HubEnvelopes
 from cloud_hub.keys import HubKeys
-from policies.document import parse
 from tests.cloud_hub.bench import POISON, Bench, owed
 from tests.cloud_hub.devices import CARD, HUB
+from tests.policies.given import plain
 from wire.messages import (
     DType,
     ModelRef,
@@ -114,33 +114,7 @@ def test_a_policy_hash_that_is_not_served_is_refused(device):
 
 
 def test_a_policy_known_in_full_is_evaluated_again(device):
-    text = """
-        schema = 2
-        name = "demo"
-        version = 1
-        issued = 2026-01-01
-        expires = 2099-12-31
-        [escalation]
-        mode = "answer_now"
-        threshold = 0.8
-        audit_share = 0.0
-        budget_s = 1.0
-        [egress]
-        ceiling = "P2"
-        [[egress.field]]
-        name = "features"
-        level = "P2"
-        [egress.data_class]
-        open = true
-        [locality]
-        hubs = ["hub-1"]
-        regions = ["local"]
-        [retention]
-        purpose = "test"
-        [budget]
-        bytes_per_day = 1000000
-    """
-    policy = parse(text).compile()
+    policy = plain().compile()
     bench = Bench(device, documents=(policy,))
     good = device.escalation(1).fields
     bench.ask(device, 1, policy=policy.hash)

@@ -6,11 +6,11 @@ import pytest
 
 from cloud_hub.orders import Orders
 from policies.compose import hash_of
-from policies.document import parse
 from policies.policy import Policy
 from tests.cloud_hub.api_site import Site
 from tests.cloud_hub.bench import Bench
 from tests.cloud_hub.devices import NOW_S, SimDevice
+from tests.policies.given import plain
 from wire.codec import decode_down, split
 from wire.errors import Fault, LocalError, RemoteError
 from wire.exits import Exit, Stop
@@ -19,34 +19,6 @@ from wire.seal import verify
 from wire.topics import Channel
 
 NOW_MS = int(NOW_S * 1000)
-DOCUMENT = """
-schema = 2
-name = "{name}"
-layer = "tenant"
-version = {version}
-issued = 2026-11-22
-expires = 2099-12-31
-clears_notice = {clears}
-[escalation]
-mode = "wait"
-threshold = 0.9
-audit_share = 0.0
-budget_s = 1.0
-[egress]
-ceiling = "P2"
-[[egress.field]]
-name = "features"
-level = "P2"
-[egress.data_class]
-open = true
-[locality]
-hubs = ["hub-1"]
-regions = ["local"]
-[retention]
-purpose = "test"
-[budget]
-bytes_per_day = 1000000
-"""
 
 
 def test_a_notice_outlives_the_process_and_its_counter_never_repeats(tmp_path: Path):
@@ -91,7 +63,7 @@ def test_a_damaged_file_of_orders_stops_the_hub(tmp_path: Path):
 
 
 def document(version: int, clears: int = 0, name: str = "clinic") -> Policy:
-    return parse(DOCUMENT.format(version=version, clears=clears, name=name)).compile()
+    return plain(("[escalation]", f"clears_notice = {clears}\n[escalation]"), name=name, version=version).compile()
 
 
 def test_floors_only_rise_and_outlive_the_process(tmp_path: Path):

@@ -8,8 +8,8 @@ from models.ceremony import offline_roles, renew
 from models.fetch import Refused
 from models.request import Request, RequestError, State, encode, sign, successor
 from models.roles import SMALL
-from models.trust import Failure
 from tests.cloud_hub.fleet import CARD, NOW, Device, Holder, Hub, carried, days
+from wire.rollout import Failure
 
 DEMO = "policy/demo.toml"
 

@@ -7,45 +7,13 @@ import pytest
 
 from cloud_hub.orders import Orders
 from policies.compose import compose, hash_of
-from policies.document import Document, parse
+from policies.document import Document
 from policies.policy import Policy
 from tests.cloud_hub.bench import Bench
 from tests.cloud_hub.devices import SimDevice
+from tests.policies.given import plain
 from wire.messages import DType, Reason, Refusal, Tensor
 
-BASE = """
-schema = 2
-name = "{name}"
-layer = "{layer}"
-version = 1
-issued = 2026-11-22
-expires = 2099-12-31
-[escalation]
-mode = "wait"
-threshold = 0.9
-audit_share = 0.0
-budget_s = 1.0
-[egress]
-ceiling = "P2"
-[[egress.field]]
-name = "features"
-level = "P2"
-[[egress.field]]
-name = "confidence"
-level = "P2"
-[egress.data_class]
-open = true
-vitals = true
-private = false
-[locality]
-hubs = ["hub-1"]
-regions = {regions}
-[retention]
-purpose = "test"
-keep_days = {keep}
-[budget]
-bytes_per_day = 1000000
-"""
 RULES = """
 [[rule]]
 name = "night"
@@ -64,10 +32,24 @@ retention = { purpose = "test", keep_days = 2 }
 CONFIDENCE = {"confidence": Tensor(DType.FP32, (1,), b"\0\0\0?")}
 
 
+MORE = (
+    ("[egress.data_class]\nopen = true", "[egress.data_class]\nopen = true\nvitals = true\nprivate = false"),
+    (
+        'name = "features"\nlevel = "P2"\n',
+        'name = "features"\nlevel = "P2"\n[[egress.field]]\nname = "confidence"\nlevel = "P2"\n',
+    ),
+)
+
+
 def document(
     rules: str = "", name: str = "clinic", layer: str = "tenant", *, keep: int = 7, regions: str = "local"
 ) -> Document:
-    return parse(BASE.format(name=name, layer=layer, keep=keep, regions=f'["{regions}"]') + rules)
+    edits = (
+        ('layer = "tenant"', f'layer = "{layer}"'),
+        ('purpose = "test"', f'purpose = "test"\nkeep_days = {keep}'),
+        ('regions = ["local"]', f'regions = ["{regions}"]'),
+    )
+    return plain(*MORE, *edits, name=name, rules=rules)
 
 
 def served(*devices: SimDevice, policies: tuple[Policy, ...], orders: Orders | None = None) -> Bench:
@@ -179,8 +161,7 @@ def test_layers_that_do_not_make_the_hash_that_is_named_are_no_composition(devic
 
 def test_an_old_layer_makes_the_composition_too_old(device: SimDevice):
     both, layers = layered()
-    old, new = document(RULES).part(), parse(BASE.replace("version = 1", "version = 2").format(
-        name="clinic", layer="tenant", keep=7, regions='["local"]')).compile()  # fmt: skip
+    old, new = document(RULES).part(), plain(*MORE, name="clinic", version=2).compile()
     orders = Orders()
     orders.learn((old,))
     bench = served(device, policies=(new,), orders=orders)
@@ -195,10 +176,7 @@ def test_a_hub_whose_documents_are_not_here_yet_takes_no_question_under_any_name
 
 
 def test_what_is_served_may_change_while_the_hub_runs(device: SimDevice):
-    first, second, third = (
-        parse(BASE.replace("version = 1", f"version = {n}").format(
-            name="clinic", layer="tenant", keep=7, regions='["local"]')).compile() for n in (1, 2, 3)
-    )  # fmt: skip
+    first, second, third = (plain(*MORE, name="clinic", version=n).compile() for n in (1, 2, 3))
     bench = served(device, policies=(first,))
     bench.core.serve_under((second, first))
     bench.ask(device, 1, policy=first.hash)

@@ -124,6 +124,13 @@ def test_a_slow_hub_is_left_and_tried_again_after_a_minute():
     assert lines.ranked((NORTH, SOUTH), 2.0, 71.0) == (NORTH, SOUTH)
 
 
+def test_a_hub_slower_than_a_retry_is_left_too():
+    edge = core()
+    accepted(edge, 1)
+    edge.on_wake(60.0)
+    assert one.only(accepted(edge, 2, now=60.1), Transmit) == [Transmit(2, AWAY)]
+
+
 def test_one_line_is_what_it_always_was():
     edge = one.core()
     assert (edge.link.up, [line.name for line in edge.lines]) == (True, [HOME])

@@ -22,7 +22,6 @@ from edge_agent.records import Disabled, Kind, NoModel, Source
 from edge_agent.updates import Updates, errand
 from models.floors import FloorsDb
 from models.runner import EchoRunner, SampleError
-from models.trust import Failure
 from policies.document import parse
 from policies.reasons import Why
 from tests.blocks import ROOT
@@ -32,6 +31,7 @@ from tests.models.mirror import Faults
 from wire.daemon import Lock, Log
 from wire.exits import Exit, Stop
 from wire.messages import Hello
+from wire.rollout import Failure
 from wire.topics import Channel, topic
 from wire.transport import Incoming
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from models.bundle import Bundle
 from models.forge.digits import corrupt, heldout
-from simulations.check import Report
+from simulations.facts import Report
 from simulations.evidence import judge_run
 from simulations.stage import AgentHandle, Stage
 
@@ -43,6 +43,7 @@ bytes_per_day = 100_000_000
 CANARY = "CANARY"  # planted in what callers say; the stage of every live test is searched for it at the end
 QUICK = {"link": {"reconnect_base_s": 0.2, "reconnect_cap_s": 1.0}, "outbox": {"ask_interval_s": 5.0}}
 SETTLE_S = 70.0
+PATIENT_S = 20.0  # a budget for tests that want the hub's answer however slow the machine is
 
 
 def policy(folder: Path, mode: str = "hub_first", budget_s: float = 0.5) -> Path:
@@ -88,6 +89,15 @@ async def burst(
         for _ in range(at_once):
             group.create_task(caller())
     return answers
+
+
+async def the_hub_answers(stage: Stage, agent: AgentHandle, bundle: Bundle) -> bool:
+    """Within half a minute. What a status says of a link may be older than what a test did to the broker."""
+    for sample in samples(30):
+        if (await ask(stage, agent, bundle, sample))["source"] == "hub":
+            return True
+        await asyncio.sleep(1.0)
+    return False
 
 
 async def settle(stage: Stage, timeout_s: float = SETTLE_S) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from cloud_hub.publish import publish_policy
 from models.bundle import Bundle
-from simulations.stage import AgentHandle, Stage
+from simulations.stage import Stage
 from tests.blocks import ROOT
-from tests.live.fleet import POLICY, QUICK, ask, samples
+from tests.live.fleet import PATIENT_S, POLICY, QUICK, ask, samples, the_hub_answers
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(150)]
 
@@ -28,20 +28,11 @@ async def deny_all(stage: Stage, *words: str) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
-async def the_hub_answers(stage: Stage, agent: AgentHandle, bundle: Bundle) -> bool:
-    """Within half a minute: device and hub each follow what is published at a time of their own."""
-    for sample in samples(30):
-        if (await ask(stage, agent, bundle, sample))["source"] == "hub":
-            return True
-        await asyncio.sleep(1.0)
-    return False
-
-
 async def test_a_notice_acts_at_once_survives_restarts_and_ends_with_a_policy_that_clears_it(
     stage: Stage, bundle: Bundle, tmp_path: Path
 ):
     document = tmp_path / "policy.toml"
-    text = POLICY.format(mode="hub_first", budget_s=5.0)
+    text = POLICY.format(mode="hub_first", budget_s=PATIENT_S)
     document.write_text(text)
     hub = await stage.start_hub(bundle.path, policies=(document,))
     agent = await stage.add_agent("a", bundle.path, "tuf:live", {**QUICK, "updates": {"every_s": 5.0}})

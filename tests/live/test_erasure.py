@@ -13,7 +13,7 @@ import pytest
 from models.bundle import Bundle
 from simulations.stage import Stage
 from tests.blocks import ROOT
-from tests.live.fleet import POLICY, QUICK, ask, samples, settle
+from tests.live.fleet import PATIENT_S, POLICY, QUICK, ask, samples, settle
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 SUBJECT = "CANARY-Ada Lovelace"
@@ -36,7 +36,7 @@ async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_ne
     stage: Stage, bundle: Bundle, tmp_path: Path
 ):
     document = tmp_path / "policy.toml"
-    text = POLICY.format(mode="hub_first", budget_s=5.0)
+    text = POLICY.format(mode="hub_first", budget_s=PATIENT_S)
     document.write_text(text.replace('purpose = "test"', 'purpose = "test"\nsubject_field = "patient"'))
     hub = await stage.start_hub(bundle.path, policies=(document,))
     agent = await stage.add_agent("a", bundle.path, document, QUICK)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from models.bundle import Bundle
 from simulations.stage import Stage
-from tests.live.fleet import QUICK, ask, burst, judged, policy, samples, settle
+from tests.live.fleet import PATIENT_S, QUICK, ask, burst, judged, policy, samples, settle, the_hub_answers
 from tests.live.own_broker import OwnBroker, tapped
 from wire.codec import encode
 from wire.messages import Header, Reason, Receipt, Refusal
@@ -84,7 +84,7 @@ async def test_case_78_a_session_the_broker_forgot_is_made_anew_and_nothing_is_l
     stage: Stage, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
-    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path, budget_s=PATIENT_S), QUICK)
     await stage.start_agent(agent)
     await burst(stage, agent, bundle, samples(20))
     for kept in (hub.folder / "broker").glob("*.db*"):
@@ -93,7 +93,7 @@ async def test_case_78_a_session_the_broker_forgot_is_made_anew_and_nothing_is_l
     assert pid
     os.kill(pid, signal.SIGKILL)
     late = await burst(stage, agent, bundle, samples(20))
-    await stage.wait_for(agent, lambda status: status["link"] == "up", "no link")
+    assert await the_hub_answers(stage, agent, bundle)
     after = await burst(stage, agent, bundle, samples(20), at_once=1)
     await settle(stage)
     report = judged(stage)
@@ -123,14 +123,14 @@ async def test_case_82_words_the_hub_did_not_sign_change_nothing(
 ):
     """Whoever owns the broker can publish on a device's reply topic, but sign nothing."""
     await stage.start_hub(bundle.path, broker.for_the_hub)
-    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path, budget_s=PATIENT_S), QUICK)
     await stage.start_agent(agent)
     with (broker.config.parent / "acl").open("a") as acl:
         acl.write("user thief\ntopic write #\n")
     broker.kill()
     broker.start()
     thief = await broker.connect("thief")
-    await stage.wait_for(agent, lambda status: status["link"] == "up", "no link")
+    assert await the_hub_answers(stage, agent, bundle)
     forged = list(forgeries(agent.device, int((await stage.status(agent))["epoch"], 16)))
     for frame in forged:
         await thief.post(topic(agent.device, Channel.REPLY), frame)
@@ -165,7 +165,7 @@ async def test_case_111_nothing_of_a_sample_crosses_the_broker_or_lies_in_a_file
     """The canaries: a sample's own bytes, a pixel in text form, and what a caller wrote into the request id."""
     async with tapped(broker) as carried:
         await stage.start_hub(bundle.path, broker.for_the_hub)
-        agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+        agent = await stage.add_agent("a", bundle.path, policy(tmp_path, budget_s=PATIENT_S), QUICK)
         await stage.start_agent(agent)
         x = samples(1)[0] * 0.0 + np.float32(0.7234567)
         answer = await ask(stage, agent, bundle, x, id="CANARY-request")

@@ -15,7 +15,7 @@ from models.bundle import Bundle
 from models.forge.digits import corrupt, heldout
 from simulations.stage import AgentHandle, Stage
 from tests.blocks import ROOT, environment
-from tests.live.fleet import QUICK, policy, settle
+from tests.live.fleet import PATIENT_S, QUICK, policy, settle
 from tests.policies.given import with_
 
 pytestmark = pytest.mark.live
@@ -42,7 +42,7 @@ def reasons(answers: list[dict[str, Any]]) -> set[str]:
 async def test_a_new_version_reaches_devices_and_hub_and_questions_under_it_are_served(
     stage: Stage, bundle: Bundle, tmp_path: Path
 ):
-    document = policy(tmp_path, budget_s=5.0)
+    document = policy(tmp_path, budget_s=PATIENT_S)
     await stage.start_hub(bundle.path, policies=[document])
     agent = await stage.add_agent("a", f"tuf:{bundle.manifest.name}", "tuf:live", QUICK)
     await stage.start_agent(agent)

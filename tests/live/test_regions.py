@@ -61,7 +61,7 @@ def hub(name: str, region: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def two(tmp_path: Path, bundle: Bundle) -> AsyncIterator[Two]:
-    document = POLICY.format(mode="hub_first", budget_s=0.4) + RULE
+    document = POLICY.format(mode="hub_first", budget_s=1.0) + RULE
     more = "open = true\nrestricted = true"
     wider = (('"hub-1"', '"hub-n", "hub-s"'), ('"local"', '"north", "south"'), ("open = true", more))
     for narrow, wide in wider:
@@ -151,7 +151,7 @@ async def test_a_question_under_way_when_its_region_is_cut_is_sealed_anew_for_th
 async def test_a_region_that_is_too_slow_is_left_for_a_dearer_one_and_tried_again_never_by_what_may_not_go(
     two: Two, bundle: Bundle
 ):
-    two.proxy.delay_s = 0.3  # each way: slower than the policy waits
+    two.proxy.delay_s = 0.7  # each way: slower than the policy waits
     await ask(two.north, two.agent, bundle, samples(1)[0])
     await settle(two.north)
     quick = await burst(two.north, two.agent, bundle, samples(8, 4), at_once=2)

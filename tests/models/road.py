@@ -12,9 +12,9 @@ from models.channel import Limits
 from models.fetch import Errand, Refused, Session, Source
 from models.fetcher import Fetcher, Hands
 from models.floors import FloorsDb
-from models.trust import Failure
 from tests.models.mirror import Mirror
 from tests.models.repository import NOW, Repository
+from wire.rollout import Failure
 
 DAY_S = 86400.0
 

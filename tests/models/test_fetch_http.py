@@ -11,9 +11,9 @@ from models.channel import Limits, Pace, UnreachableError
 from models.fetch import Refused
 from models.fetcher import Fetcher, Hands
 from models.part import Part
-from models.trust import Failure
 from tests.models.mirror import Faults, Mirror
 from tests.models.road import open_road
+from wire.rollout import Failure
 
 DATA = os.urandom(300_000)
 SIZE = len(DATA)

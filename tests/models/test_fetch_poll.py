@@ -9,11 +9,11 @@ import pytest
 from models.floors import commit
 from models.poll import Offer, Wants, poll
 from models.store import Step, Store, pack
-from models.trust import Failure
 from tests.models.conftest import echo_graph, make
 from tests.models.mirror import Faults
 from tests.models.repository import days
 from tests.models.road import DAY_S, Road, open_road
+from wire.rollout import Failure
 
 POLICY, KEYS = "policy/demo.toml", "keys/local.json"
 WANTS = Wants((POLICY, KEYS), "echo")
@@ -95,7 +95,7 @@ def test_the_newest_bundle_is_taken_and_one_can_be_chosen(road, store, tmp_path)
         offer(road, bundle(tmp_path, version), version)
     seen: list[tuple[Offer, ...]] = []
 
-    def second(offers):
+    def second(offers, _):
         seen.append(offers)
         return offers[1]
 
@@ -109,7 +109,7 @@ def test_14_of_the_threats_a_bundle_below_the_committed_one_is_refused_even_if_i
     staged = one(road, store).staged
     store.activate(staged)
     commit(road.folder, staged)
-    news = one(road, store, Wants(family="echo", choose=lambda offers: offers[-1]))
+    news = one(road, store, Wants(family="echo", choose=lambda offers, _: offers[-1]))
     assert refusal(news) is Failure.ROLLBACK
     assert store.current == staged
 
@@ -117,7 +117,7 @@ def test_14_of_the_threats_a_bundle_below_the_committed_one_is_refused_even_if_i
 def test_a_bundle_that_was_not_committed_sets_no_floor(road, store, tmp_path):
     offer(road, bundle(tmp_path, 2), 2)
     store.activate(one(road, store).staged)
-    assert one(road, store, Wants(family="echo", choose=lambda offers: offers[-1])).staged.version == 1
+    assert one(road, store, Wants(family="echo", choose=lambda offers, _: offers[-1])).staged.version == 1
 
 
 def test_a_target_under_a_false_name_is_refused_and_what_serves_stays(road, store, tmp_path):

@@ -23,9 +23,9 @@ from models.firstload import FirstLoad, Limits, Outcome, first_load, judge_end
 from models.golden import SCORES, pack_golden
 from models.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
 from models.runner import echo_manifest
-from models.trust import Failure
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
 from tests.models.hostile import HOSTILE, tensor
+from wire.rollout import Failure
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS, MEGABYTES = 2.0, 512

@@ -6,7 +6,8 @@ import pytest
 from models.fit import Ending, Host, Needs, ending, judge_custom, judge_fit, judge_target, this_host
 from models.manifest import Precision, Target
 from models.operators import ONNX, OPSETS
-from models.trust import Failure, Refusal
+from models.trust import Refusal
+from wire.rollout import Failure
 
 HERE = Host("0.1.0", "x86_64")
 TARGET = Target("onnxruntime", 20, Precision.INT8, "x86_64")

@@ -12,9 +12,10 @@ from models.bundle import open_bundle
 from models.lint import MAX_MODEL_BYTES, LintError, lint
 from models.manifest import EDGE_FILE, BundleError
 from models.pack import pack, unpack
-from models.trust import Failure, failure_of
+from models.trust import failure_of
 from tests.models.conftest import echo_graph
 from tests.models.hostile import HOSTILE, edited
+from wire.rollout import Failure
 
 SECONDS, MEGABYTES = 2.0, 512
 

@@ -12,7 +12,6 @@ from models.manifest import BundleError
 from models.trust import (
     MAX_VERSION,
     TIME,
-    Failure,
     Floor,
     Role,
     Seen,
@@ -26,6 +25,7 @@ from models.trust import (
     raised,
     stale,
 )
+from wire.rollout import Failure
 
 HUB = frozenset({"hub"})
 OTHER = frozenset({"other"})

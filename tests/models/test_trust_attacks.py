@@ -8,9 +8,9 @@ import json
 import pytest
 
 from models.floors import FILE, FloorsDb
-from models.trust import Failure
 from tests.models.repository import Repository, days, signer
 from tests.models.road import DAY_S, open_road
+from wire.rollout import Failure
 
 
 @pytest.fixture

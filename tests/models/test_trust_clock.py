@@ -2,9 +2,10 @@
 
 import pytest
 
-from models.trust import SIGNED_MS, Failure
+from models.trust import SIGNED_MS
 from tests.models.repository import NOW, days
 from tests.models.road import DAY_S, Road, open_road
+from wire.rollout import Failure
 
 
 @pytest.fixture

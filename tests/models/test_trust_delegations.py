@@ -7,9 +7,9 @@ import pytest
 from tuf.api.metadata import Delegations, Metadata, SuccinctRoles, Targets
 
 from models.fetch import Refused
-from models.trust import Failure
 from tests.models.repository import days, signer
 from tests.models.road import open_road
+from wire.rollout import Failure
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from models.trust import Failure
 from tests.models.repository import Repository, signer
 from tests.models.road import open_road
+from wire.rollout import Failure
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import policies
 from policies.budget import Spend
-from policies.document import parse
+from policies.document import Document, parse
 from policies.egress import DERIVED
 from policies.leakage import Cleared
 from policies.locality import HubSite
@@ -27,6 +27,40 @@ MEASURED = Cleared(DEMO.key, None)  # for the features of SCHEMA as the demo's p
 
 # Values that stand in no sound policy, whatever the key.
 JUNK = st.sampled_from([None, float("nan"), float("inf"), -1, "junk", b"\0", object(), [], {}, (), {1: 2}, True, 1e308])
+
+
+PLAIN = """
+schema = 2
+name = "{name}"
+layer = "tenant"
+version = {version}
+issued = 2026-01-01
+expires = 2099-12-31
+[escalation]
+mode = "wait"
+threshold = 0.9
+audit_share = 0.0
+budget_s = 1.0
+[egress]
+ceiling = "P2"
+[[egress.field]]
+name = "features"
+level = "P2"
+[egress.data_class]
+open = true
+[locality]
+hubs = ["hub-1"]
+regions = ["local"]
+[retention]
+purpose = "test"
+[budget]
+bytes_per_day = 1000000
+"""
+
+
+def plain(*edits: tuple[str, str], name: str = "demo", version: int = 1, rules: str = "") -> Document:
+    """A document without surprises: `features` may leave for one hub. Each edit's old text must stand in it."""
+    return parse(with_(PLAIN.format(name=name, version=version), *edits) + rules)
 
 
 def with_(text: str, *edits: tuple[str, str]) -> str:

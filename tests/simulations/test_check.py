@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from edge_agent.records import Kind
 from edge_agent.records import Outcome as End
-from simulations.check import Accepted, AnswerSeen, Effect, Event, Flaw, Judge, Key, Outcome, judge
+from simulations.check import Judge, judge
+from simulations.facts import Accepted, AnswerSeen, Effect, Event, Flaw, Key, Outcome
 
 KEY = Key("demo--a", 7, 1)
 ACCEPTED = Accepted(KEY, "id1", 10.0)
-LOCAL = AnswerSeen("demo--a", "id1", Kind.ANSWER, hub=False, why="budget_elapsed")
-HUB = AnswerSeen("demo--a", "id1", Kind.ANSWER, hub=True, why="verdict")
-CORRECTION = AnswerSeen("demo--a", "id1", Kind.CORRECTION, hub=True, why="verdict")
+LOCAL = AnswerSeen("demo--a", "id1", Kind.ANSWER, hub=False, why="budget_elapsed", key=KEY)
+HUB = AnswerSeen("demo--a", "id1", Kind.ANSWER, hub=True, why="verdict", key=KEY)
+CORRECTION = AnswerSeen("demo--a", "id1", Kind.CORRECTION, hub=True, why="verdict", key=KEY)
 EFFECT = Effect(KEY)
 ANSWERED = Outcome(KEY, "id1", End.ANSWERED, "verdict", 11.0)
 IN_TIME: list[Event] = [ACCEPTED, EFFECT, HUB, ANSWERED]
@@ -97,7 +98,7 @@ def test_two_effects_of_one_question_are_doubled_before_and_after_it_is_known() 
 def test_the_same_seq_of_another_epoch_or_device_is_another_question() -> None:
     whole: list[Event]
     for other in (Key("demo--b", 7, 1), Key("demo--a", 8, 1), Key("demo--a", 7, 2)):
-        answer = AnswerSeen(other.device, "id2", Kind.ANSWER, hub=True)
+        answer = AnswerSeen(other.device, "id2", Kind.ANSWER, hub=True, key=other)
         whole = [*IN_TIME, Accepted(other, "id2"), Effect(other), answer, Outcome(other, "id2", End.ANSWERED)]
         assert judge(whole).ok
 

@@ -16,7 +16,7 @@ from wire.chain import Form, Kind
 
 EPOCH = 2**62 + 5
 FORM = Form({}, {}, "demo@1", "p", "hub-1", "local")
-ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p','','open','',0,0,0,0,x'')"
+ANSWER = "insert into answers values(null,?,?,0,?,?,3,0.5,x'90','digits@7','p',?,'open','',0,0,0,0,x'')"
 OUTCOME = "insert into outcomes values(?,?,?,?,'verdict',2000)"
 
 
@@ -30,13 +30,13 @@ def agent(tmp_path: Path) -> Path:
         db.execute("pragma journal_mode=wal")
         migrate(db, "agent.db")
         meta.put(db, "epoch", EPOCH)
-        db.execute(ANSWER, ("id0", "answer", "local", "confident"))
+        db.execute(ANSWER, ("id0", "answer", "local", "confident", ""))
         for seq in (1, 2):
             ledger.append(db, Item(Kind.QUESTION, FORM, 1000, 300, bytes(32), seq, f"id{seq}"))
         ledger.append(db, Item(Kind.RESEALED, FORM, 1500, 300, bytes(32), 1, "id1"))
-        db.execute(ANSWER, ("id1", "answer", "hub", "verdict"))
-        db.execute(ANSWER, ("id2", "answer", "local", "budget_elapsed"))
-        db.execute(ANSWER, ("id2", "correction", "hub", "verdict"))
+        db.execute(ANSWER, ("id1", "answer", "hub", "verdict", f"{EPOCH:x}-1"))
+        db.execute(ANSWER, ("id2", "answer", "local", "budget_elapsed", f"{EPOCH:x}-2"))
+        db.execute(ANSWER, ("id2", "correction", "hub", "verdict", f"{EPOCH:x}-2"))
         for seq in (1, 2):
             db.execute(OUTCOME, (seq, EPOCH, f"id{seq}", "answered"))
     return folder / "agent.db"

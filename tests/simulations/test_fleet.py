@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent.records import Kind
 from policies.policy import Mode
-from simulations.check import AnswerSeen, Event, Flaw
+from simulations.facts import AnswerSeen, Event, Flaw
 from simulations.faults import KillAgent, KillBroker, KillHub, Partition, Recall, draw
 from simulations.fleet import Fleet, Plan, Result
 from simulations.weather import CALM, Climate

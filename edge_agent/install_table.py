@@ -1,0 +1,63 @@
+"""Owns the table `install`, one row: where the install machine stands, in a file of its own beside the slots.
+
+Law: a row is on disk, synced, when `write` returns; one that cannot be read is no row, and then the store's own word
+that something is on trial decides. It lies apart from agent.db because it is read, and counted down, before a model is
+loaded at start, whatever has become of agent.db.
+"""
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.install_words import Row
+
+FILE = "install.db"
+_TABLE = "create table if not exists install(one integer primary key check(one=1), state text not null, row blob not null)"
+_WRITE = "insert into install values(1,?,?) on conflict(one) do update set state=excluded.state, row=excluded.row"
+
+
+class InstallTable:
+    """`folder`: of the updates. Every call opens and closes the file: it is written a few times a day."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def read(self) -> Row:
+        """The row as it was last written; a fresh one where there is none that can be read."""
+        if not self._path.exists():
+            return Row()
+        try:
+            with closing(self._open()) as db:
+                found = db.execute("select row from install").fetchone()
+            return msgspec.json.decode(found[0], type=Row) if found else Row()
+        except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError):
+            return Row()
+
+    def write(self, row: Row) -> None:
+        """sqlite3.Error: the disk refuses, and the row before stands. A file that is no database is begun anew."""
+        try:
+            self._write(row)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+            self._write(row)
+
+    def _write(self, row: Row) -> None:
+        with closing(self._open()) as db:
+            db.execute(_WRITE, (row.state.value, msgspec.json.encode(row)))
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
+        try:
+            db.execute("pragma journal_mode=delete")
+            db.execute("pragma synchronous=full")
+            db.execute(_TABLE)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db

@@ -1,0 +1,55 @@
+"""What is wrong with a scenario file, in one line: the key as a person writes it, and what to write instead."""
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from policies.keys import short
+
+_PATTERNS = {
+    "failover": "is no name of a region",
+    "region": "is no name of a region: letters a-z, digits and '-', at most 32",
+    "name": "is no name: letters, digits, '_', '.' and '-', at most 64",
+}
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be run: one line that names the key and says what to do."""
+
+
+def first_of(error: ValidationError) -> str:
+    """The first thing wrong, and how many more there are."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    path, more = place(first["loc"]), len(errors) - 1
+    return one_line(f"{path}{': ' if path else ''}{_words(first)}{f' (and {more} more)' if more else ''}")
+
+
+def place(loc: tuple[int | str, ...]) -> str:
+    """`event[2].share`. What pydantic adds to tell members of a union apart is left out."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part.islower() and part not in {"str", "list", "float", "int", "bool"}:
+            path += f".{part}" if path else part
+    return path
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:400]
+
+
+def _words(error: ErrorDetails) -> str:
+    context, given = error.get("ctx", {}), short(error["input"])
+    match error["type"]:
+        case "missing":
+            return "is missing"
+        case "value_error":
+            return str(context["error"])
+        case "string_pattern_mismatch":
+            key = next((str(part) for part in reversed(error["loc"]) if not isinstance(part, int)), "")
+            return f"{given} {_PATTERNS.get(key, _PATTERNS['name'])}"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return f"must be a table, not {given}"
+        case _:
+            return f"{error['msg'].replace('Input should be', 'must be')}, not {given}"

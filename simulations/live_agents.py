@@ -1,0 +1,131 @@
+"""The agents of a live run: the product's own, each with its certificate, its keys and its link, in one event loop.
+
+Law: nothing of an agent is replaced but the file under its records: core, hands, sealing, link and TLS are those of a
+device. They share the model's session, which keeps nothing, and the writer thread, which keeps them apart.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.identity import Identity
+from edge_agent.link import dial
+from edge_agent.loop import Agent
+from edge_agent.settings import AgentSettings
+from models.runner import Runner
+from policies.policy import Policy
+from simulations.live_enrol import FleetIdentity
+from simulations.live_store import FleetStore
+
+AT_ONCE = 24  # agents that connect side by side at the start
+UP_TIMEOUT_S = 120.0
+_NEVER = 10**15  # rows: half a history proves nothing, so nothing is pruned
+
+
+class Common(msgspec.Struct, frozen=True):
+    """What all agents of a run have in common. `pulse_s`: how often each looks after itself (a device: 1 s)."""
+
+    runner: Runner
+    policy: Policy
+    store: FleetStore
+    pulse_s: float = 1.0
+
+
+class _Pinned:
+    """Credentials that nothing renews: a run is shorter than their life."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def link_refused(self, error: str) -> None:
+        """The broker says no; the link tries again and counts it."""
+
+
+class FleetAgent(Agent):
+    """One device of the fleet. `number`: in the whole fleet."""
+
+    def __init__(self, number: int, identity: FleetIdentity, common: Common) -> None:
+        self.number = number
+        self._database = partial(common.store.of, number)
+        settings = settings_of(identity.folder or Path(), common.pulse_s)
+        connect = dial(_Pinned(identity), settings.connect_timeout_s)
+        super().__init__(settings, identity, common.runner, common.policy, connect)
+
+    @property
+    def linked(self) -> bool:
+        return self._link.up
+
+    @property
+    def open_questions(self) -> int:
+        return len(self._core.open)
+
+
+class Crew:
+    """Every agent of a run, and the task that each lives in."""
+
+    def __init__(self, identities: Iterable[FleetIdentity], common: Common) -> None:
+        self._identities = list(identities)
+        self._common = common
+        self.agents: list[FleetAgent | None] = [None] * len(self._identities)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+    @property
+    def living(self) -> Iterator[FleetAgent]:
+        return (agent for agent in self.agents if agent is not None)
+
+    async def wake(self, number: int) -> FleetAgent:
+        """Start an agent: for the first time, or over what its rows hold of a life before."""
+        agent = FleetAgent(number, self._identities[number], self._common)
+        await agent.open()
+        self.agents[number] = agent
+        self._tasks[number] = asyncio.create_task(agent.run(), name=f"agent-{number}")
+        return agent
+
+    async def kill(self, number: int) -> None:
+        """No last word: what its writer has not taken yet may be lost; its socket is closed under it."""
+        task, self.agents[number] = self._tasks.pop(number, None), None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def wake_all(self) -> None:
+        """Every agent, so many at once, each until its link is up. TimeoutError if one cannot connect."""
+        waiting = iter(range(len(self)))
+
+        async def usher() -> None:
+            for number in waiting:
+                agent = await self.wake(number)
+                async with asyncio.timeout(UP_TIMEOUT_S):
+                    while not agent.linked:
+                        await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(self))):
+                group.create_task(usher())
+
+    async def rest(self) -> None:
+        """All at once."""
+        for agent in self.living:
+            agent.stop()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def settings_of(folder: Path, pulse_s: float) -> AgentSettings:
+    """A device's own limits; longer where thousands share two cores, endless where records are counted."""
+    return AgentSettings(
+        state_dir=folder,
+        connect_timeout_s=60.0,
+        watchdog_s=pulse_s,
+        upkeep_s=60.0 * max(1.0, pulse_s),
+        recent_records=64,
+        frames_cache_bytes=256 * 1024,
+        answers_max_rows=_NEVER,
+        outcomes_max_rows=_NEVER,
+        ledger_max_rows=_NEVER,
+    )

@@ -1,0 +1,181 @@
+"""What hub and device say of a rollout: assignments down, reports up, and the hub's word that it has one. No behaviour.
+
+Positional msgpack like `messages`: a field is only ever added at the end. Times are hub time in whole milliseconds
+since 1970 (`_ms`) or durations in seconds (`_s`). Sums and counts run from when the assignment was accepted and never
+go back, so that a report that is lost costs nothing that the next one does not tell.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Cohort(StrEnum):
+    """What a device is to a rollout."""
+
+    CANDIDATE = "candidate"  # installs the version, if it may
+    CONTROL = "control"  # keeps what it runs and reports the same figures at the same time
+
+
+class InstallState(StrEnum):
+    """Where a device's install is; docs/rollout.md says what happens in each."""
+
+    IDLE = "idle"
+    CHECKING = "checking"
+    ACCEPTED = "accepted"
+    DOWNLOADING = "downloading"
+    PAUSED = "paused"
+    VERIFYING = "verifying"
+    STAGED = "staged"
+    SELF_TEST = "self_test"
+    SHADOW = "shadow"
+    ACTIVATING = "activating"
+    PROBATION = "probation"
+    COMMITTED = "committed"
+    ROLLING_BACK = "rolling_back"
+    ROLLED_BACK = "rolled_back"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+    SAFE_MODE = "safe_mode"
+
+
+class Failure(StrEnum):
+    """Why an update did not happen, or did not last."""
+
+    INTEGRITY = "integrity"
+    ROLLBACK = "rollback"
+    FREEZE = "freeze"
+    REPLAY = "replay"
+    SLOW_RETRIEVAL = "slow_retrieval"
+    NETWORK = "network"
+    DISK = "disk"
+    INCOMPATIBLE = "incompatible"
+    QUARANTINED = "quarantined"
+    SELF_TEST = "self_test"
+    HEALTH = "health"
+    POLICY = "policy"
+    INTERNAL = "internal"
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="t"):
+    """On `down/desired`: which of the valid targets of a family this one device is to run. Signed by the hub.
+
+    `counter` only ever grows for a device and family: the highest is what holds. `path`, `version`, `digest` (SHA-256
+    of the packed bundle, hex) name a target of the update repository; for `CONTROL` they name what it runs already.
+    `withdraw`: nothing is assigned any more; an install that is not committed is given up.
+    `soak_s` and `min_inferences` must both pass before a commit; after `max_soak_s` the first is enough.
+    `strict`: without a hub in reach for `strict_s` a device in probation goes back instead of committing.
+    `epoch` is 0: it speaks to any database of the device.
+    """
+
+    epoch: int
+    device: str
+    counter: int
+    issued_ms: int
+    expires_ms: int
+    rollout: str
+    family: str
+    path: str
+    version: int
+    digest: str
+    cohort: Cohort = Cohort.CANDIDATE
+    withdraw: bool = False
+    audit_share: float = 0.0  # of all answers, under the policy's own share
+    soak_s: float = 1800.0
+    min_inferences: int = 200
+    max_soak_s: float = 86_400.0
+    strict: bool = False
+    strict_s: float = 1800.0
+    report_s: float = 300.0  # how often figures are reported while it lasts
+
+
+MOST_CELLS = 32
+
+
+class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Samples of one data class that were drawn for an audit at one `share`, and what people said: whole numbers.
+
+    `agreed`: what serves said what the *committed* model's verdict said. `worse`: the committed model agreed with it
+    and what serves did not; `better`: the other way round. A control device has neither. `told`: answers that a person
+    judged, `told_wrong` of these; `told_worse` and `told_better` where both models' answers are known.
+    """
+
+    data_class: str
+    share: float
+    audited: int = 0
+    agreed: int = 0
+    worse: int = 0
+    better: int = 0
+    told: int = 0
+    told_wrong: int = 0
+    told_worse: int = 0
+    told_better: int = 0
+
+
+class Quality(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """At most `MOST_CELLS` cells; `dropped` counts the audits of further ones.
+
+    `unaudited`: data classes that were answered and may not be audited under the policy in force.
+    """
+
+    cells: tuple[Agreement, ...] = ()
+    unaudited: tuple[str, ...] = ()
+    dropped: int = 0
+
+
+class ClassSignals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Of one data class."""
+
+    data_class: str
+    answers: int = 0
+    escalated: int = 0
+    confidence: float = 0.0
+    confidence_sq: float = 0.0
+
+
+class Signals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a device sees without a hub. `p95_us` and `rss_bytes` are as they are now, the rest are sums."""
+
+    inferences: int = 0
+    errors: int = 0
+    escalated: int = 0
+    confidence: float = 0.0
+    confidence_sq: float = 0.0
+    p95_us: int = 0
+    rss_bytes: int = 0
+    crashes: int = 0
+    starts: int = 0
+    classes: tuple[ClassSignals, ...] = ()  # at most `MOST_CELLS`
+
+
+class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="i"):
+    """On `up/report`: how an assignment fares. Said again until the hub has `ReportSeen` its `seq`.
+
+    `seq` only ever grows for a device, over new databases too: hub time in milliseconds, or one more than the last.
+    `version` and `running` (digest of the packed bundle, hex) are of what serves at that moment, "" for nothing.
+    `quality` and `signals` are labelled fields (P1): None where the policy in force does not list them.
+    """
+
+    epoch: int
+    seq: int
+    counter: int
+    rollout: str
+    family: str
+    state: InstallState
+    failure: Failure | None
+    version: int
+    running: str
+    at_ms: int
+    cohort: Cohort = Cohort.CANDIDATE
+    quality: Quality | None = None
+    signals: Signals | None = None
+    detail: str = ""  # one line for people; never anything of a sample
+
+
+class ReportSeen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="j"):
+    """Answer to an `InstallReport`: kept durably, as everything of this device up to `seq`."""
+
+    epoch: int
+    seq: int
