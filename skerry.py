@@ -56,6 +56,7 @@ ROOMS = {
     "keys": Room("models.keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."),
     "repository": Room("cloud_hub.publish_command:app", "The hub's update repository: export, install, status."),
     "why": Room("edge_agent.command:why", "Explain one answer of a running device."),
+    "sim": Room("simulations.command:app", "Ask a simulated fleet: will this policy hold, in this weather, with these faults?"),
     "erase": Room("edge_agent.command:erase", "Forget a subject, on the device and at its hubs."),
 }
 
@@ -68,6 +69,7 @@ _EXTRAS = {
     "onnx": "forge",
     "onnxscript": "forge",
     "sklearn": "forge",
+    "plotly": "sim",
 }
 _OWN = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 

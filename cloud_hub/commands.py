@@ -9,6 +9,7 @@ from cloud_hub.devices import Device
 from cloud_hub.work import Work
 from policies.fairness import NORMAL
 from wire.messages import DownNote, Heads, Prediction, Reason, Verdict
+from wire.rollout import InstallReport
 
 LOCAL = ""  # the "device" of the hub's own web API; no topic can carry it
 
@@ -132,6 +133,19 @@ class Log(msgspec.Struct, frozen=True):
     heads: Heads
 
 
+class Reported(msgspec.Struct, frozen=True):
+    """Keep how an assignment fares on a device, then answer with `ReportSeen`."""
+
+    device: str
+    report: InstallReport
+
+
+class Greeted(msgspec.Struct, frozen=True):
+    """A device is there: say again what is assigned to it."""
+
+    device: str
+
+
 class Infer(msgspec.Struct, frozen=True):
     """Run a batch on the engine `model`, then `on_results` or `on_engine_failed`."""
 
@@ -187,4 +201,5 @@ class Hand(msgspec.Struct, frozen=True):
 
 Command = (
     Keep | Judged | End | Forget | Find | Prune | Infer | Check | Load | Unload | Tell | Resend | Suspect | Hand | Log
-)
+    | Reported | Greeted
+)  # fmt: skip

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 import msgspec
 
 from cloud_hub.clones import Finding, Past, Sighting, judge
-from cloud_hub.commands import Command, Find, Key, Log, Resend, Row, Suspect, Tell
+from cloud_hub.commands import Command, Find, Greeted, Key, Log, Reported, Resend, Row, Suspect, Tell
 from cloud_hub.devices import Device
 from cloud_hub.gate import BIGGEST, Dropped, Gate, Passed
 from cloud_hub.ledger_notes import is_sound
 from cloud_hub.parts import Parts, refusal
-from wire.codec import decode_up
-from wire.errors import RemoteError
-from wire.messages import Ask, Heads, Hello, Statuses, Welcome
+from cloud_hub.rollout_notes import is_possible
+from wire.codec import Frame, decode_up, unpad
+from wire.errors import Fault, RemoteError
+from wire.messages import Ask, Heads, Hello, Statuses, Suite, UpNote, Welcome
+from wire.rollout import InstallReport
 from wire.topics import Channel
 
 CONNECTS_PER_S = 15.0  # a fleet that lost its broker comes back at this rate: 500 devices over half a minute
@@ -46,22 +48,32 @@ class Desk:
         return fresh
 
     def on_note(self, device: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> list[Command]:
-        """`Heads` comes as a report, `Ask` and `Hello` on their own channel."""
+        """`Heads` and `InstallReport`, which is sealed, come as reports; `Ask` and `Hello` on their own channel."""
         passed = self._gate.note(device, payload, now, channel)
         if isinstance(passed, Dropped):
             return self._parts.dropped(device, passed)
         try:
-            note = decode_up(passed.frame.body)
+            note = self._read(passed.frame, channel)
         except RemoteError as error:
             return self._parts.drop(error.fault.value)
-        if note.epoch != passed.frame.header.epoch or isinstance(note, Heads) != (channel is Channel.REPORT):
-            return self._parts.drop("malformed")
         self._parts.counts["notes"] += 1
         if isinstance(note, Ask):
             return self._on_ask(passed.device, note)
         if isinstance(note, Heads):
             return self._on_heads(passed.device, note)
-        return self._on_hello(passed, note)
+        return self._on_report(device, note) if isinstance(note, InstallReport) else self._on_hello(passed, note)
+
+    def _read(self, frame: Frame, channel: Channel) -> UpNote:
+        """RemoteError unless the note is one of this channel, in the envelope that is its own."""
+        sealed = frame.suite is Suite.SEALED
+        note = decode_up(unpad(self._parts.envelopes.open(frame, channel)) if sealed else frame.body)
+        reported = isinstance(note, Heads | InstallReport) == (channel is Channel.REPORT)
+        if note.epoch != frame.header.epoch or not reported or isinstance(note, InstallReport) != sealed:
+            raise RemoteError(Fault.MALFORMED, "not what this channel and this envelope are for")
+        return note
+
+    def _on_report(self, device: str, report: InstallReport) -> list[Command]:
+        return [Reported(device, report)] if is_possible(report) else self._parts.drop("malformed")
 
     def _on_heads(self, device: Device, heads: Heads) -> list[Command]:
         key = device.signing_key.public_bytes_raw()
@@ -79,7 +91,8 @@ class Desk:
         settings, spread_s = self._parts.settings, len(self.hellos) / CONNECTS_PER_S
         notice = self._parts.rules.notice(device)
         warned: list[Command] = [Tell(device, notice.note())] if notice else []
-        return [Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s)), *warned]
+        welcome = Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s))
+        return [welcome, *warned, Greeted(device)]
 
     def _on_ask(self, device: Device, ask: Ask) -> list[Command]:
         asked = _Asked(device, ask.epoch, (), [])

@@ -11,6 +11,7 @@ from wire.codec import SIGNATURE_BYTES, Frame, clear_part, encode, pad
 from wire.erasure import STATEMENT_TAG
 from wire.errors import Fault, LocalError, RemoteError
 from wire.messages import DenyAll, DownNote, Header, Refusal, Suite, Verdict
+from wire.rollout import Assignment
 from wire.seal import key_id, open_sealed, seal, sign, verify
 from wire.topics import Channel, shard_of
 
@@ -35,8 +36,8 @@ class Envelopes(Protocol):
         """RemoteError(SIGNATURE) unless the device signed it for this channel."""
         ...
 
-    def open(self, frame: Frame) -> bytes:
-        """The padded plaintext of a question; RemoteError if it was not sealed to us."""
+    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+        """The padded plaintext of what was sealed for that channel; RemoteError if it was not sealed to us."""
         ...
 
     def reader(self, device: Device) -> bytes:
@@ -69,11 +70,11 @@ class HubEnvelopes:
     def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
         verify(frame, by=device.signing_key, channel=channel)
 
-    def open(self, frame: Frame) -> bytes:
+    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
         key = self._keys.hpke.get(frame.header.key_id)
         if key is None:
             raise RemoteError(Fault.SEAL, "sealed to a key that is not ours any more")
-        return open_sealed(frame, key=key, channel=Channel.QUESTION)
+        return open_sealed(frame, key=key, channel=channel)
 
     def reader(self, device: Device) -> bytes:
         return key_id(device.hpke_key.public_bytes_raw())
@@ -107,7 +108,8 @@ class PlainEnvelopes:
         if frame.signature != bytes(SIGNATURE_BYTES) or frame.header.device != device.id:
             raise RemoteError(Fault.SIGNATURE, channel.value)
 
-    def open(self, frame: Frame) -> bytes:
+    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+        del channel
         return frame.body
 
     def reader(self, device: Device) -> bytes:
@@ -127,8 +129,8 @@ _DOWN = Channel.REPLY
 
 
 def channel_of(note: DownNote) -> Channel:
-    """Where a note goes: a notice that denies all beside the hints, everything else to the replies."""
-    return Channel.DESIRED if isinstance(note, DenyAll) else _DOWN
+    """Where a note goes: notices that deny all and assignments beside the hints, everything else to the replies."""
+    return Channel.DESIRED if isinstance(note, DenyAll | Assignment) else _DOWN
 
 
 def _note_header(device: str, note: DownNote, now: float, signer: bytes) -> Header:

@@ -84,9 +84,10 @@ class Gate:
         return self._believe(Passed(frame, device), Channel.QUESTION, buckets, now)
 
     def note(self, device_id: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> Passed | Dropped:
-        """A signed note, of a device that is heard."""
+        """A signed note, of a device that is heard. A report may be sealed as well."""
+        suites = (Suite.SIGNED, Suite.SEALED) if channel is Channel.REPORT else (Suite.SIGNED,)
         try:
-            frame = _frame(device_id, payload, Suite.SIGNED)
+            frame = _frame(device_id, payload, *suites)
         except RemoteError as error:
             return Dropped(error.fault.value)
         device = self._registry.device(device_id)
@@ -168,12 +169,12 @@ def _refusal(header: Header, payload: bytes, found: _Found | None) -> Refusal:
     return Refusal(header.epoch, header.seq, digest(payload), reason, retry_after_s, final)
 
 
-def _frame(device_id: str, payload: bytes, suite: Suite) -> Frame:
+def _frame(device_id: str, payload: bytes, *suites: Suite) -> Frame:
     """Split, and check that the header says what the topic says."""
     frame = split(payload, MAX_FRAME_BYTES)
     header = frame.header
-    if frame.suite is not suite:
-        raise RemoteError(Fault.SUITE, f"{frame.suite.name} where {suite.name} is due")
+    if frame.suite not in suites:
+        raise RemoteError(Fault.SUITE, f"{frame.suite.name} where {suites[0].name} is due")
     if header.device != device_id or header.shard != shard_of(device_id):
         raise RemoteError(Fault.TOPIC, "the header names another device or shard than the topic")
     if not (0 <= header.epoch <= BIGGEST and 0 <= header.seq <= BIGGEST and 0 <= header.created_ms <= BIGGEST):

@@ -115,6 +115,8 @@ class Hub:
             c.Resend: self.voice.resend,
             c.Hand: self._reception.hand,
             c.Log: self.voice.log_heads,
+            c.Greeted: self.voice.greet,
+            c.Reported: self.voice.hand_report,
         }
 
     def _suspect(self, command: c.Suspect) -> None:

@@ -100,9 +100,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a rollout is going to do, fixed when it is made.
 
-    `back`: what the fleet runs now, and would go back to; None = nothing is compared. `permit`: the signed document that
-    allows an older version. `rules`: all parameters, as JSON values. `waves`, `spare`: ids, in the order of the buckets;
-    who is spare is never told to install. `fleet`: devices of the hub at that time. `people`: approvals that it takes.
+    `back`: what the fleet runs now, and would go back to; None = nothing is compared. `permit`: the signed document
+    that allows an older version. `rules`: all parameters, as JSON values. `waves`, `spare`: ids, in the order of the
+    buckets; who is spare is never told to install. `fleet`: devices of the hub then. `people`: approvals it takes.
     """
 
     id: str
@@ -165,7 +165,7 @@ class Row(msgspec.Struct):
 class Head(msgspec.Struct, frozen=True):
     """All that changes of a rollout but its devices. `revision`: which state of it this is, for compare-and-set.
 
-    `passed`: waves whose gate was passed. `held`: candidates were withdrawn while people look. Times in ms, 0 = not yet.
+    `passed`: waves whose gate was passed. `held`: candidates were withdrawn while people look. Times in ms, 0 = never.
     """
 
     state: RolloutState = RolloutState.DRAFT
@@ -176,7 +176,6 @@ class Head(msgspec.Struct, frozen=True):
     changed_ms: int = 0
     wave_ms: int = 0
     soak_ms: int = 0
-    looked_ms: int = 0
     inconclusive: int = 0
     held: bool = False
     revert: bool = False

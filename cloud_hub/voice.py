@@ -1,9 +1,10 @@
-"""What the hub says over the link: signed notes, verdicts sealed before, hints, orders; and heads to the ledger.
+"""What the hub says over the link: signed notes, verdicts, hints, orders, assignments; heads and reports it hands on.
 
 Rule: nothing is queued for a link that is down: what a device did not hear it asks for.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from cloud_hub import commands as c
 from cloud_hub.envelopes import HubEnvelopes, channel_of
@@ -12,14 +13,32 @@ from cloud_hub.ledger_log import Received
 from cloud_hub.link import Link
 from cloud_hub.orders import Notice
 from wire.messages import DownNote
+from wire.rollout import Assignment, InstallReport, ReportSeen
 from wire.topics import Channel, topic
 
 
+class RolloutsFace(Protocol):
+    """What devices' words are to the rollouts; `cloud_hub.rollouts` is it."""
+
+    def report(self, device: str, report: InstallReport) -> None:
+        """Keep it; then somebody calls `Voice.seen`."""
+        ...
+
+    def heard(self, device: str) -> None:
+        """It is there."""
+        ...
+
+    def assignments_for(self, device: str) -> tuple[Assignment, ...]:
+        """What it has to be told again."""
+        ...
+
+
 class Voice:
-    """`ledger` keeps the log of the devices' ledger heads, if this hub keeps one."""
+    """`ledger` keeps the log of the devices' ledger heads, `rollouts` say who runs what; if this hub has them."""
 
     def __init__(self, link: Link, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
         self.ledger: Clerk | None = None
+        self.rollouts: RolloutsFace | None = None
         self._link = link
         self._envelopes = envelopes
         self._now = now
@@ -44,3 +63,20 @@ class Voice:
     def log_heads(self, command: c.Log) -> None:
         if self.ledger is not None:
             self.ledger.put(Received(command.device, command.key, command.heads, int(self._now() * 1000)))
+
+    def greet(self, command: c.Greeted) -> None:
+        """Say again what is assigned to a device that has just come."""
+        if self.rollouts is not None:
+            self.rollouts.heard(command.device)
+            for assignment in self.rollouts.assignments_for(command.device):
+                self.tell(command.device, assignment)
+
+    def hand_report(self, command: c.Reported) -> None:
+        """A hub without rollouts says nothing: the device tells again, for whoever has them."""
+        if self.rollouts is not None:
+            self.rollouts.heard(command.device)
+            self.rollouts.report(command.device, command.report)
+
+    def seen(self, device: str, seq: int) -> None:
+        """Everything that this device reported up to `seq` is on disk here."""
+        self.tell(device, ReportSeen(0, seq))

@@ -83,11 +83,15 @@ class Dice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """Of one sample. `day`: whole days since 1970 in hub time. `subject`: keyed hash of whom it is about, in hex."""
+    """Of one sample. `day`: whole days since 1970 in hub time. `subject`: keyed hash of whom it is about, in hex.
+
+    `committed`: if it is audited, the features of the committed model go, not of the one on trial that answered.
+    """
 
     data_class: str
     day: int = 0
     subject: str = ""
+    committed: bool = False
 
 
 class Row(msgspec.Struct, frozen=True):

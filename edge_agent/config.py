@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from edge_agent.api.oip import InferLimits
+from edge_agent.install_words import Limits
 from edge_agent.layers import Layers, layers_of
 from edge_agent.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.surroundings import POWER_SUPPLY, Attributes
@@ -25,6 +26,7 @@ PREFIX = "SKERRY_AGENT_"
 _DELIMITER = "__"
 _OUTBOX = OutboxLimits()
 _AGENT = AgentSettings(state_dir=Path())
+_LIMITS = Limits()
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
 
@@ -90,10 +92,19 @@ class LinkSection(_Section):
 
 
 class UpdatesSection(_Section):
-    """How often the update repository of the enrolment is looked at, +-20 %. Switched off, what is here goes on."""
+    """How often the update repository of the enrolment is looked at, +-20 %. Switched off, what is here goes on.
+
+    `follow` "assignments": a device without a model takes the newest, and then runs what the hub assigns to it;
+    "newest": always the newest. `metered`: models may come over a link that costs. `interval_s`: at most one new model
+    in so long. `spread_s`: an assigned model waits a random part of it.
+    """
 
     enabled: bool = True
     every_s: float = Field(default=1800.0, ge=1, le=86_400)
+    follow: Literal["assignments", "newest"] = "assignments"
+    metered: bool = False
+    interval_s: float = Field(default=_LIMITS.interval_s, ge=0, le=86_400)
+    spread_s: float = Field(default=_LIMITS.spread_s, ge=0, le=86_400)
 
 
 class HubSection(_Section):
@@ -169,6 +180,9 @@ class AgentConfig(BaseSettings):
 
     def infer_limits(self) -> InferLimits:
         return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
+
+    def install_limits(self) -> Limits:
+        return Limits(interval_s=self.updates.interval_s, spread_s=self.updates.spread_s)
 
     def settings(self) -> AgentSettings:
         """The limits as the loop wants them."""

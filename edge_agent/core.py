@@ -17,7 +17,7 @@ from edge_agent.lines import HOME, Lines
 from edge_agent.owing import put_off
 from edge_agent.questions import Question, Questions
 from edge_agent.records import Outcome, Source
-from edge_agent.ruling import Ruled
+from edge_agent.ruling import Ruled, Ruling
 from edge_agent.sending import Sending
 from policies import escalation
 from policies.budget import Spend
@@ -77,7 +77,8 @@ class EdgeCore(Sending):
         ruled, decision = found
         terms = ruled.terms
         self.ruling.day = max(self.ruling.day, facts.day)
-        permit = self._permit(terms, facts, audit=decision.action is Action.AUDIT)
+        ruling = self.ruling.committed() if decision.audit and facts.committed else self.ruling
+        permit = self._permit(ruling, terms, facts, audit=decision.action is Action.AUDIT)
         if isinstance(permit, Denied):
             # A confident answer that lost its audit is simply a confident answer.
             why = Why.CONFIDENT if decision.action is Action.AUDIT else permit.why
@@ -90,7 +91,7 @@ class EdgeCore(Sending):
             question.deadline = now + terms.budget_s
         else:
             question.early = decision.why if line.open(now) or not waits else line.why
-        return self._store(question, permit, ruled, now, audit=decision.audit)
+        return self._store(question, permit, ruling, now, audit=decision.audit)
 
     def look(self, local: Prediction, facts: Facts, dice: Dice, now: float) -> Answer | tuple[Ruled, Decision]:
         """The answer of one that need not be asked about; else under which terms and why it would be. Changes nothing."""
@@ -104,25 +105,26 @@ class EdgeCore(Sending):
             return Answer(dice.id, local, Source.LOCAL, decision.why, terms.hash, facts.data_class)
         return ruled, decision
 
-    def _permit(self, terms: Terms, facts: Facts, *, audit: bool) -> Permit | Denied:
+    def _permit(self, ruling: Ruling, terms: Terms, facts: Facts, *, audit: bool) -> Permit | Denied:
         if self.epoch < 0:
             return Denied(Why.NO_DISK)
         limits = self._setup.limits
         share = 2 if audit else 1
         rows, size = min(limits.max_rows, terms.max_open) / share, limits.max_bytes / share
-        if len(self._open) + 1 > rows or self._open.bytes + self.ruling.frame_bytes > size:
+        if len(self._open) + 1 > rows or self._open.bytes + ruling.frame_bytes > size:
             return Denied(Why.OUTBOX_FULL)
-        return self.ruling.permit(facts.data_class, audit=audit, subject=facts.subject)
+        return ruling.permit(facts.data_class, audit=audit, subject=facts.subject)
 
-    def _store(self, question: Question, permit: Permit, ruled: Ruled, now: float, *, audit: bool) -> list[Command]:
+    def _store(self, question: Question, permit: Permit, ruling: Ruling, now: float, *, audit: bool) -> list[Command]:
         self._next_seq += 1
         self.ruling.purse.spend = permit.spend
-        question.size = self.ruling.frame_bytes
+        question.size = ruling.frame_bytes
         question.expires = now + self._setup.limits.max_age_s
         self._open.admit(question)
         q = question
-        budget_s = ruled.terms.budget_s
-        store = Store(q.seq, q.id, permit, q.size, q.local, q.data_class, budget_s, audit, q.jitter, ruled.labels)
+        ruled = ruling.of(q.data_class)
+        budget_s, labels = (ruled.terms.budget_s, ruled.labels) if isinstance(ruled, Ruled) else (0.0, Labels())
+        store = Store(q.seq, q.id, permit, q.size, q.local, q.data_class, budget_s, audit, q.jitter, labels)
         return self._with_wake([store])
 
     def restore(self, memory: Memory, now: float) -> list[Command]:
@@ -285,6 +287,10 @@ class EdgeCore(Sending):
         """Another model answers from now on. What is open stays as it was sealed, under the model it names."""
         self._setup = setup
         self.ruling.model(setup)
+
+    def on_trial(self, committed: Setup | None) -> None:
+        """What answers is on trial: its audits are of the committed model. None: no more."""
+        self.ruling.on_trial(committed)
 
     def on_policy(self, policy: Policy | None, now: float) -> list[Command]:
         """Rows judged under another policy are judged again before each is next sent."""

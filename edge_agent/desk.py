@@ -34,13 +34,17 @@ class Form(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the loop knows of a sample beside the core's word: times in seconds on the core's clock."""
+    """What the loop knows of a sample beside the core's word: times in seconds on the core's clock.
+
+    `form`: of the model whose features these are, where that is not the one that answers.
+    """
 
     inference: Inference
     trace: str
     started: float
     infer_s: float
     subject: bytes = b""
+    form: Form | None = None
 
 
 class Memo(NamedTuple):
@@ -74,6 +78,7 @@ class Desk:
     def prepare(self, store: Store, asked: Asked, epoch: int, max_age_s: float) -> tuple[OutboxRow, Sealed]:
         """The row and its sealed bytes. LocalError if too big; TransformError or CodecError if it may not leave so."""
         target = store.permit.targets[0]
+        manifest = asked.form.manifest if asked.form else self._manifest
         padded = self._padded(store, asked, target)
         created_ms = self._clock.ms()
         sealed = self._envelopes.sealed(epoch, store.seq, created_ms, target.name, padded)
@@ -81,7 +86,7 @@ class Desk:
         row = OutboxRow(
             seq=store.seq, epoch=epoch, id=store.id, state=State.SEALED, created_ms=created_ms,
             expires_ms=created_ms + int(max_age_s * 1000), jitter=store.jitter, policy=store.permit.policy,
-            model=self._manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
+            model=manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
             egress=store.permit.egress, fingerprint=sealed.fingerprint, digest=sealed.digest, key_id=sealed.key_id,
             size=len(sealed.frame), charge=store.charge_bytes, payload=payload, subject=asked.subject,
         )  # fmt: skip
@@ -89,12 +94,13 @@ class Desk:
 
     def _padded(self, store: Store, asked: Asked, target: HubSite) -> bytes:
         egress, labels = store.permit.egress, store.labels
+        manifest, features = asked.form or (self._manifest, self._codec)
         question = Escalation(
             store.id,
-            self._manifest.ref,
+            manifest.ref,
             store.permit.policy,
             target.region,
-            transforms.apply(egress, asked.inference, self._codec, self._tools),
+            transforms.apply(egress, asked.inference, features, self._tools),
             store.budget_s,
             store.audit,
             asked.trace,
@@ -104,7 +110,7 @@ class Desk:
             keep_days=labels.keep_days,
             layers=labels.layers,
         )
-        fixed_bytes = max(self._manifest.fixed_bytes, labels.padded_bytes)
+        fixed_bytes = max(manifest.fixed_bytes, labels.padded_bytes)
         return codec.pad(codec.encode(question), fixed_bytes if egress.fixed_size else 0)
 
     def reseal(self, row: OutboxRow, target: HubSite | None = None) -> tuple[OutboxRow, Sealed] | None:

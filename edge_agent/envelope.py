@@ -13,8 +13,9 @@ from edge_agent.identity import HubKeys, Identity
 from wire import codec, seal
 from wire.chain import Head, head_text
 from wire.codec import Frame
-from wire.errors import Fault, RemoteError
+from wire.errors import Fault, LocalError, RemoteError
 from wire.messages import DownNote, Header, Heads, Suite, UpNote, Verdict
+from wire.rollout import InstallReport
 from wire.topics import Channel, shard_of
 
 _SEAL_OVERHEAD_BYTES = 48
@@ -39,7 +40,7 @@ class Binding(NamedTuple):
 
 
 def channel_of(note: UpNote) -> Channel:
-    return Channel.REPORT if isinstance(note, Heads) else Channel.ASK
+    return Channel.REPORT if isinstance(note, Heads | InstallReport) else Channel.ASK
 
 
 class Envelopes:
@@ -53,6 +54,7 @@ class Envelopes:
         self._shard = shard_of(identity.device)
         self.hubs: dict[str, HubKeys] = {}
         self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
+        self._turn = 0
         self.use(identity.hubs)
 
     @property
@@ -102,8 +104,21 @@ class Envelopes:
         return Sealed(frame, padded, codec.fingerprint(padded), seal.digest(frame), keys.key_id)
 
     def note(self, note: UpNote, created_ms: int) -> bytes:
+        """A signed frame; one that is sealed as well for a report, which holds sums over samples."""
+        if isinstance(note, InstallReport):
+            return self._report(note, created_ms)
         header = Header(self._shard, self._id.device, note.epoch, 0, created_ms, self._signing_id)
         return seal.sign(header, codec.encode(note), by=self._id.signing, channel=channel_of(note))
+
+    def _report(self, report: InstallReport, created_ms: int) -> bytes:
+        """Sealed to the home line's hubs in turn: which of them serves this device is theirs to know."""
+        if not self.hubs:
+            raise LocalError("no hub to seal to")
+        hub = tuple(self.hubs.values())[self._turn % len(self.hubs)]
+        self._turn += 1
+        header = Header(self._shard, self._id.device, report.epoch, 0, created_ms, hub.key_id)
+        padded = codec.pad(codec.encode(report))
+        return seal.seal(header, padded, to=hub.seal_to, by=self._id.signing, channel=Channel.REPORT)
 
     def head(self, epoch: int, entries: int, at_ms: int, hash: bytes) -> bytes:  # noqa: A002 - the chain's word
         """Our signature on how far the egress ledger has come."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_agent.errand_job import Job, Report
+from edge_agent.errand_job import Follow, Job, Report
 from edge_agent.hub_keys import read_keys
 from edge_agent.tls import context
 from models.fetch import Errand, Source
@@ -31,14 +31,18 @@ from models.trust import Refusal, failure_of
 from wire.rollout import Failure
 
 _KEYS, _JSON = "keys/", ".json"
-_HOPELESS = frozenset({Outcome.REFUSED, Outcome.UNFIT, Outcome.DIFFERENT})
+HOPELESS = frozenset({Outcome.REFUSED, Outcome.UNFIT, Outcome.DIFFERENT})
 
 
 class Choice:
-    """Which bundle of the family this device should run: the newest that is allowed, fits, and did not fail here."""
+    """Which bundle of the family comes by itself: the newest that is allowed, fits, and did not fail here.
 
-    def __init__(self, store: Store, agent: str) -> None:
+    A device that follows assignments takes one so only if it has none.
+    """
+
+    def __init__(self, store: Store, agent: str, follow: Follow) -> None:
         self._store = store
+        self._follow = follow
         self._host = this_host(agent)
         self._quarantine = Quarantine(store.metadata, agent)
         self.offers: tuple[Offer, ...] = ()  # none while nobody trustworthy told us
@@ -49,6 +53,8 @@ class Choice:
         self.offers = offers
         here = (slot for slot in (self._store.current, self._store.previous) if slot and not self.banned(slot))
         held = next(here, None)
+        if self._follow is Follow.NONE or (held and self._follow is Follow.ASSIGNMENTS):
+            return None
         for offer in offers:
             if held and offer.version <= held.version:
                 return None
@@ -76,10 +82,9 @@ class Choice:
 def run(job: Job) -> Report:
     """Blocks. Whatever the repository, the network, a bundle or the disk does is in the report."""
     with Store(Path(job.folder)) as store:
-        source = Source(f"{job.url}/metadata/", f"{job.url}/targets/", job.root, job.least_ms)
-        choice = Choice(store, job.agent)
+        choice = Choice(store, job.agent, job.follow)
         wants = Wants(job.documents, job.family, choice.choose, lambda path, data: _judge(store, path, data))
-        news = poll(Errand(store.metadata, source, _fetcher(job)), store, wants)
+        news = poll(road(job, store), store, wants)
         refusals = [*news.refusals, *choice.refusals]
         try:
             refusals += _install(store, job.agent, news.staged) if news.staged else ()
@@ -92,6 +97,12 @@ def run(job: Job) -> Report:
 
 def _report(news: News, current: Slot | None, left: str, refusals: Iterable[Refusal]) -> Report:
     return Report(True, news.refreshed, news.documents, current, left, tuple(refusals), news.alarm)
+
+
+def road(job: Job, store: Store) -> Errand:
+    """To the repository, from where this device's trust begins."""
+    source = Source(f"{job.url}/metadata/", f"{job.url}/targets/", job.root, job.least_ms)
+    return Errand(store.metadata, source, _fetcher(job))
 
 
 def _fetcher(job: Job) -> Fetcher:
@@ -113,7 +124,7 @@ def _install(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ...]:
         store.activate(staged)
         return ()
     store.drop()
-    Quarantine(store.metadata, agent).note(staged.path, hopeless=found.outcome in _HOPELESS)
+    Quarantine(store.metadata, agent).note(staged.path, hopeless=found.outcome in HOPELESS)
     return (unfit or Refusal(found.failure, f"{staged.path}: {found.outcome}: {found.detail}"[:300]),)
 
 

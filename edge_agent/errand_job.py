@@ -1,9 +1,20 @@
-"""What the agent and its errand say to each other: one job, one report, each a line of JSON. Values only."""
+"""What the agent and its errands say to each other, each a line of JSON. Values only."""
+
+from enum import StrEnum
 
 import msgspec
 
 from models.store import Document, Slot
 from models.trust import Refusal
+from wire.rollout import Assignment, Failure, InstallState
+
+
+class Follow(StrEnum):
+    """Which bundle of a family a look may bring by itself."""
+
+    ASSIGNMENTS = "assignments"  # the newest for a device that has none; after that only what is assigned
+    NEWEST = "newest"
+    NONE = "none"  # nothing: the last one is gone for a reason
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -22,6 +33,7 @@ class Job(msgspec.Struct, frozen=True):
     documents: tuple[str, ...]
     family: str
     agent: str
+    follow: Follow = Follow.NEWEST
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -39,3 +51,31 @@ class Report(msgspec.Struct, frozen=True):
     left: str = ""
     refusals: tuple[Refusal, ...] = ()
     alarm: bool = False
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """Of the install machine. `target` None: only look whether `assignment` may be installed; else bring it home.
+
+    `state`: where to begin. `now_ms`: hub time.
+    """
+
+    job: Job
+    assignment: Assignment
+    now_ms: int
+    target: Slot | None = None
+    state: InstallState = InstallState.DOWNLOADING
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A line of such an errand. `reached`: it is about to do that, and waits for a line; else it is the last.
+
+    `slot`: as the repository has it, or as it is staged. `resident_bytes`: what the model took in its self-test.
+    """
+
+    reached: InstallState | None = None
+    slot: Slot | None = None
+    length: int = 0
+    failure: Failure | None = None
+    detail: str = ""
+    hopeless: bool = False
+    resident_bytes: int = 0

@@ -12,9 +12,35 @@ from typing import Any
 from msgspec.structs import replace
 
 from edge_agent.install_words import (
-    Activate, Activated, Check, Checked, CleanUp, Closing, Command, Commit, Done, Event, Examine, Examined, Fetch,
-    Fetched, Heard, Limits, Observed, Proceed, Reached, Refused, Report, Resumed, RollBack, Row, Started, Stop, Watch,
-    Word, Write,
+    Activate,
+    Activated,
+    Check,
+    Checked,
+    CleanUp,
+    Closing,
+    Command,
+    Commit,
+    Done,
+    Event,
+    Examine,
+    Examined,
+    Fetch,
+    Fetched,
+    Heard,
+    Limits,
+    Observed,
+    Proceed,
+    Reached,
+    Refused,
+    Report,
+    Resumed,
+    RollBack,
+    Row,
+    Started,
+    Stop,
+    Watch,
+    Word,
+    Write,
 )  # fmt: skip
 from models.assigned import Held, heard
 from models.store import Slot
@@ -34,12 +60,12 @@ _S = 1000
 class InstallCore:
     """Of one device. `row` is what is on disk, or will be once the last `Write` is obeyed."""
 
-    __slots__ = ("_device", "_examining", "_limits", "_on", "_reported_ms", "row")
+    __slots__ = ("_device", "_examining", "_on", "_reported_ms", "limits", "row")
 
     def __init__(self, device: str, row: Row, limits: Limits) -> None:
         self.row = row
         self._device = device
-        self._limits = limits
+        self.limits = limits
         self._reported_ms = 0
         self._examining = False
         self._on: dict[type, Callable[[Any, int], list[Command]]] = {
@@ -105,12 +131,12 @@ class InstallCore:
             return []
         if event.target is None:
             failure = event.failure or Failure.INTERNAL
-            if failure in _PASSING and self.row.tries < self._limits.retries:
+            if failure in _PASSING and self.row.tries < self.limits.retries:
                 return self._later(event.jitter, now_ms)
             ended = S.REJECTED if failure in _NOT_FOR_US else S.FAILED
             return self._end(ended, now_ms, failure, event.detail)
-        wait_ms = int(event.jitter * self._limits.spread_s * _S)
-        earliest_ms = self.row.activated_ms + int(self._limits.interval_s * _S) if self.row.activated_ms else 0
+        wait_ms = int(event.jitter * self.limits.spread_s * _S)
+        earliest_ms = self.row.activated_ms + int(self.limits.interval_s * _S) if self.row.activated_ms else 0
         self._keep(target=event.target, length=event.length, not_before_ms=max(now_ms + wait_ms, earliest_ms))
         return [self._go(S.ACCEPTED, now_ms, tries=0), *self._download(now_ms)]
 
@@ -127,7 +153,7 @@ class InstallCore:
 
     def _later(self, jitter: float, now_ms: int) -> list[Command]:
         """The same once more, from a minute on, each time twice as long."""
-        wait_s = self._limits.retry_s * 2**self.row.tries * (0.5 + jitter)
+        wait_s = self.limits.retry_s * 2**self.row.tries * (0.5 + jitter)
         return [self._write(tries=self.row.tries + 1, not_before_ms=now_ms + int(wait_s * _S))]
 
     def _reached(self, event: Reached, now_ms: int) -> list[Command]:
@@ -144,13 +170,13 @@ class InstallCore:
             return []
         failure = event.failure
         if failure is None:
-            attempts = self._limits.attempts
+            attempts = self.limits.attempts
             gone = self._go(S.ACTIVATING, now_ms, target=event.slot, attempts=attempts, activated_ms=now_ms)
             return [gone, Activate(self._target())]
-        in_time = now_ms - self.row.begun_ms < self._limits.downloading_s * _S
-        if failure in _PASSING and self.row.tries < self._limits.retries and in_time:
+        in_time = now_ms - self.row.begun_ms < self.limits.downloading_s * _S
+        if failure in _PASSING and self.row.tries < self.limits.retries and in_time:
             return self._later(0.5, now_ms)
-        if failure is Failure.INTERNAL and self.row.state is S.SELF_TEST and self.row.tries < self._limits.self_tests:
+        if failure is Failure.INTERNAL and self.row.state is S.SELF_TEST and self.row.tries < self.limits.self_tests:
             return [self._write(tries=self.row.tries + 1), self._fetch()]
         return self._end(S.FAILED, now_ms, failure, event.detail, hopeless=event.hopeless)
 
@@ -181,16 +207,16 @@ class InstallCore:
             return self._controlled(event, now_ms)
         due = now_ms >= row.not_before_ms
         if state is S.CHECKING and row.tries and due:
-            return [self._write(not_before_ms=now_ms + int(self._limits.checking_s * _S)), Check(self._work())]
+            return [self._write(not_before_ms=now_ms + int(self.limits.checking_s * _S)), Check(self._work())]
         if state is S.ROLLING_BACK and due:
-            return [self._write(not_before_ms=now_ms + int(self._limits.retry_s * _S)), RollBack(self._target())]
+            return [self._write(not_before_ms=now_ms + int(self.limits.retry_s * _S)), RollBack(self._target())]
         if state is S.COMMITTED and due:
-            return [self._write(not_before_ms=now_ms + int(self._limits.retry_s * _S)), Commit(self._target())]
+            return [self._write(not_before_ms=now_ms + int(self.limits.retry_s * _S)), Commit(self._target())]
         return self._waited(event, now_ms)
 
     def _waited(self, event: Observed, now_ms: int) -> list[Command]:
         """States before it serves: for their time, for power, for a link that costs nothing."""
-        state, row, limits = self.row.state, self.row, self._limits
+        state, row, limits = self.row.state, self.row, self.limits
         if state is S.ACCEPTED and now_ms - row.since_ms > limits.accepted_s * _S:
             return self._end(S.CANCELLED, now_ms, Failure.INTERNAL, "its time never came")
         if state is S.PAUSED and now_ms - row.since_ms > limits.paused_s * _S:
@@ -247,12 +273,12 @@ class InstallCore:
         state = self.row.state
         if state is S.COMMITTED:
             if event.failure:  # the disk does not take the floor now: what is committed stays
-                return [self._write(not_before_ms=now_ms + int(self._limits.retry_s * _S))]
+                return [self._write(not_before_ms=now_ms + int(self.limits.retry_s * _S))]
             return [*self._last_word(figures=True), Watch(None), *self._rest(now_ms)]
         if state is not S.ROLLING_BACK:
             return []
         if event.failure is Failure.DISK:
-            return [self._write(not_before_ms=now_ms + int(self._limits.retry_s * _S))]
+            return [self._write(not_before_ms=now_ms + int(self.limits.retry_s * _S))]
         return self._safe_mode(event, now_ms) if event.failure else self._rolled_back(now_ms)
 
     def _roll_back(self, failure: Failure | None, why: str, now_ms: int) -> list[Command]:
@@ -261,10 +287,16 @@ class InstallCore:
 
     def _rolled_back(self, now_ms: int) -> list[Command]:
         row = self.row
-        until_ms = now_ms + int(self._limits.quarantine_s * _S) if row.failure else 0
+        until_ms = now_ms + int(self.limits.quarantine_s * _S) if row.failure else 0
         ended = self._ended(S.ROLLED_BACK, row.failure, row.detail)
         gone = self._go(S.ROLLED_BACK, now_ms, ended=ended)
-        return [gone, CleanUp(self._target(), until_ms), *self._last_word(figures=True), Watch(None), *self._rest(now_ms)]
+        return [
+            gone,
+            CleanUp(self._target(), until_ms),
+            *self._last_word(figures=True),
+            Watch(None),
+            *self._rest(now_ms),
+        ]
 
     def _safe_mode(self, event: Done, now_ms: int) -> list[Command]:
         """Nothing is left that may serve. Only a new assignment leads out."""
@@ -279,7 +311,7 @@ class InstallCore:
     ) -> list[Command]:  # fmt: skip
         """Before it served."""
         tried = failure in (Failure.SELF_TEST, Failure.INTEGRITY)
-        until_ms = now_ms + int(self._limits.quarantine_s * _S) if tried else 0
+        until_ms = now_ms + int(self.limits.quarantine_s * _S) if tried else 0
         gone = self._go(state, now_ms, ended=self._ended(state, failure, detail), failure=failure, detail=detail)
         cleaned = CleanUp(self.row.target, until_ms, hopeless)
         return [Stop(), gone, cleaned, *self._last_word(), *self._rest(now_ms)]
@@ -314,7 +346,7 @@ class InstallCore:
             return self._counted_down(now_ms)
         if state is S.ROLLING_BACK:
             return [RollBack(self._target())]
-        if state is S.SELF_TEST and row.tries >= self._limits.self_tests:
+        if state is S.SELF_TEST and row.tries >= self.limits.self_tests:
             return self._end(S.FAILED, now_ms, Failure.SELF_TEST, f"no end after {row.tries} tries", hopeless=True)
         return [self._write(tries=row.tries + 1)] if state is S.SELF_TEST else []
 

@@ -14,7 +14,9 @@ import msgspec
 from edge_agent.install_words import Row
 
 FILE = "install.db"
-_TABLE = "create table if not exists install(one integer primary key check(one=1), state text not null, row blob not null)"
+_TABLE = (
+    "create table if not exists install(one integer primary key check(one=1), state text not null, row blob not null)"
+)
 _WRITE = "insert into install values(1,?,?) on conflict(one) do update set state=excluded.state, row=excluded.row"
 
 

@@ -46,12 +46,15 @@ class Names(msgspec.Struct, frozen=True):
 class Installed(msgspec.Struct, frozen=True):
     """`slot`: what should serve; `runner`: of it, None if `slot` is None or serves already.
 
+    `committed`: the bundle before, where `slot` is on trial and that one opens.
+
     `policies`: None while one that is named has not come or cannot be read. `hubs`: () while no file of hub keys ever
     came. `versions`: of the documents, by path.
     """
 
     slot: Slot | None = None
     runner: Runner | None = None
+    committed: Runner | None = None
     policies: Documents | None = None
     hubs: tuple[HubKeys, ...] = ()
     versions: dict[str, int] = {}
@@ -66,16 +69,20 @@ def keys_path(region: str) -> str:
     return f"keys/{region}.json"
 
 
-def look(folder: Path, names: Names, serving: Slot | None = None) -> Installed:
-    """Blocks; also loads the current bundle unless it is the one that serves. Stop(LOCKED, DISK) if it cannot look."""
-    with _opened(folder) as store:
-        slot, runner, refusals = _runner(store, names, serving) if names.family else (None, None, ())
+def look(folder: Path, names: Names, serving: Slot | None = None, shun: str = "") -> Installed:
+    """Blocks; also loads the current bundle unless it is the one that serves. Stop(LOCKED, DISK) if it cannot look.
+
+    `shun`: digest of one that must not serve although it is current: the one before it does then.
+    """
+    with opened(folder) as store:
+        slot, runner, refusals = _runner(store, names, serving, shun) if names.family else (None, None, ())
+        committed = _committed(store, names) if runner and store.on_trial and slot == store.current else None
         found = {path: store.document(path) for path in names.documents}
     held = {path: pair for path, pair in found.items() if pair}
     versions = {path: document.version for path, (document, _) in held.items()}
     texts = {path: data for path, (_, data) in held.items()}
     policies = read_published(texts.get(policy_path(name)) for name in names.policies)
-    return Installed(slot, runner, policies, _hubs(texts, names.regions), versions, refusals)
+    return Installed(slot, runner, committed, policies, _hubs(texts, names.regions), versions, refusals)
 
 
 def keep(folder: Path, slot: Slot) -> None:
@@ -83,9 +90,14 @@ def keep(folder: Path, slot: Slot) -> None:
     commit(folder / "metadata", slot)
 
 
-def _runner(store: Store, names: Names, serving: Slot | None) -> tuple[Slot | None, Runner | None, tuple[Refusal, ...]]:
+Found = tuple[Slot | None, Runner | None, tuple[Refusal, ...]]
+
+
+def _runner(store: Store, names: Names, serving: Slot | None, shun: str) -> Found:
     """The current slot, or the one before it where the current one does not open. It is left behind then."""
     refusals: tuple[Refusal, ...] = ()
+    if shun and store.current and store.current.digest == shun:
+        return (store.previous, _committed(store, names), ()) if store.previous else (None, None, ())
     while (slot := store.current) is not None:
         if slot == serving:
             return slot, None, refusals
@@ -96,6 +108,14 @@ def _runner(store: Store, names: Names, serving: Slot | None) -> tuple[Slot | No
         if store.roll_back() is None:
             store.abandon()
     return None, None, refusals
+
+
+def _committed(store: Store, names: Names) -> Runner | None:
+    """The one before; None if there is none that opens."""
+    try:
+        return OnnxRunner(store.open(store.previous), names.threads) if store.previous else None
+    except BundleError:
+        return None
 
 
 def _load(store: Store, names: Names, slot: Slot) -> Runner:
@@ -118,7 +138,7 @@ def _hubs(texts: dict[str, bytes], regions: tuple[str, ...]) -> tuple[HubKeys, .
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[Store]:
+def opened(folder: Path) -> Iterator[Store]:
     """The store, once an errand that is just ending has let go of it."""
     deadline = time.monotonic() + PATIENCE_S
     store = Store(folder)

@@ -11,6 +11,7 @@ from edge_agent.desk import Desk
 from edge_agent.envelope import Envelopes
 from wire.errors import Fault, RemoteError
 from wire.messages import DenyAll, DownNote, Suite, Verdict, Welcome
+from wire.rollout import Assignment
 from wire.topics import Channel
 
 
@@ -38,8 +39,8 @@ class Intake:
             self._counts[f"refused_{error.fault}"] += 1
             return None
 
-    def order(self, payload: bytes, line: str = "") -> DenyAll | None:
-        """What a hub orders, signed for that purpose. None if it is refused."""
+    def order(self, payload: bytes, line: str = "") -> DenyAll | Assignment | None:
+        """What a hub orders or assigns, signed for that purpose. None if it is refused."""
         try:
             envelopes = self._envelopes.on(line)
             frame = envelopes.believe(payload, Channel.DESIRED)
@@ -68,7 +69,7 @@ class Intake:
         return Heard(header.seq, verdict)
 
 
-def _ordered(note: DownNote) -> DenyAll:
-    if not isinstance(note, DenyAll):
+def _ordered(note: DownNote) -> DenyAll | Assignment:
+    if not isinstance(note, DenyAll | Assignment):
         raise RemoteError(Fault.MALFORMED, "no order")
     return note

@@ -9,33 +9,31 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
-from time import perf_counter
 from typing import Any
 
-import msgspec
-
 from edge_agent import answers
-from edge_agent.callers import check_words
+from edge_agent.answering import Answering, Means
 from edge_agent.clock import HubClock
-from edge_agent.commands import Answer, Dice
+from edge_agent.commands import Setup
 from edge_agent.core import EdgeCore
 from edge_agent.database import Database
-from edge_agent.desk import Asked, Desk
+from edge_agent.desk import Desk, Form
 from edge_agent.envelope import Envelopes
 from edge_agent.guard import Guard
 from edge_agent.hands import Hands
 from edge_agent.identity import HubKeys, Identity, sites
+from edge_agent.install import Install
 from edge_agent.intake import Intake
 from edge_agent.journal import Journal
 from edge_agent.lines import HOME
 from edge_agent.link import Connect, Link
 from edge_agent.links import Connects, Links, OnLine
 from edge_agent.model import Model, setup_of
+from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
 from edge_agent.post import Post
-from edge_agent.records import AnswerRecord, Disabled, EventRecord, Sample, Timings
+from edge_agent.records import AnswerRecord, EventRecord, Sample
 from edge_agent.report import Side, report
-from edge_agent.ruling import Ruled
 from edge_agent.settings import AgentSettings
 from edge_agent.subjects import Subjects
 from edge_agent.tasks import end, pause
@@ -43,16 +41,15 @@ from edge_agent.upkeep import Upkeep
 from edge_agent.vault import Vault
 from edge_agent.witness import Witness
 from models.manifest import Manifest
-from models.runner import Inference, Runner
+from models.runner import Runner
 from policies.locality import HubSite
-from policies.policy import Mode, Policy
+from policies.policy import Policy
 from wire.daemon import Log, fault, name
 from wire.messages import Hello
 from wire.transport import Incoming
 
 AGENT = "skerry-agent/1"
 DATABASE_FILE = "agent.db"
-_LOTS = secrets.SystemRandom()  # whom a rule that asks by lot asks must be foreseen by nobody
 _PAUSE_S = 1.0  # before a task that failed starts again
 
 
@@ -74,16 +71,15 @@ class Agent:
         self._log = Log()
         self._settings = settings
         self._identity = identity
-        self._model = Model(runner, settings.inline_infer_s)
+        model = Model(runner, settings.inline_infer_s)
         self._counts: Counter[str] = Counter()
         self._clock = clock or HubClock(identity.hub_time_ms)
         self._db = self._database(settings.state_dir / DATABASE_FILE)
         connect, lines = connect if isinstance(connect, Connects) else (connect, {})
         envelopes = self._envelopes = Envelopes(identity, {line: each.identity for line, each in lines.items()})
-        self._core = EdgeCore(setup_of(self._model.form, self._sites(), envelopes, settings.outbox), policy)
+        self._core = EdgeCore(self._setup(model.form), policy)
         vault = Vault(identity.payload_key)
-        self._subjects = Subjects(vault)
-        self._desk = Desk(envelopes, vault, self._clock, self._model.form, settings.frames_cache_bytes)
+        self._desk = Desk(envelopes, vault, self._clock, model.form, settings.frames_cache_bytes)
         self._journal = Journal(settings, self._db, self._clock, self._counts)
         self._link = Link(identity.device, connect, settings, self._counts)
         for line, each in lines.items():
@@ -91,15 +87,18 @@ class Agent:
         self._links = Links(self._link, self._clock)
         self._parts = Parts(
             self._core, self._db, self._desk, self._journal, self._link, envelopes, self._clock, self._counts,
-            Hello(0, secrets.token_hex(8), AGENT, self._model.refs), settings.outbox.max_age_s,
+            Hello(0, secrets.token_hex(8), AGENT, model.refs), settings.outbox.max_age_s,
         )  # fmt: skip
         self._hands = Hands(self._parts)
         self._guard = Guard(self._parts, self._hands, settings.attributes, identity.device)
         self._witness = Witness(self._parts, self._hands.sender, identity, settings.heads_every_s)
-        self._sides: list[Side] = [self._guard, self._witness]
+        self.outgoing = Outgoing(self._parts, self._hands.sender)
+        self._sides: list[Side] = [self._guard, self._witness, self.outgoing]
         self._upkeep = Upkeep(self._parts, self._hands, self._guard, settings)
+        means = Means(self._hands, Subjects(vault), self._upkeep, self._setup, settings.inline_infer_s)
+        self.answering = Answering(model, self._parts, means)
         intake = Intake(envelopes, self._desk, self._clock, self._counts)
-        self._post = Post(self._parts, self._hands, (self._guard, self._witness), intake, self.refresh)
+        self._post = Post(self._parts, self._hands, (self._guard, self._witness, self.outgoing), intake, self.refresh)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._opened = False
@@ -116,7 +115,7 @@ class Agent:
             return
         self._opened = True
         self._journal.loop = asyncio.get_running_loop()
-        self._model.measure()
+        self.answering.measure()
         await self._upkeep.open()
 
     async def run(self) -> None:
@@ -145,7 +144,7 @@ class Agent:
         self._witness.rest()
         self._upkeep.remember_time()
         await self._db.close()
-        self._model.close()
+        self.answering.close()
 
     # Samples
 
@@ -154,46 +153,11 @@ class Agent:
 
         SampleError if the sample does not fit the model, Disabled if the mode says so.
         """
-        self._check(sample)
-        began = perf_counter()
-        inference = self._model.infer_one(sample.x)
-        return self._decide(sample, inference, began, perf_counter())
+        return self.answering.now(sample)
 
     async def infer(self, sample: Sample) -> AnswerRecord:
         """Answer one sample. SampleError if it does not fit the model, Disabled if the mode says so."""
-        if self._model.is_quick:
-            answer = self.answer_now(sample)
-        else:
-            began, model = perf_counter(), None
-            while model is not self._model:  # it may have been replaced while it ran
-                self._check(sample)
-                model = self._model
-                inference = await model.infer_aside(sample)
-            answer = self._decide(sample, inference, began, perf_counter())
-        return answer if type(answer) is AnswerRecord else await answer  # type: ignore[misc]
-
-    def _decide(
-        self, sample: Sample, inference: Inference, began: float, done: float
-    ) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
-        now = self._clock.now()
-        self._model.watch(inference, self._clock)
-        dice = Dice(secrets.token_hex(16), _LOTS.random(), _LOTS.random())
-        facts, subject = self._upkeep.classes.of(sample.data_class), self._subjects.of(sample.subject)
-        if subject:
-            facts = msgspec.structs.replace(facts, subject=subject.hex())
-        commands = self._core.on_prediction(inference.prediction, facts, dice, now)
-        if type(first := commands[0]) is Answer:
-            return self._journal.local(first, sample.trace, Timings(done - began, perf_counter() - began), subject)
-        answer = self._journal.expect(dice.id)
-        asked = Asked(inference, sample.trace, now - (perf_counter() - began), done - began, subject)
-        self._hands.obey(commands, asked)
-        return answer
-
-    def _check(self, sample: Sample) -> None:
-        check_words(sample)
-        ruled = self._core.ruling.of(sample.data_class)
-        if isinstance(ruled, Ruled) and ruled.terms.mode is Mode.DISABLED:
-            raise Disabled
+        return await self.answering.later(sample)
 
     # Records
 
@@ -211,7 +175,10 @@ class Agent:
 
     async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002 - the product's word
         """Keep the true label or value of an answer. False if the id is unknown."""
-        return await self._journal.keep_truth(id, truth)
+        known = await self._journal.keep_truth(id, truth)
+        for record in (await self._journal.of(id))[0][:1]:
+            self.answering.judged(record, truth)
+        return known
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002 - the product's word
         """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty: id unknown."""
@@ -232,6 +199,7 @@ class Agent:
 
     def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
         self._envelopes.use(hubs)
+        self.answering.renew()
         self._hands.obey(self._core.on_hubs(self._sites(), self._clock.now()))
 
     def use_further(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
@@ -241,13 +209,10 @@ class Agent:
 
     async def use_bundle(self, runner: Runner | None) -> None:
         """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
-        model = Model(runner, self._settings.inline_infer_s)
-        await asyncio.to_thread(model.measure)
-        self._model.close()
-        self._model = model
-        self._core.on_model(setup_of(model.form, self._sites(), self._envelopes, self._settings.outbox))
-        self._desk.use(model.form)
-        self._hands.introduce(model.refs)
+        await self.answering.use(runner)
+
+    def _setup(self, form: Form) -> Setup:
+        return setup_of(form, self._sites(), self._envelopes, self._settings.outbox)
 
     def _sites(self) -> tuple[HubSite, ...]:
         """Every hub on every line, as policies see it."""
@@ -256,7 +221,8 @@ class Agent:
     @property
     def manifest(self) -> Manifest | None:
         """Of the model that answers; None while there is none."""
-        return self._model.manifest if self._model.present else None
+        model = self.answering.model
+        return model.manifest if model.present else None
 
     def refresh(self) -> bool:
         """Look for updates soon. False if nobody here does."""
@@ -268,6 +234,12 @@ class Agent:
         """Add one to a counter; `kind` is a fixed word."""
         self._counts[kind] += 1
 
+    def assign(self, install: Install) -> None:
+        """What hubs assign is installed by this one."""
+        install.attach(self._parts, self.answering, self.outgoing)
+        self._post.assigned = install.hear
+        self.add_side(install)
+
     def add_side(self, side: Side) -> None:
         """What runs beside us: its facts and alarms become part of our status."""
         self._sides.append(side)
@@ -278,8 +250,10 @@ class Agent:
 
     def status(self) -> dict[str, Any]:
         """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
-        named = (self._identity.device, self._model.manifest.model if self._model.present else "")
-        return report(self._parts, named, self._hands.unrecorded, self._upkeep.alarms, [self._model, *self._sides])
+        manifest = self.manifest
+        named = (self._identity.device, manifest.model if manifest else "")
+        sides = [self.answering.model, *self._sides]
+        return report(self._parts, named, self._hands.unrecorded, self._upkeep.alarms, sides)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -292,7 +266,8 @@ class Agent:
         self._links.heard(line)
         self._safely("up", lambda: self._hands.obey(self._core.on_link(True, self._clock.now(), line)))
         if line == HOME:
-            self._safely("witness", self._witness.connected)
+            for told in (self._witness, self.outgoing):
+                self._safely("witness", told.connected)
 
     def _reopened(self) -> None:
         for line, link in self._links.named().values():
@@ -345,6 +320,7 @@ class Agent:
         self._hands.flush_marks()
         self._guard.look()
         self._witness.watch()
+        self.outgoing.watch()
         for title in self._links.silent(self._core, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
             self._tasks[title].cancel()  # its successor connects anew

@@ -53,7 +53,7 @@ class Model:
 
     def __init__(self, runner: Runner | None, hop_s: float) -> None:
         self.present = runner is not None
-        runner = runner or Absent()
+        self.runner = runner = runner or Absent()
         self.manifest = runner.manifest
         self.form = Form(runner.manifest, runner.codec)
         self.infer_one = runner.infer_one

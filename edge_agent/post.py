@@ -1,32 +1,45 @@
-"""What comes down the links, handed on: verdicts and notes to the core, orders to the guard, proofs to the witness."""
+"""What comes down the links, handed on: verdicts to the core, orders to the guard, assignments to the install."""
 
 from collections.abc import Callable
 
 from edge_agent.guard import Guard
 from edge_agent.hands import Hands
 from edge_agent.intake import Heard, Intake
+from edge_agent.lines import HOME
+from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
 from edge_agent.witness import Witness
 from wire.messages import Checkpoint, Mirror, Reason, Refusal, Welcome
+from wire.rollout import Assignment, ReportSeen
 from wire.transport import Incoming
 
 
 class Post:
-    """`refresh`: look for updates soon."""
+    """`refresh`: look for updates soon. `assigned`: whoever installs is told of an assignment, if anybody does."""
 
     def __init__(
-        self, parts: Parts, hands: Hands, sides: tuple[Guard, Witness], intake: Intake, refresh: Callable[[], object]
+        self,
+        parts: Parts,
+        hands: Hands,
+        sides: tuple[Guard, Witness, Outgoing],
+        intake: Intake,
+        refresh: Callable[[], object],
     ) -> None:
         self._parts = parts
         self._hands = hands
-        self._guard, self._witness = sides
+        self._guard, self._witness, self._outgoing = sides
         self._intake = intake
         self._refresh = refresh
+        self.assigned: Callable[[Assignment], object] | None = None
 
     def order(self, payload: bytes, line: str) -> None:
-        """Empty: something new is published. A notice may be over by a newer policy."""
+        """Empty: something new is published. A notice may be over by a newer policy. Only our own hub assigns."""
         order = self._intake.order(payload, line) if payload else None
-        if not payload or (order is not None and self._guard.hear_order(order)):
+        if isinstance(order, Assignment):
+            self._parts.counts["assignments"] += 1
+            if self.assigned is not None and line == HOME:
+                self.assigned(order)
+        elif not payload or (order is not None and self._guard.hear_order(order)):
             self._parts.counts["hints"] += 1
             self._refresh()
 
@@ -39,6 +52,8 @@ class Post:
             self._witness.hear(heard)
         elif isinstance(heard, Mirror):
             self._guard.hear_mirror(heard)
+        elif isinstance(heard, ReportSeen):
+            self._outgoing.hear(heard)
         elif heard is not None:
             if isinstance(heard, Welcome):
                 self._parts.link.on(line).spread(heard.spread_s)

@@ -36,7 +36,7 @@ class Ruling:
     """Of one device: its policy in its surroundings, and what it has spent."""
 
     __slots__ = (
-        "_around", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy", "day", "notice", "purse",
+        "_around", "_beside", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy", "day", "notice", "purse",
         "setup",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class Ruling:
         self.purse = Purse()
         self.day = 0
         self.notice = 0  # counter of the newest deny-all notice
+        self._beside: Ruling | None = None
         self._policy = policy
         self._around = Context("")
         self._found: dict[str, Ruled | Denied] = {}
@@ -52,6 +53,31 @@ class Ruling:
     @property
     def policy(self) -> Policy | None:
         return self._policy
+
+    def committed(self) -> "Ruling":
+        """What may be done with features of the committed model while another is on trial; else of the only one."""
+        if self._beside is None:
+            return self
+        return self._beside._after(self)
+
+    def on_trial(self, setup: Setup | None) -> None:
+        """Another model than the one this speaks of is the committed one; None: no more."""
+        self._beside = None if setup is None else Ruling(self._policy, setup)
+
+    def _after(self, main: "Ruling") -> "Ruling":
+        """The same moment, the same purse, another model."""
+        if (self._around, self.notice) != (main._around, main.notice):
+            self._around, self.notice = main._around, main.notice
+            self._found.clear()
+        if self._policy is not main._policy:
+            self.use(main._policy)
+        self.purse, self.day = main.purse, main.day
+        return self
+
+    @property
+    def around(self) -> Context:
+        """As last seen; of no data class."""
+        return self._around
 
     @property
     def noticed(self) -> bool:

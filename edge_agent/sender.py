@@ -21,6 +21,7 @@ from policies.reasons import Denied
 from wire.chain import PROTOCOL, Form, Kind
 from wire.errors import LocalError
 from wire.messages import Ask, Hello, Level, UpNote
+from wire.rollout import InstallReport
 from wire.seal import digest
 from wire.topics import Channel
 
@@ -93,15 +94,23 @@ class Sender:
             unsent = item._replace(kind=Kind.WITHHELD, at_ms=parts.clock.ms())
             parts.database.write((partial(ledger.append, item=unsent),))
             return
-        self.by_rule[PROTOCOL] += len(frame)
+        self.by_rule[item.form.rule] += len(frame)
         if isinstance(note, Hello):
             parts.clock.said_hello()
 
     def _form(self, note: UpNote, line: str) -> Form:
         hubs = self._parts.envelopes.on(line).hubs.values()
-        fields = dict.fromkeys(note.__struct_fields__, Level.P1.name)
+        fields = {name: Level.P1.name for name in note.__struct_fields__ if getattr(note, name) is not None}
         names, regions = sorted({hub.name for hub in hubs}), sorted({hub.region for hub in hubs})
-        return Form(fields, {}, PROTOCOL, "", "+".join(names), "+".join(regions))
+        rule, policy = self._rule(note)
+        return Form(fields, {}, rule, policy, "+".join(names), "+".join(regions))
+
+    def _rule(self, note: UpNote) -> tuple[str, str]:
+        """The rule that lets a note leave, and its policy: of sums over samples a policy has decided."""
+        policy = self._parts.core.policy
+        if policy is None or not isinstance(note, InstallReport) or (note.quality is None and note.signals is None):
+            return PROTOCOL, ""
+        return policy.base.rule, policy.hash
 
     def _recorded_again(self, seq: int, trouble: Trouble | None) -> None:
         if trouble is not None:

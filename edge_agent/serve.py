@@ -19,10 +19,14 @@ from edge_agent.address import ADDRESS_FILE, Address
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.clock import HubClock
 from edge_agent.config import AgentConfig
-from edge_agent.errand_job import Job
+from edge_agent.errand_job import Follow, Job
 from edge_agent.further import Hubs, open_hubs
 from edge_agent.identity import Identity
 from edge_agent.identity import load as load_identity
+from edge_agent.install import Install, Tools
+from edge_agent.install_core import InstallCore
+from edge_agent.install_start import begin
+from edge_agent.install_table import InstallTable
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
 from edge_agent.layers import Layers, Standing, read_files
 from edge_agent.link import dial
@@ -41,6 +45,7 @@ from policies.policy import PolicyError
 from wire.daemon import Log, fault, name, notify, watchdog_every_s
 from wire.doors import tls_context, token_of
 from wire.exits import Exit, Stop
+from wire.rollout import InstallState
 from wire.transport import LinkLost, Transport
 
 
@@ -48,6 +53,7 @@ class Parts(msgspec.Struct, frozen=True):
     """What the agent needs and what may be missing or damaged. `runner` None: the first model is not here yet.
 
     `names`: what comes from the update repository, `installed`: what of it is here; None where there is no repository.
+    `core`: of the install machine, where a hub assigns what runs here.
     """
 
     identity: Identity
@@ -56,6 +62,7 @@ class Parts(msgspec.Struct, frozen=True):
     names: Names | None = None
     installed: Installed = Installed()
     hubs: Hubs = Hubs({}, {})
+    core: InstallCore | None = None
 
 
 def prepare(config: AgentConfig) -> Parts:
@@ -64,16 +71,26 @@ def prepare(config: AgentConfig) -> Parts:
     identity.tls()
     hubs = open_hubs(config.hub, identity)
     names = _names(config, identity)
-    found = look(Path(config.state) / FOLDER, names) if names else Installed()
+    core, shun = _machine(config, identity, names) if names else (None, "")
+    found = look(Path(config.state) / FOLDER, names, shun=shun) if names else Installed()
     standing = _standing(config.layers(), found)
     tls_context(config.door())
     token_of(config.door())
     if name_of(config.bundle):
-        return Parts(identity, found.runner, standing, names, found, hubs)
+        return Parts(identity, found.runner, standing, names, found, hubs, core)
     try:
         return Parts(identity, OnnxRunner(open_bundle(config.bundle), config.threads), standing, names, found, hubs)
     except BundleError as error:
         raise Stop(Exit.MODEL, str(error)) from None
+
+
+def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallCore | None, str]:
+    """The install machine after its first word, which comes before any model is loaded; and what must not be."""
+    if not names.family or config.updates.follow != Follow.ASSIGNMENTS:
+        return None, ""
+    folder = Path(config.state) / FOLDER
+    core = InstallCore(identity.device, InstallTable(folder).read(), config.install_limits())
+    return core, begin(folder, names, core, HubClock(identity.hub_time_ms).ms())
 
 
 def _names(config: AgentConfig, identity: Identity) -> Names | None:
@@ -134,8 +151,10 @@ class Process:
         self._agent.add_side(self._renewer)
         fetches = config.updates.enabled and not config.airgap
         self._updates = self._updating() if parts.names and fetches else None
+        self._install: Install | None = None
         if self._updates:
             self._agent.add_side(self._updates)
+            self._assigned(self._updates)
         self._state = Path(config.state)
 
     async def run(self) -> None:
@@ -178,6 +197,8 @@ class Process:
             sides["renewal"] = self._renewer.run(self._agent.reconnect)
         for line, renewer in self._renewers.items():
             sides[f"renewal-{line}"] = renewer.run(partial(self._renewed, line, renewer))
+        if self._install:
+            sides["install"] = self._install.run()
         if self._updates:
             sides["updates"] = self._updates.run(self._agent, self._config.updates.every_s)
         folder = self._config.folder
@@ -231,10 +252,25 @@ class Process:
 
         def job() -> Job:
             identity = self._renewer.identity
+            safe = self._install is not None and self._install.core.row.state is InstallState.SAFE_MODE
+            follow = Follow.NONE if safe else Follow(self._config.updates.follow)
             where = (str(folder), identity.tuf_url, identity.tuf_root, identity.hub_time_ms, identity.hub_url)
-            return Job(*where, identity.trusted, names.documents, names.family, names.agent)
+            return Job(*where, identity.trusted, names.documents, names.family, names.agent, follow)
 
+        self._job = job
         return Updates(folder, names, job, self._parts.installed, self._log, self._standing)
+
+    def _assigned(self, updates: Updates) -> None:
+        """What hubs assign is installed; a model that was on trial before is on trial still."""
+        names, core, committed = self._parts.names, self._parts.core, self._parts.installed.committed
+        if names is None or core is None:
+            return
+        folder, metered = Path(self._config.state) / FOLDER, self._config.updates.metered
+        tools = Tools(folder, names, self._job, updates.busy, self._log, metered)
+        self._install = Install(core, tools, updates)
+        self._agent.assign(self._install)
+        if committed is not None:
+            self._agent.answering.beside(committed)
 
     def _reload_policy(self) -> None:
         """A document that is unsound, older, or another text under the same version changes nothing."""

@@ -78,6 +78,12 @@ SCHEMA = (
     alter table answers add column subject blob not null default x'';
     alter table outbox add column subject blob not null default x'';
     """,
+    # version 4: how rollouts fare here, until the hub knows
+    """
+    create table reports(
+        seq integer primary key, rollout text not null, state text not null, body blob not null,
+        unique(rollout, state));
+    """,
 )
 
 

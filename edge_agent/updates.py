@@ -20,6 +20,7 @@ from edge_agent.identity import HubKeys
 from edge_agent.installed import Installed, Names, keep, look
 from edge_agent.layers import Documents, Standing
 from models.runner import Runner
+from models.store import Slot
 from models.trust import Refusal
 from policies.admission import Bucket, take
 from policies.policy import Policy, PolicyError
@@ -70,6 +71,16 @@ class Updates:
         self._polls = 0
         self._safe = False
         self._bucket = Bucket(HINTS_AT_ONCE, time.monotonic())
+        self.busy = asyncio.Lock()  # held by whoever has the store
+
+    @property
+    def slot(self) -> Slot | None:
+        """What serves of the store."""
+        return self._now.slot
+
+    def took(self, slot: Slot | None) -> None:
+        """Somebody else made this one serve."""
+        self._now = msgspec.structs.replace(self._now, slot=slot, runner=None, committed=None)
 
     async def run(self, agent: Taker, every_s: float = EVERY_S) -> None:
         """Until cancelled."""
@@ -82,6 +93,12 @@ class Updates:
 
     async def once(self, agent: Taker) -> None:
         """One errand, and what follows from it."""
+        async with self.busy:
+            await self._once(agent)
+        self._polls += 1
+        agent.count("updates_polls")
+
+    async def _once(self, agent: Taker) -> None:
         try:
             self._report = await errand(self._job())
         except Stop as stop:  # a file of our identity
@@ -95,8 +112,6 @@ class Updates:
         if self._changed():
             await self._take(agent)
         self._safe = self._now.slot is None and (self._safe or bool(self._report.left))
-        self._polls += 1
-        agent.count("updates_polls")
 
     def facts(self) -> dict[str, Any]:
         """JSON-able: `updates` with what came by this road, and how the last look went."""

@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from models.bundle import Bundle
 from models.codec import NUMPY_DTYPES, CodecError, open_codec
 from models.manifest import EDGE_FILE, BundleError, Kind, Manifest, Precision
-from models.runner import Inference, Sample, check_sample, check_samples
+from models.runner import Inference, RunError, Sample, check_sample, check_samples
 from wire.messages import Prediction
 
 LOGITS = "logits"  # name of the early exit's output; every feature's output bears the feature's name
@@ -67,16 +67,22 @@ class OnnxRunner:
 
     def infer(self, batch: Sample) -> list[Inference]:
         check_samples(batch, self.manifest.input)
-        logits, *rest = self._session.run(self._outputs, {self._feed_name: batch})
+        logits, *rest = self._run(batch)
         return [self._inference(row, [each[i] for each in rest]) for i, row in enumerate(logits.tolist())]
 
     def infer_one(self, sample: Sample) -> Inference:
         check_sample(sample, self.manifest.input)
-        logits, *rest = self._session.run(self._outputs, {self._feed_name: sample[None]})
+        logits, *rest = self._run(sample[None])
         return self._inference(logits[0].tolist(), [each[0] for each in rest])
 
     def close(self) -> None:
         del self._session
+
+    def _run(self, batch: Sample) -> list[Sample]:
+        try:
+            return self._session.run(self._outputs, {self._feed_name: batch})  # type: ignore[no-any-return]
+        except ORT_ERRORS as error:
+            raise RunError(f"{self._model}: {str(error).splitlines()[0]}"[:300]) from None
 
     def _inference(self, logits: list[float], rest: list[Sample]) -> Inference:
         """`rest`: the features' codes, then a confidence and a novelty if the graph gives them."""

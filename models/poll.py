@@ -135,7 +135,7 @@ def _document(session: Session, store: Store, check: Check, path: str) -> Docume
         return None
     if found.info.length > MAX_DOCUMENT_BYTES:
         raise Refused(Refusal(Failure.INTEGRITY, f"{path}: {found.info.length} bytes, at most {MAX_DOCUMENT_BYTES}"))
-    with store.reserve(document.digest, found.info.length) as part:
+    with store.reserve(document.digest, found.info.length, alone=False) as part:
         session.download(found, part)
         part.file.seek(0)
         data = part.file.read()
@@ -149,18 +149,29 @@ def _document(session: Session, store: Store, check: Check, path: str) -> Docume
     return document
 
 
-def _bundle(session: Session, store: Store, wants: Wants) -> Slot | None:
-    """Download and stage the bundle chosen, unless it is the one that serves."""
+def offers(session: Session, family: str) -> tuple[Offer, ...]:
+    """Every bundle of a family that the repository lists, the newest first."""
     listed = (
         Offer(i.path, custom_version(i), i.length, _custom(i), str(i.hashes.get("sha256", "")))
-        for i in session.below(f"models/{wants.family}")
+        for i in session.below(f"models/{family}")
     )
-    offers = (each for each in listed if path_fits(each.path) and each.path.endswith(SUFFIX))
-    chosen = wants.choose(tuple(sorted(offers, key=lambda each: each.version, reverse=True)), session)
+    found = (each for each in listed if path_fits(each.path) and each.path.endswith(SUFFIX))
+    return tuple(sorted(found, key=lambda each: each.version, reverse=True))
+
+
+def slot_of(found: Listing) -> Slot:
+    """What a slot of the store will be called that holds it. Refused if its hash is not given."""
+    info = found.info
+    return Slot(info.path, custom_version(info), _digest(found), signers=tuple(sorted(found.signers)))
+
+
+def _bundle(session: Session, store: Store, wants: Wants) -> Slot | None:
+    """Download and stage the bundle chosen, unless it is the one that serves."""
+    chosen = wants.choose(offers(session, wants.family), session)
     found = session.approved(chosen.path, chosen.permit) if chosen else None
     if found is None:
         return None
-    slot = Slot(found.info.path, custom_version(found.info), _digest(found), signers=tuple(sorted(found.signers)))
+    slot = slot_of(found)
     if store.current and store.current.digest == slot.digest:
         return None
     with store.reserve(slot.digest, found.info.length) as part:

@@ -33,6 +33,10 @@ class SampleError(ValueError):
     """The sample is not what the model's manifest asks for; the message says what it asks for."""
 
 
+class RunError(RuntimeError):
+    """The runtime failed on a sound sample: a fault of the model or of the machine, one line."""
+
+
 class Inference(msgspec.Struct, frozen=True, gc=False):
     """What one sample gave: the local answer, and per feature its codes in the manifest's shape.
 

@@ -146,12 +146,19 @@ class Store:
             raise BundleError(f"{bundle.path}: not the bundle that was installed there")
         return bundle
 
-    def reserve(self, digest: str, length: int) -> Part:
-        """A part to download into, other ones removed. OSError(ENOSPC) if it and the unpacked slot cannot both fit."""
+    def part_of(self, digest: str) -> Path:
+        """Where its download lies, if one was begun."""
+        return self._parts / f"{digest}.part"
+
+    def reserve(self, digest: str, length: int, *, alone: bool = True) -> Part:
+        """A part to download into. OSError(ENOSPC) if it and the unpacked slot cannot both fit.
+
+        `alone`: other parts are removed; a small file leaves them, so that a large one can be gone on with.
+        """
         for other in self._parts.iterdir():
-            if not other.name.startswith(digest):
+            if alone and not other.name.startswith(digest):
                 other.unlink()
-        part = Part(self._parts / f"{digest}.part")
+        part = Part(self.part_of(digest))
         there = part.path.stat().st_size if part.path.exists() else 0
         if shutil.disk_usage(self.folder).free < 2 * length - there + SPARE_BYTES:
             raise OSError(errno.ENOSPC, "no room for the download and the bundle in it")
@@ -234,6 +241,12 @@ class Store:
         documents = {**self._index.documents, document.path: document}
         self._write_index(msgspec.structs.replace(self._index, documents=documents))
         self._sweep()
+
+    def forget_part(self, digest: str) -> None:
+        """A download that nobody will go on with."""
+        for part in self._parts.iterdir():
+            if part.name.startswith(digest):
+                part.unlink()
 
     def reclaim(self) -> None:
         """After a full disk: give back everything that is not in use."""

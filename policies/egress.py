@@ -17,6 +17,10 @@ CONFIDENCE = "confidence"
 # by the hub, so an unlisted one denies the whole question.
 OPTIONAL = frozenset({LOCAL_ANSWER, LOCAL_VALUE, CONFIDENCE})
 
+# Sums over many samples, in the reports of a rollout: listed like any field, and what cannot be changed stays here.
+QUALITY = "quality"
+SIGNALS = "signals"
+
 # How these travel and how they are labelled, on both sides of the link. A regressor answers with a value.
 DERIVED = (
     FieldSpec(LOCAL_ANSWER, DType.INT32, (1,), -1, 2**31 - 1, Level.P2, "answer"),
@@ -87,6 +91,17 @@ def plan(terms: Terms, schema: tuple[FieldSpec, ...]) -> Egress | Denied:
     if level >= PRIVATE_FROM and not (terms.retention and terms.retention.purpose):
         return Denied(Why.DENIED_PURPOSE, f"no purpose is stated, and {level.name} needs one: retention.purpose")
     return Egress(tuple(plans), terms.rule, level, level >= PRIVATE_FROM, len(plans) if terms.dp else 0)
+
+
+def reports(terms: Terms, name: str) -> bool:
+    """Whether `QUALITY` or `SIGNALS` may leave: listed, P1 allowed, and nothing asked for that cannot be done to it."""
+    try:
+        rule = terms.fields.get(name)
+        if rule is None or rule.transforms or terms.dp is not None:
+            return False
+        return min(rule.level, terms.ceiling, HARD_CEILING) >= Level.P1
+    except FAULTS:
+        return False
 
 
 def level_of(schema: tuple[FieldSpec, ...]) -> Level:

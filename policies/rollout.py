@@ -1,8 +1,7 @@
 """When a rollout goes on, waits, pauses or stops: its parameters, and the judgement of what devices reported (status).
 
 Law: pure and total. A parameter that is not what it should be is refused by name when a rollout is made, and pauses one
-that runs; no number that is none ever counts as success. Whether the new version *answers* as well is `quality`'s to say.
-What the numbers rest on: docs/rollout.md.
+that runs; no number that is none ever counts as success. Whether the new version *answers* as well, `quality` says. the numbers rest on: docs/rollout.md.
 """
 
 from collections.abc import Mapping
@@ -13,8 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from policies.gate_rules import GateRules, GateRulesError
+from policies.gate_rules import checked as checked_gate
+
 CONFIDENCE = 0.95  # of the small-sample bound
-AUTO = -1  # approvals: as many as the size asks for
 PEOPLE = 2
 APPROVED_PERCENT = 10  # of a fleet may be reached without a second person
 APPROVED_FLEET = 100  # a smaller fleet asks for no second person by itself
@@ -43,7 +44,8 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `waves`: how far each reaches ("1" device, "10%"), () = by the size of the fleet. `soak_first_s`, `soak_s`: how long
     the first and the later waves are watched, and how long a device of them stays in probation. `minimum` of terminal
     results, or `min_share` of who is in reach, whichever is more, before a soak begins; 0 = 10, and 1 in a small fleet.
-    `per_minute` doubles with each `double_each` successes up to `most_per_minute`. `approvals` -1 = by size.
+    `per_minute` doubles with each `double_each` successes up to `most_per_minute`. `approvals`: people at least,
+    where its size asks for fewer.
     """
 
     waves: tuple[str, ...] = ()
@@ -69,9 +71,10 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wave_deadline_s: float = 604_800.0
     withdraw_s: float = 600.0
     inconclusive: int = 3
-    approvals: int = AUTO
+    approvals: int = 0
     approval_s: float = 86_400.0
     strict: bool = False
+    gate: GateRules = GateRules()
 
     def steps(self) -> tuple[Step, ...]:
         """`waves`, read; () where the fleet's size decides."""
@@ -86,7 +89,7 @@ _PERCENT = ("min_share", "success_share", "max_failure_share", "rejected_share")
 _LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also finite and below 10 years
     "soak_first_s": 0, "soak_s": 0, "max_soak_s": 0, "min_inferences": 0, "audit_share": 0, "report_s": 1, "look_s": 1,
     "minimum": 0, "max_failures": 1, "per_minute": 1, "double_each": 1, "most_per_minute": 1, "in_progress_s": 1,
-    "download_s": 1, "wave_deadline_s": 1, "withdraw_s": 0, "inconclusive": 1, "approvals": AUTO, "approval_s": 1,
+    "download_s": 1, "wave_deadline_s": 1, "withdraw_s": 0, "inconclusive": 1, "approvals": 0, "approval_s": 1,
 }  # fmt: skip
 _MOST: Mapping[str, float] = {"audit_share": 1.0, "per_minute": 100_000, "most_per_minute": 100_000, "approvals": 10}
 _LONG = 10 * 365 * 86_400.0
@@ -111,6 +114,10 @@ def checked(rules: Rules) -> Rules:
     if len(rules.lab) > MAX_LAB or len(rules.waves) > 100:
         raise RulesError(f"at most {MAX_LAB} devices in lab, at most 100 waves")
     _check_steps(rules.steps())
+    try:
+        checked_gate(rules.gate)
+    except GateRulesError as error:
+        raise RulesError(str(error)) from None
     return rules
 
 
@@ -183,7 +190,11 @@ class Excused(NamedTuple):
     incompatible: int = 0
 
 
-def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused = Excused()) -> Status:
+NO_EXCUSE = Excused()
+SETTLED = Excused(1 << 53, 1 << 53)  # of a wave that has passed: it pauses nothing any more, but it may still abort
+
+
+def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused = NO_EXCUSE) -> Status:
     """Looked at after every report: is this wave to be stopped now? GO means: nothing speaks against going on."""
     failures, terminal = counts.failed, counts.terminal
     share = _percent(failures, terminal)
@@ -217,7 +228,7 @@ def minimum(counts: Counts, rules: Rules, *, small: bool) -> int:
 
 
 def succeeds(counts: Counts, rules: Rules) -> Status:
-    """At the end of a soak: are enough of the results good?"""
+    """At the end of a soak: GO if enough of the results are good."""
     share = _percent(counts.succeeded, counts.terminal)
     if counts.terminal and share >= rules.success_share:
         return Status(Word.GO)
@@ -231,11 +242,9 @@ def per_minute(rules: Rules, successes: int) -> int:
 
 
 def approvals(rules: Rules, *, reached: int, fleet: int, permit: bool) -> int:
-    """How many people it takes: two to reach more than 10 % of a fleet of 100 and more, or to go back under a permit."""
-    if rules.approvals != AUTO:
-        return rules.approvals
+    """How many people it takes: two to reach more than 10 % of a fleet of 100 and more, or to go back by a permit."""
     large = fleet >= APPROVED_FLEET and reached * 100 > APPROVED_PERCENT * fleet
-    return PEOPLE if permit or large else 0
+    return max(rules.approvals, PEOPLE if permit or large else 0)
 
 
 def excluded_above(results: int) -> float:

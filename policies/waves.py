@@ -1,8 +1,8 @@
 """Who is told of a new version when: which devices a rollout is for, in which order, and how many in each wave.
 
-Law: pure, and the same answer on every hub. The order is that of SHA-256(salt | id), salted with the rollout's id so that
-it is not always the same devices that go first; named lab devices stand before all. The first wave never exceeds one
-device or 1 % of the fleet. A device without an id is in no wave, and a wave without devices is none.
+Law: pure, and the same answer on every hub. The order is that of SHA-256(salt | id), salted with the rollout's id so
+that it is not always the same devices that go first; named lab devices stand before all. The first wave never exceeds
+one device or 1 % of the fleet. A device without an id is in no wave, and a wave without devices is none.
 """
 
 from collections.abc import Iterable, Sequence

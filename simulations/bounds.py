@@ -1,7 +1,7 @@
 """Bounds that no history may cross: bytes of a day, questions open at once, devices of a rollout's wave.
 
-Law: what was used is counted here from the facts, the limits are those of the policy's text; no account of the product is
-asked. In doubt the count is too low: a flaw told here is one.
+Law: what was used is counted here from the facts, the limits are those of the policy's text; no account of the product
+is asked. In doubt the count is too low: a flaw told here is one.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,7 @@
-"""The history checker: from what was accepted, ended, said, computed and sent it finds what is lost, doubled or forbidden.
+"""The history checker: from what was accepted, ended, said, computed and sent it finds what is lost or doubled.
 
-Law: it believes no component. It sees facts that were made durable or left, one by one, devices interleaved at will, and
-says in one line what is wrong. What has ended is forgotten: its memory grows with what is open and with what went
+Law: it believes no component. It sees facts that were made durable or left, one by one, devices interleaved at will,
+and says in one line what is wrong. What has ended is forgotten: its memory grows with what is open and with what went
 wrong, not with the samples. The words are those of docs/design.md, Words:
 
 * accepted: the outbox transaction committed.
@@ -87,11 +87,11 @@ class Judge:
         self._counts["events"] += 1
         self._hears[type(event)](event)  # type: ignore[operator]
 
-    def alone(self, why: str) -> None:
-        """An answer without a question: counted, and nothing else."""
-        self._counts["events"] += 1
-        self._counts[Kind.ANSWER] += 1
-        self._whys[why] += 1
+    def alone(self, why: str, count: int = 1) -> None:
+        """Answers without a question: counted, and nothing else."""
+        self._counts["events"] += count
+        self._counts[Kind.ANSWER] += count
+        self._whys[why] += count
 
     def blame(self, flaw: Flaw, story: str) -> None:
         """Something is wrong that a fact alone does not show."""
@@ -140,10 +140,7 @@ class Judge:
 
     def _answer(self, event: AnswerSeen) -> None:
         bit = _ANSWER if event.kind is Kind.ANSWER else _CORRECTION
-        if event.key is None:
-            said = self._lone_answer(event)
-        else:
-            said = self._said(event.key)
+        said = self._lone_answer(event) if event.key is None else self._said(event.key)
         if said & bit:
             flaw = Flaw.DOUBLED_ANSWER if bit == _ANSWER else Flaw.DOUBLED_CORRECTION
             self.blame(flaw, f"{event.device} {event.id} ({event.why})")

@@ -57,7 +57,7 @@ def read_agent(path: Path) -> list[Event]:
             Accepted(Key(device, epoch, seq), id_, at_ms / 1000) for epoch, seq, id_, at_ms in db.execute(_ACCEPTED)
         ]
         events += [
-            AnswerSeen(device, id_, Kind(kind), hub=source == Source.HUB, why=why, key=_key(device, seq))
+            AnswerSeen(device, id_, Kind(kind), hub=source == Source.HUB, why=why, key=key_of(device, seq))
             for id_, kind, source, why, seq in db.execute(_ANSWERS)
         ]
         events += [
@@ -73,7 +73,7 @@ def read_hub(path: Path) -> list[Effect]:
         return [Effect(Key(*row)) for row in db.execute(_EFFECTS)]
 
 
-def _key(device: str, seq: str) -> Key | None:
+def key_of(device: str, seq: str) -> Key | None:
     """Of an answer's question, from its `epoch-seq`; None if it has none."""
     epoch, _, number = seq.partition("-")
     return Key(device, int(epoch, 16), int(number)) if seq else None

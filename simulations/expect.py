@@ -1,7 +1,7 @@
 """Figures of an outcome by name, and whether what a scenario expects of them held.
 
-Law: reads an outcome and nothing else, so that a report that was saved can be judged again. A figure that a run does not
-have (no answer of that kind came) has no value, and what was expected of it did not hold.
+Law: reads an outcome and nothing else, so that a report that was saved can be judged again. A figure that a run
+does not have (no answer of that kind came) has no value, and what was expected of it did not hold.
 """
 
 import difflib
@@ -89,7 +89,7 @@ def figure(seen: View, name: str) -> float | None:
 
 
 def known(name: str, hubs: Iterable[str]) -> str:
-    """ "" if there is such a figure, else what is wrong with its name."""
+    """What is wrong with the name of a figure; "" if there is such a one."""
     if name in FIGURES:
         return ""
     kind, dot, rest = name.partition(".")

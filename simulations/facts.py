@@ -1,4 +1,4 @@
-"""What a run shows of itself: facts that became durable or left, what can be wrong with them, and the report. No behaviour.
+"""What a run shows of itself: facts that became durable or left, what can be wrong, and the report. No behaviour.
 
 Law: a fact is told once, when it has happened; which component told it is nobody's business.
 """
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
-    """An answer or a correction is in the device's record. `hub`: its prediction is the hub's. `key`: of its question."""
+    """An answer or a correction is in the device's record. `hub`: its prediction is the hub's. `key`: its question's."""
 
     device: str
     id: str

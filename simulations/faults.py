@@ -1,8 +1,285 @@
-"""What breaks, when, and for how long: values that a fleet acts out, and schedules of them drawn from a seed."""
+"""Acts out what a scenario says will happen to one region: kills, power cuts, partitions, storms, lies, old backups.
 
+Law: a fault does what the world may do to a fleet and nothing else: it tells no core anything. Each is over at its
+`ends_s` at the latest; faults may overlap. All draws are of the one seed, in the order of the events.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
+from typing import Any, Protocol
 
 import msgspec
+
+from simulations.kernel import Kernel
+from simulations.load import struck
+from simulations.scenario import Event, EventKind, Scenario
+from simulations.weather import Weather
+from wire.messages import Ask, Heads, Hello, ModelRef, UpNote
+from wire.topics import Channel
+
+_LIES_EVERY_S = 5.0
+_BIGGEST = 2**63 - 1
+
+
+class Regressed(msgspec.Struct, frozen=True):
+    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
+
+    `tail`: the hub's half of it is wrong alike, so that both agree.
+    """
+
+    amount: float
+    label: int = -1
+    tail: bool = False
+
+
+class Ground(Protocol):
+    """What of a region a fault may touch. `herd`: its devices by number; `hubs` by name, each with its broker `air`."""
+
+    name: str
+    kernel: Kernel
+    weather: Weather
+    herd: Any
+    hubs: dict[str, Any]
+
+    def use_policy(self, text: str, numbers: Iterable[int]) -> None: ...
+    def storm(self, numbers: Iterable[int], until_s: float) -> None: ...
+
+
+class Faults:
+    """`schedule` puts every event of this region into its kernel."""
+
+    def __init__(self, ground: Ground, scenario: Scenario, rng: Random) -> None:
+        self._ground = ground
+        self._kernel = ground.kernel
+        self._scenario = scenario
+        self._rng = rng
+        self._backups: dict[str, Any] = {}
+        self._acts: dict[EventKind, Callable[[Event], None]] = {
+            EventKind.KILL_AGENTS: self._kill_agents,
+            EventKind.KILL_BROKER: self._kill_brokers,
+            EventKind.KILL_HUB: self._kill_hubs,
+            EventKind.KILL_REGION: self._kill_region,
+            EventKind.POWER_LOSS: self._cut_power,
+            EventKind.PARTITION: self._part,
+            EventKind.RECALL: self._recall,
+            EventKind.POLICY: self._change_policy,
+            EventKind.REGRESSED: self._regress,
+            EventKind.POISONED: self._poison,
+            EventKind.STORM: self._storm,
+            EventKind.CERTIFICATES: self._expire,
+            EventKind.RESTORE: self._restore,
+            EventKind.PREEMPT: self._preempt,
+            EventKind.WEATHER: self._change_weather,
+        }
+
+    def schedule(self) -> None:
+        """Events of other regions are not ours; a surge is the load's, a rollout has an actor of its own."""
+        for event in self._scenario.events:
+            act = self._acts.get(event.kind)
+            if act is not None and event.region in {"", self._ground.name}:
+                self._kernel.at(event.at_s, act, event)
+                if event.kind is EventKind.RESTORE:
+                    self._kernel.at(max(0.0, event.at_s - event.amount), self._back_up, event)
+
+    # Who is struck
+
+    def _devices(self, event: Event) -> range:
+        return struck(event, self._ground.herd.numbers)
+
+    def _hubs(self, event: Event) -> list[Any]:
+        return [hub for name, hub in self._ground.hubs.items() if event.hub in {"", name}]
+
+    def _at_end(self, event: Event, call: Callable[..., None], *facts: Any) -> None:
+        self._kernel.at(event.ends_s, call, *facts)
+
+    # Processes and power
+
+    def _kill_agents(self, event: Event) -> None:
+        for number in self._devices(event):
+            if self._ground.herd.is_alive(number):
+                self._ground.herd.kill(number)
+                self._at_end(event, self._start_agent, number)
+
+    def _start_agent(self, number: int) -> None:
+        if not self._ground.herd.is_alive(number):
+            self._ground.herd.start(number)
+
+    def _kill_hubs(self, event: Event) -> None:
+        for hub in self._hubs(event):
+            if hub.alive:
+                hub.kill()
+                self._at_end(event, _start, hub)
+
+    def _kill_brokers(self, event: Event) -> None:
+        struck_hubs = [hub for hub in self._hubs(event) if hub.air.up]
+        for hub in struck_hubs:
+            hub.air.kill()
+            hub.lose_link()
+            self._at_end(event, hub.air.revive)
+        if struck_hubs:
+            for number in self._ground.herd.numbers:
+                self._ground.herd.lose_link(number)
+
+    def _kill_region(self, event: Event) -> None:
+        self._kill_hubs(event)
+        self._kill_brokers(event)
+
+    def _cut_power(self, event: Event) -> None:
+        """After `amount` more commits, if it comes to that before the end."""
+        if event.hub:
+            for hub in self._hubs(event):
+                if hub.alive:
+                    self._cut(event, hub.writer, hub.kill)
+                    self._at_end(event, _start, hub)
+            return
+        for number in self._devices(event):
+            if self._ground.herd.is_alive(number):
+                self._cut(event, self._ground.herd[number].writer, partial(self._ground.herd.kill, number))
+                self._at_end(event, self._start_agent, number)
+
+    def _cut(self, event: Event, writer: Any, dead: Callable[[], None]) -> None:
+        writer.cut_after(int(event.amount), dead)
+        self._at_end(event, writer.spare)
+
+    # Links
+
+    def _part(self, event: Event) -> None:
+        """Cut off now; each notices after a while of its own, or not at all if it is over before."""
+        for number in self._devices(event):
+            self._ground.herd.part(number)
+            noticed_s = self._kernel.now + self._ground.weather.notice_s()
+            if noticed_s < event.ends_s:
+                self._kernel.at(noticed_s, self._ground.herd.lose_link, number)
+            self._at_end(event, self._ground.herd.rejoin, number)
+
+    def _expire(self, event: Event) -> None:
+        """Certificates end at once: thrown off, and let in again one by one as each gets a new one."""
+        for number in self._devices(event):
+            self._ground.herd.bar(number, self._kernel.now + self._rng.uniform(0.0, event.lasts_s))
+            self._ground.herd.lose_link(number)
+
+    def _change_weather(self, event: Event) -> None:
+        if event.climate is not None:
+            self._ground.weather.come(event.climate)
+            self._at_end(event, self._ground.weather.go, event.climate)
+
+    # Hubs
+
+    def _back_up(self, event: Event) -> None:
+        for hub in self._hubs(event):
+            self._backups[f"{event.at_s} {hub.name}"] = hub.disk.snapshot()
+
+    def _restore(self, event: Event) -> None:
+        """The store as it was `amount` seconds ago; what was stored since is gone."""
+        for hub in self._hubs(event):
+            backup = self._backups.pop(f"{event.at_s} {hub.name}", None)
+            if backup is not None:
+                if hub.alive:
+                    hub.kill()
+                hub.disk.rewind(backup)
+                self._at_end(event, _start, hub)
+
+    def _preempt(self, event: Event) -> None:
+        """A notice, `amount` seconds to finish in, and the machine is gone; another one starts at the end."""
+        for hub in self._hubs(event):
+            if hub.alive:
+                hub.drain()
+                self._kernel.at(min(event.at_s + event.amount, event.ends_s), self._take_away, hub)
+                self._at_end(event, _start, hub)
+
+    def _take_away(self, hub: Any) -> None:
+        if hub.alive:
+            hub.kill()
+
+    # What people and devices do
+
+    def _recall(self, event: Event) -> None:
+        self._use(event, shut(self._scenario))
+
+    def _change_policy(self, event: Event) -> None:
+        self._use(event, event.policy)
+
+    def _use(self, event: Event, text: str) -> None:
+        devices = self._devices(event)
+        self._ground.use_policy(text, devices)
+        if event.lasts_s:
+            self._at_end(event, self._ground.use_policy, self._scenario.policy_text, devices)
+
+    def _storm(self, event: Event) -> None:
+        self._ground.storm(self._devices(event), event.ends_s)
+
+    def _regress(self, event: Event) -> None:
+        regressed = Regressed(event.amount, event.label, event.tail)
+        for number in self._devices(event):
+            self._ground.herd[number].regressed = regressed
+        self._at_end(event, self._recover, event)
+
+    def _recover(self, event: Event) -> None:
+        for number in self._devices(event):
+            self._ground.herd[number].regressed = None
+
+    def _poison(self, event: Event) -> None:
+        for number in self._devices(event):
+            self._lie(event, number)
+
+    def _lie(self, event: Event, number: int) -> None:
+        """Every few seconds: what a device with a good key may send and no honest one does."""
+        if self._kernel.now >= event.ends_s:
+            return
+        device, rng = self._ground.herd[number], self._rng
+        if rng.random() < 1 / 3:
+            channel = rng.choice((Channel.QUESTION, Channel.ASK, Channel.REPORT))
+            device.publish(channel, rng.randbytes(rng.randint(0, 400)))
+        else:
+            device.say(_lie_of(device.epoch, rng))
+        every_s = event.amount if event.amount > 1.0 else _LIES_EVERY_S
+        self._kernel.after(every_s * rng.uniform(0.5, 1.5), self._lie, event, number)
+
+
+def _start(hub: Any) -> None:
+    if not hub.alive:
+        hub.start()
+
+
+def _lie_of(epoch: int, rng: Random) -> UpNote:
+    wild = rng.choice((0, 1, 2**31, _BIGGEST, 2**64 - 1, rng.getrandbits(40)))
+    match rng.randrange(4):
+        case 0:
+            return Ask(epoch, tuple(rng.choice((wild, seq, -seq)) for seq in range(rng.randint(1, 200))))
+        case 1:
+            return Hello(epoch, "boot", "sim", (ModelRef("x" * rng.randint(0, 99), wild, "", ""),))
+        case 2:
+            return Heads(epoch, wild, wild, rng.randbytes(32), rng.randbytes(64), wild, (("bytes", wild, wild),))
+        case _:
+            return Hello(wild, "boot", "sim", ())
+
+
+def shut(scenario: Scenario) -> str:
+    """A policy under which nothing of any class of this scenario leaves."""
+    closed = ", ".join(f'"{name}" = false' for name, _ in scenario.load.classes)
+    hubs = ", ".join(f'"{hub}"' for region in scenario.regions for hub in region.hub_names)
+    regions = ", ".join(f'"{region.name}"' for region in scenario.regions)
+    return _SHUT.format(closed=closed, hubs=hubs, regions=regions)
+
+
+_SHUT = """schema = 2
+name = "recall"
+version = 1
+issued = 2020-01-01
+expires = 2099-12-31
+escalation = {{ mode = "wait", threshold = 0.8, audit_share = 0.01, budget_s = 2.0 }}
+locality = {{ hubs = [{hubs}], regions = [{regions}] }}
+budget = {{ bytes_per_day = 1_000_000_000 }}
+retention = {{ purpose = "simulation" }}
+[egress]
+ceiling = "P2"
+field = [{{ name = "features", level = "P2" }}]
+data_class = {{ {closed} }}
+"""
+
+
+# The faults of the fleet before scenarios
 
 
 class KillAgent(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from policies.keys import Closed, Name, Share, once
+from policies.keys import Closed, Name, Share, hint, once, short
 from simulations import scenario as made
 from simulations.weather import Climate
 
@@ -39,6 +39,12 @@ def _moment(value: object) -> object:
     return _DAYS.index(found[1]) * 1440 + int(found[2]) * 60 + int(found[3])
 
 
+def _kind(value: object) -> made.EventKind:
+    if isinstance(value, str) and value in set(made.EventKind):
+        return made.EventKind(value)
+    raise ValueError(f"{short(value)} is no kind of event; {hint(str(value), made.EventKind)}")
+
+
 def _refuse(words: str) -> object:
     raise ValueError(words)
 
@@ -55,6 +61,7 @@ Few = Annotated[int, Field(ge=1, le=1000)]
 Many = Annotated[int, Field(ge=1, le=10_000_000)]
 RegionName = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
 Part = Annotated[Share, BeforeValidator(_finite)]
+Kind = Annotated[made.EventKind, BeforeValidator(_kind)]
 DataClass = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
@@ -184,10 +191,7 @@ class ModelTable(Closed):
 class EventTable(Closed):
     """One thing that happens; see `scenario.Event`."""
 
-    kind: Literal[
-        "kill_agents", "kill_broker", "kill_hub", "kill_region", "power_loss", "partition", "recall", "policy",
-        "regressed", "poisoned", "storm", "surge", "certificates", "restore", "preempt", "weather", "rollout",
-    ]  # fmt: skip
+    kind: Kind
     at: Time
     lasts: Time = 0.0
     region: RegionName | Literal[""] = ""
@@ -244,6 +248,7 @@ class ScenarioTable(Closed):
     step: Annotated[Span, Field(ge=0.1)] | None = None  # left out: a 120th of the duration
     heal: Time = made.HEAL_S
     grace: Time = made.GRACE_S
+    commit: Annotated[Span, Field(le=10)] = made.Scenario().commit_s
     begins: Annotated[int, BeforeValidator(_moment), Field(ge=0, lt=7 * 1440)] = 0
     policy: str = ""
     region: Annotated[list[RegionTable], Field(min_length=1, max_length=64)] = Field(

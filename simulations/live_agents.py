@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import msgspec
 
+from edge_agent.clock import HubClock, boot_s, wall_ms
 from edge_agent.identity import Identity
 from edge_agent.link import dial
 from edge_agent.loop import Agent
@@ -18,7 +20,8 @@ from edge_agent.settings import AgentSettings
 from models.runner import Runner
 from policies.policy import Policy
 from simulations.live_enrol import FleetIdentity
-from simulations.live_store import FleetStore
+from simulations.live_store import DeviceStore, FleetStore
+from simulations.weather import CALM, Climate
 
 AT_ONCE = 24  # agents that connect side by side at the start
 UP_TIMEOUT_S = 120.0
@@ -31,6 +34,8 @@ class Common(msgspec.Struct, frozen=True):
     runner: Runner
     policy: Policy
     store: FleetStore
+    climate: Climate = CALM
+    seed: int = 1
     pulse_s: float = 1.0
 
 
@@ -52,7 +57,8 @@ class FleetAgent(Agent):
         self._database = partial(common.store.of, number)
         settings = settings_of(identity.folder or Path(), common.pulse_s)
         connect = dial(_Pinned(identity), settings.connect_timeout_s)
-        super().__init__(settings, identity, common.runner, common.policy, connect)
+        clock = clock_of(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
+        super().__init__(settings, identity, common.runner, common.policy, connect, clock=clock)
 
     @property
     def linked(self) -> bool:
@@ -61,6 +67,12 @@ class FleetAgent(Agent):
     @property
     def open_questions(self) -> int:
         return len(self._core.open)
+
+    def die(self) -> None:
+        """No alarm rings any more and nothing is written: this process of the device is gone."""
+        if isinstance(self._db, DeviceStore):
+            self._db.die()
+        self._hands.rest()
 
 
 class Crew:
@@ -89,8 +101,10 @@ class Crew:
 
     async def kill(self, number: int) -> None:
         """No last word: what its writer has not taken yet may be lost; its socket is closed under it."""
-        task, self.agents[number] = self._tasks.pop(number, None), None
-        if task is not None:
+        task, agent = self._tasks.pop(number, None), self.agents[number]
+        self.agents[number] = None
+        if task is not None and agent is not None:
+            agent.die()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -102,7 +116,7 @@ class Crew:
             for number in waiting:
                 agent = await self.wake(number)
                 async with asyncio.timeout(UP_TIMEOUT_S):
-                    while not agent.linked:
+                    while not agent.linked:  # noqa: ASYNC110 - the link tells its owner, and that is the agent
                         await asyncio.sleep(0.02)
 
         async with asyncio.TaskGroup() as group:
@@ -114,6 +128,14 @@ class Crew:
         for agent in self.living:
             agent.stop()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def clock_of(floor_ms: int, climate: Climate, rng: Random) -> HubClock:
+    """A device's clocks: monotonic, a little off in rate and far off in origin, and a wall clock that may be wrong."""
+    skew_s, rate = rng.uniform(0.0, climate.skew_s), 1.0 + rng.uniform(-climate.drift, climate.drift)
+    wrong_ms = int(rng.uniform(-1.0, 1.0) * climate.wall_error_s * 1000)
+    begun_s = boot_s()
+    return HubClock(floor_ms, lambda: skew_s + begun_s + rate * (boot_s() - begun_s), lambda: wall_ms() + wrong_ms)
 
 
 def settings_of(folder: Path, pulse_s: float) -> AgentSettings:

@@ -99,4 +99,3 @@ def _write(path: Path, data: bytes) -> None:
     """Private, and gone with the run: nothing is synced."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
-

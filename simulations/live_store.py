@@ -1,17 +1,16 @@
 """The one database of a fleet in one process: the product's writer thread, whose units each speak for one device.
 
-Law: group commit, retries and troubles are the product's own code; here every operation is only told whose rows it sees.
+Law: group commit, retries and troubles are the product's own code; every operation is only told whose rows it sees.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-import sqlite3
-
-from edge_agent.database import Database, Done, Op, Stored, stored_in
+from edge_agent.database import Database, Done, Op, Stored, Trouble, stored_in
 from edge_agent.store_file import Opened
 from simulations.live_tables import Shared, open_shared
 
@@ -40,6 +39,7 @@ class DeviceStore(Database):
         self._fleet = fleet
         self._number = number
         self._opened = False
+        self._dead = False
 
     async def open(self) -> Stored:
         """Take up what the file holds of this device."""
@@ -61,10 +61,22 @@ class DeviceStore(Database):
         return self._fleet.waiting
 
     def write(self, ops: tuple[Op, ...], done: Done | None = None, *, must: bool = False, soon: bool = False) -> None:
-        self._fleet.write((partial(_all_as, self._number, ops),), done, must=must, soon=soon)
+        if not self._dead:
+            told = partial(self._told, done) if done is not None else None
+            self._fleet.write((partial(_all_as, self._number, ops),), told, must=must, soon=soon)
 
     def read(self, op: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        if self._dead:
+            return asyncio.get_running_loop().create_future()  # nobody is left to hear
         return self._fleet.read(partial(_as, self._number, op))
+
+    def die(self) -> None:
+        """Its agent was killed: it writes and hears nothing more. What was handed over may still be written."""
+        self._dead = True
+
+    def _told(self, done: Done, trouble: Trouble | None) -> None:
+        if not self._dead:
+            done(trouble)
 
     def flush(self) -> None:
         self._fleet.flush()

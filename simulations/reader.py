@@ -1,7 +1,7 @@
 """Scenario files: read from TOML into the value that a run takes, and written back as TOML that reads the same.
 
-Law: nothing is read half. What is unreadable, unknown, impossible or missing is a `ScenarioError` of one line that names
-the key, before anything runs; every file that a scenario names is read here, and never again.
+Law: nothing is read half. What is unreadable, unknown, impossible or missing is a `ScenarioError` of one line that
+names the key, before anything runs; every file that a scenario names is read here, and never again.
 """
 
 import tomllib
@@ -39,11 +39,17 @@ def names() -> list[str]:
     return sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml"))
 
 
-def load_scenario(wanted: str) -> made.Scenario:
-    """Of a shipped name, or a file. ScenarioError if there is neither, or it holds no scenario."""
+def find(wanted: str) -> Path:
+    """The file of a shipped name, or the file itself."""
     path = Path(wanted)
     if wanted in names() and not path.is_file():
-        path = Path(str(resources.files("simulations") / "scenarios" / f"{wanted}.toml"))
+        return Path(str(resources.files("simulations") / "scenarios" / f"{wanted}.toml"))
+    return path
+
+
+def load_scenario(wanted: str) -> made.Scenario:
+    """Of a shipped name, or a file. ScenarioError if there is neither, or it holds no scenario."""
+    path = find(wanted)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -91,6 +97,7 @@ class _Reading:
             expect=tuple(each.expect() for each in table.expect),
             heal_s=table.heal,
             grace_s=table.grace,
+            commit_s=table.commit,
         )
 
     def _load(self, table: LoadTable) -> made.Load:
@@ -140,7 +147,7 @@ class _Reading:
 
     def _event(self, place: int, table: EventTable) -> made.Event:
         return made.Event(
-            made.EventKind(table.kind), table.at, table.lasts, table.region, table.share,
+            table.kind, table.at, table.lasts, table.region, table.share,
             -1 if table.device is None else table.device, table.hub, table.amount,
             -1 if table.label is None else table.label, table.tail,
             None if table.link is None else table.link.climate(),

@@ -142,6 +142,9 @@ class EventKind(StrEnum):
     PREEMPT = "preempt"
     WEATHER = "weather"
     ROLLOUT = "rollout"
+    RESETS = "resets"
+    HALF_OPEN = "half_open"
+    SLICES = "slices"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -184,6 +187,7 @@ class Scenario(msgspec.Struct, frozen=True):
     """`step_s`: width of the buckets that series are counted in. `policy`: its text.
 
     `begins_minute`: of the week (UTC, 0 = Monday 00:00) when virtual time is 0, for rules that speak of the time.
+    `commit_s`: how long a commit takes, on devices and hubs.
     """
 
     name: str = "unnamed"
@@ -201,6 +205,7 @@ class Scenario(msgspec.Struct, frozen=True):
     expect: tuple[Expect, ...] = ()
     heal_s: float = HEAL_S
     grace_s: float = GRACE_S
+    commit_s: float = 0.005
 
     @property
     def digest(self) -> str:

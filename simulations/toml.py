@@ -4,6 +4,7 @@ Law: whatever differs from the usual is written, nothing else; files that the sc
 """
 
 import json
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -20,6 +21,7 @@ def write(scenario: made.Scenario) -> str:
     top: Plain = {"schema": 1, "name": scenario.name, "question": scenario.question or "What happens?"}
     top |= {"seed": scenario.seed, "devices": scenario.devices, "duration": scenario.duration_s}
     top |= {"step": scenario.step_s, "heal": scenario.heal_s, "grace": scenario.grace_s}
+    top |= _unless(usual.commit_s, commit=scenario.commit_s)
     top |= _unless(usual.begins_minute, begins=scenario.begins_minute) | _unless("", policy=_text(scenario.policy))
     parts = [_table("", top), _table("[load]", _load(scenario.load)), _table("[model]", _model(scenario.model))]
     for region in scenario.regions:
@@ -33,7 +35,7 @@ def write(scenario: made.Scenario) -> str:
 
 def _load(load: made.Load) -> Plain:
     usual = made.Load()
-    values: Plain = {"kind": load.kind.value, "every": 1 / load.samples_per_s}
+    values: Plain = {"kind": load.kind.value, "every": _gap_s(load.samples_per_s)}
     values |= _unless(usual.swing, swing=load.swing) | _unless(usual.peak_s, peak=load.peak_s)
     values |= _unless(usual.burst_factor, burst_factor=load.burst_factor)
     values |= _unless(usual.burst_every_s, burst_every=load.burst_every_s)
@@ -92,6 +94,13 @@ def _but(value: msgspec.Struct, usual: msgspec.Struct, *others: str) -> Plain:
     """The fields that differ from the usual, but for `others`."""
     names = [name for name in value.__struct_fields__ if name not in others]
     return {name: getattr(value, name) for name in names if getattr(value, name) != getattr(usual, name)}
+
+
+def _gap_s(rate_per_s: float) -> float:
+    """The number whose reciprocal is the rate, to the last bit where there is one."""
+    gap_s = 1 / rate_per_s
+    near = (gap_s, math.nextafter(gap_s, 0.0), math.nextafter(gap_s, math.inf))
+    return next((each for each in near if 1 / each == rate_per_s), gap_s)
 
 
 def _unless(usual: object, **values: object) -> Plain:

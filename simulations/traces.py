@@ -1,7 +1,7 @@
 """Load traces: how many samples a whole fleet took, step by step, from CSV or Parquet with columns `at_s`, `samples`.
 
-Law: a trace has no gaps. Steps are even, every number is there and can be meant; what else a file holds is an error that
-names the line, so that no hole is filled by a guess.
+Law: a trace has no gaps. Steps are even, every number is there and can be meant; what else a file holds is an error
+that names the line, so that no hole is filled by a guess.
 """
 
 import csv

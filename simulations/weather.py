@@ -52,12 +52,24 @@ class Clock(msgspec.Struct, frozen=True, gc=False):
 
 class Weather:
     def __init__(self, climate: Climate, rng: Random) -> None:
-        self._climate = climate
+        self._climate = self._usual = climate
+        self._spells: list[Climate] = []
         self._rng = rng
 
     def clear_up(self) -> None:
-        """The bad weather ends: from now on nothing is lost, repeated or failed. Latency and clocks stay."""
-        self._climate = msgspec.structs.replace(self._climate, loss=0.0, repeats=0.0, bad_disk=0.0, bad_batch=0.0)
+        """The usual weather is good from now on: nothing is lost, repeated or failed. Latency and clocks stay."""
+        self._usual = msgspec.structs.replace(self._usual, loss=0.0, repeats=0.0, bad_disk=0.0, bad_batch=0.0)
+        self._climate = self._spells[-1] if self._spells else self._usual
+
+    def come(self, spell: Climate) -> None:
+        """Another climate for a while; the newest counts."""
+        self._spells.append(spell)
+        self._climate = spell
+
+    def go(self, spell: Climate) -> None:
+        """It is over."""
+        self._spells.remove(spell)
+        self._climate = self._spells[-1] if self._spells else self._usual
 
     def arrivals(self) -> tuple[float, ...]:
         """Delays in seconds after which one message arrives: usually one, none if it is lost, two if it is repeated."""

@@ -11,6 +11,7 @@ class Exit(IntEnum):
     POLICY = 11  # policy missing, unreadable, expired
     MODEL = 12  # bundle missing, damaged, unknown model
     SAMPLE = 13  # input of wrong shape, type, size, or not a number
+    SCENARIO = 14  # a scenario that cannot be run: unreadable, unknown key, impossible value
     BROKER = 20  # the broker cannot be started or reached
     HUB = 21  # the hub cannot be reached or answers nonsense
     CREDENTIALS = 22  # certificate, key or token wrong, expired, revoked
@@ -24,6 +25,7 @@ class Exit(IntEnum):
     UNPROVEN = 42  # a property of a policy does not hold: a counter-example was shown
     PROBE = 43  # a policy decides a case otherwise than its probe expects
     WIDER = 44  # the second policy allows something that the first does not
+    EXPECTATION = 45  # a simulated run ended, and something that its scenario expects did not hold
 
 
 class Stop(Exception):  # noqa: N818 - it ends a command; it is not a defect

@@ -34,9 +34,11 @@ from wire.messages import (
     Receipt,
     Refusal,
     Statuses,
+    Suite,
     Verdict,
     Welcome,
 )  # fmt: skip
+from wire.rollout import InstallReport, ReportSeen
 from wire.topics import Channel, parse_up, shard_of, topic
 from wire.transport import Incoming, LinkLost, MemoryBroker, MemoryTransport
 
@@ -105,6 +107,8 @@ class HubDouble:
     questions: list[tuple[Frame, bytes, Escalation]] = field(default_factory=list)  # frame, its bytes, plaintext
     notes: list[Ask | Hello] = field(default_factory=list)
     heads: list[Heads] = field(default_factory=list)
+    acknowledges: bool = True
+    reports: list[InstallReport] = field(default_factory=list)
     now_ms: int = HUB_TIME_MS
     present: bool = False
 
@@ -143,7 +147,11 @@ class HubDouble:
         if channel is Channel.QUESTION:
             self.on_question(frame, message.payload)
             return
+        if channel is Channel.REPORT and frame.suite is Suite.SEALED:
+            self.on_report(frame)
+            return
         note = codec.decode_up(frame.body)
+        assert not isinstance(note, InstallReport)
         assert isinstance(note, Heads) is (channel is Channel.REPORT)
         if isinstance(note, Heads):
             self.on_heads(note)
@@ -155,6 +163,13 @@ class HubDouble:
         self.heads.append(heads)
         if self.mirrors:
             self.tell(Mirror(heads.epoch, heads.spend))
+
+    def on_report(self, frame: Frame) -> None:
+        note = codec.decode_up(codec.unpad(seal.open_sealed(frame, key=self.hpke, channel=Channel.REPORT)))
+        assert isinstance(note, InstallReport)
+        self.reports.append(note)
+        if self.acknowledges:
+            self.tell(ReportSeen(0, note.seq))
 
     def on_note(self, note: Ask | Hello) -> None:
         self.notes.append(note)

@@ -175,7 +175,7 @@ def not_terminating(targets):
         (not_terminating, "not a delegation of ours"),
         (no_keys, "0 keys for a threshold of 1"),
         (high_threshold, "1 keys for a threshold of 2"),
-        (lists_itself, "only our own folders are delegated"),
+        (lists_itself, "is not in its folder"),
     ],
 )
 def test_a_bad_delegation_is_refused(memory, wish, line):

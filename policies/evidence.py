@@ -1,0 +1,129 @@
+"""How much do counts of better, same and worse say about a mean? Bounds that hold at every look, whoever may be lying.
+
+Law: pure and total for counts. Each sample is X = -1 (worse), 0 or +1 (better) and weighs r in (0, 1]. Against "the
+mean of X is at most m" one bets: every sample multiplies a stake by 1 + r g ((X + 1) / (1 + m) - 1), which is not more
+than 1 on average while that is so, whatever the share g of the stake that is put in. So the stake reaches 1 / alpha
+with a probability of at most alpha, *ever* (Ville 1939), and what was not ruled out is a confidence sequence (betting:
+Waudby-Smith & Ramdas 2023). Seven values of g are played side by side, each with a seventh of the money.
+
+What some devices may have made up: a bound that leaves out the devices which speak loudest for it, `liars` of them, is
+a bound on the rest whichever of them lied, because the right ones to leave out would have cost no more.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from math import exp, inf, log, log1p
+from typing import NamedTuple
+
+STAKES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
+STEPS = 14  # halvings of an interval 2 wide: bounds are exact to 0.0002
+
+
+class Tally(NamedTuple):
+    """Samples of one weight of one device. Counts need not be whole: to count half is to bet half."""
+
+    weight: float
+    worse: float
+    same: float
+    better: float
+
+
+Profile = tuple[Tally, ...]  # of one device
+Crowd = tuple[tuple[Profile, int], ...]  # profiles, and how many devices have this one
+
+
+class Interval(NamedTuple):
+    """The mean lies within, with the stated probability at every look; -1 to 1 = nothing is known."""
+
+    low: float = -1.0
+    high: float = 1.0
+
+
+def crowd(profiles: Iterable[Profile]) -> Crowd:
+    """Devices with equal counts are looked at once."""
+    return tuple(Counter(profiles).items())
+
+
+def mean(of: Crowd) -> float:
+    """Weighted mean of X; 0 without samples."""
+    moved = weight = 0.0
+    for profile, devices in of:
+        for tally in profile:
+            moved += devices * tally.weight * (tally.better - tally.worse)
+            weight += devices * tally.weight * (tally.better + tally.same + tally.worse)
+    return moved / weight if weight else 0.0
+
+
+def samples(of: Crowd) -> int:
+    return round(sum(devices * sum(t.worse + t.same + t.better for t in profile) for profile, devices in of))
+
+
+def lowest(of: Crowd, alpha: float, liars: int = 0) -> float:
+    """The mean is above this, but for a probability of `alpha` over all looks, even if so many devices lie."""
+    against = log(1.0 / alpha)
+    low, high = -1.0, 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stake(of, middle, liars) >= against else (low, middle)
+    return low
+
+
+def highest(of: Crowd, alpha: float, liars: int = 0) -> float:
+    """The mean is below this, but for a probability of `alpha` over all looks, even if so many devices lie."""
+    return -lowest(mirrored(of), alpha, liars)
+
+
+def interval(of: Crowd, alpha: float) -> Interval:
+    """Each side may fail with a probability of `alpha`."""
+    return Interval(lowest(of, alpha), highest(of, alpha))
+
+
+def mirrored(of: Crowd) -> Crowd:
+    """Better for worse."""
+    return tuple((tuple(Tally(t.weight, t.better, t.same, t.worse) for t in profile), n) for profile, n in of)
+
+
+def stake(of: Crowd, most: float, liars: int = 0) -> float:
+    """The logarithm of what betting against "the mean is at most `most`" has made of 1, less what liars might have."""
+    sums = [_sum(of, share, most, liars) for share in STAKES]
+    top = max(sums)
+    return top + log(sum(exp(s - top) for s in sums) / len(sums)) if -inf < top else -inf
+
+
+def _sum(of: Crowd, share: float, most: float, liars: int) -> float:
+    gains = [(_gain(profile, share, most), devices) for profile, devices in of]
+    total = sum(gain * devices for gain, devices in gains)
+    return total - _loudest(gains, liars) if liars else total
+
+
+def _loudest(gains: list[tuple[float, int]], liars: int) -> float:
+    """What the `liars` devices that won most have won; who has lost is not left out."""
+    won, left = 0.0, liars
+    for gain, devices in sorted(gains, reverse=True):
+        taken = min(left, devices)
+        if gain <= 0 or not taken:
+            break
+        won += gain * taken
+        left -= taken
+    return won
+
+
+def _gain(profile: Profile, share: float, most: float) -> float:
+    if most <= -1.0:
+        return 0.0
+    same, better = 1.0 / (1.0 + most) - 1.0, 2.0 / (1.0 + most) - 1.0
+    gain = 0.0
+    for tally in profile:
+        bet = share * tally.weight
+        gain += tally.worse * log1p(-bet) + tally.same * log1p(bet * same) + tally.better * log1p(bet * better)
+    return gain
+
+
+def needed(margin: float, churn: float, alpha: float, honest: float = 1.0) -> int:
+    """About how many samples show that a version which is as good is not worse by `margin`.
+
+    `churn`: the share of samples in which the two answers differ in being right. The best single bet grows by
+    margin^2 / (2 max(churn, margin)) a sample; playing seven costs log 7.
+    """
+    grows = margin * margin / (2.0 * max(churn, margin))
+    return int((log(1.0 / alpha) + log(len(STAKES))) / (grows * honest)) + 1

@@ -1,0 +1,47 @@
+"""Figures, spans and moments as a person reads them: the same words in the terminal and on the page."""
+
+_COUNTS = ("samples", "answers", "lost", "doubled", "open", "flaws", "violations", "queue_peak", "count")
+
+
+def shown(name: str, value: float | None) -> str:
+    """By the figure's name: `_s` = seconds, `_share` and `accuracy` = per cent, bytes, or a number."""
+    if value is None:
+        return "none"
+    kind = name.partition(".")[0]
+    if kind.endswith("_s"):
+        return seconds(value)
+    if "share" in kind or kind.startswith("accuracy") or kind == "why":
+        return f"{value:.2%}" if 0 < value < 0.01 or 0.99 < value < 1 else f"{value:.1%}"
+    if kind.startswith("bytes"):
+        return size(value)
+    return f"{value:,.0f}" if kind in _COUNTS else f"{value:,.4g}"
+
+
+def seconds(value: float) -> str:
+    """`3.2 ms`, `1.74 s`, `5 min`."""
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s" if value < 120 else span(value)
+
+
+def size(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def span(value: float) -> str:
+    """`90 s`, `15 min`, `1.5 h`, `7 d`."""
+    for unit, width in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if value >= width and value != 60 * (unit == "min"):
+            return f"{value / width:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def clock(value: float) -> str:
+    """`1:05:00` after the start; `day 3, 4:00:00`."""
+    days, rest = divmod(int(value), 86_400)
+    time = f"{rest // 3600}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"day {days + 1}, {time}" if days else time
