@@ -45,6 +45,7 @@ ROOMS = {
         {
             "publish": _PUBLISH["models"],
             "measure": Room("cloud_hub.measure_command:measure", "Attack what a bundle's codes give away."),
+            "permit": Room("cloud_hub.permit_command:permit", "Let devices go down to an older version: a request."),
             "retire": Room("cloud_hub.retire_command:retire", "End a version on a hub, once no device speaks it."),
         },
     ),
@@ -52,6 +53,10 @@ ROOMS = {
         "edge_agent.policy_command:app",
         "Policies: check a document, explain what it decides, probe it, compare two, publish it.",
         {"publish": _PUBLISH["policy"]},
+    ),
+    "rollout": Room(
+        "cloud_hub.rollout_command:app",
+        "Give a fleet another version wave by wave: start, status, pause, resume, abort, approve, undo.",
     ),
     "keys": Room("models.keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."),
     "repository": Room("cloud_hub.publish_command:app", "The hub's update repository: export, install, status."),

@@ -119,6 +119,7 @@ class Desk:
                 asked.pending.append(key.seq)
             elif row is None or (row.verdict is None and row.refusal is None):
                 unknown.append(key.seq)  # also what the store owes but memory lost: the same bytes begin it anew
+                self._parts.counts["gaps"] += row is None  # only what was receipted is asked for: the store went back
             elif row.refusal is not None:
                 commands.append(refusal(key, row.digest, row.refusal))
             elif row.verdict is not None and self._parts.readable(row.verdict, asked.device):

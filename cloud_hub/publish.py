@@ -19,12 +19,12 @@ from tuf.api.metadata import TargetFile, Targets
 from cloud_hub.letters import HubCard
 from cloud_hub.online import ALWAYS, OnlineKeys
 from cloud_hub.repository import Edit, Repository
-from models.assigned import Permit, read_permit
 from models.bundle import open_bundle
 from models.ceremony import Plan, begin
 from models.lint import lint
 from models.manifest import EDGE_FILE
 from models.pack import pack
+from models.permits import Permit, read_permit
 from models.request import Request, RequestError, sign
 from models.review import REVOKED
 from models.roles import (
@@ -36,7 +36,6 @@ from models.roles import (
     may_list,
     model_path,
     model_role,
-    permit_path,
     policy_path,
 )
 from policies.document import PolicyError, parse
@@ -110,23 +109,21 @@ def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: da
 
 def publish_permit(repository: Repository, permit: Permit, now: datetime) -> Published:
     """Devices may go down to an older version. Always a request: no hub signs for targets. RequestError if unsound."""
-    data = msgspec.json.format(msgspec.json.encode(permit), indent=1) + b"\n"
     try:
-        read_permit(data)
+        read_permit(permit.path, permit.custom())
     except ValueError as error:
         raise RequestError(str(error)) from None
     if permit.expires_ms <= _ms(now):
         raise RequestError("a permit that has ended already")
-    path = permit_path(permit.family, permit.from_below, permit.to_version)
-    return _publish(repository, Item(TARGETS, path, data, {"version": permit.expires_ms // 1000}), now)
+    data = msgspec.json.format(msgspec.json.encode(permit), indent=1) + b"\n"  # for people; the signed metadata counts
+    return _publish(repository, Item(TARGETS, permit.path, data, permit.custom()), now)
 
 
 def permits(repository: Repository, family: str) -> dict[str, Permit]:
     """The permits of a family that devices can see now, ended or not, by path."""
     standing = repository.state().base.get(TARGETS)
     files = standing.signed.targets if standing else {}
-    held = {path: repository.shelf.target(info) for path, info in files.items()}
-    found = {path: read_permit(data) for path, data in held.items() if data}
+    found = {path: read_permit(path, info.custom) for path, info in files.items()}
     return {path: permit for path, permit in found.items() if permit.family == family}
 
 

@@ -61,8 +61,8 @@ def models_publish(
     if finish is not None:
         _install(repository, finish)
     elif bundle is not None:
-        published = _guard(lambda: publish_bundle(repository, bundle, _now()))
-        _say(published, request, as_json=as_json)
+        published = guard(lambda: publish_bundle(repository, bundle, now()))
+        say(published, request, as_json=as_json)
 
 
 def policy_publish(
@@ -74,8 +74,8 @@ def policy_publish(
 ) -> None:
     """Put a policy into the update repository: at once where its key is at the hub, else as a request to sign."""
     document = _document(file)
-    published = _guard(lambda: publish_policy(open_repository(config), document, _now()))
-    _say(published, request, as_json=as_json)
+    published = guard(lambda: publish_policy(open_repository(config), document, now()))
+    say(published, request, as_json=as_json)
 
 
 @app.command()
@@ -120,8 +120,8 @@ def withdraw_target(
     as_json: AsJson = False,
 ) -> None:
     """List a target no more: devices do not install it any longer."""
-    published = _guard(lambda: withdraw(open_repository(config), target, _now()))
-    _say(published, request, as_json=as_json, verb="withdrew")
+    published = guard(lambda: withdraw(open_repository(config), target, now()))
+    say(published, request, as_json=as_json, verb="withdrew")
 
 
 @app.command("revoke")
@@ -133,15 +133,15 @@ def revoke_target(
     as_json: AsJson = False,
 ) -> None:
     """Say that nobody may run it: devices that do leave it for the one before."""
-    published = _guard(lambda: revoke(open_repository(config), target, _now()))
-    _say(published, request, as_json=as_json, verb="revoked")
+    published = guard(lambda: revoke(open_repository(config), target, now()))
+    say(published, request, as_json=as_json, verb="revoked")
 
 
 @app.command()
 def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Every role: its version, until when it is valid, who signs it. Exit code 40 if one has expired."""
     repository = open_repository(config)
-    facts = status_facts(repository, _now())
+    facts = status_facts(repository, now())
     if as_json:
         typer.echo(json.dumps(facts))
     elif not facts["roles"]:
@@ -187,14 +187,14 @@ def open_repository(config: Path | None) -> Repository:
 
 
 def _install(repository: Repository, file: Path) -> None:
-    asked = _guard(lambda: load_request(read_file(file, MAX_REQUEST_BYTES)))
-    _guard(lambda: repository.install(asked, _now()))
+    asked = guard(lambda: load_request(read_file(file, MAX_REQUEST_BYTES)))
+    guard(lambda: repository.install(asked, now()))
     for line in describe(asked):
         typer.echo(line)
     typer.echo(f"installed; root {sha256(repository.root()).hexdigest()}")
 
 
-def _say(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
+def say(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
     """What happened; a request is written before it is spoken of."""
     file = None
     if published.request is not None:
@@ -230,7 +230,7 @@ def _online_role(word: str) -> str:
     return role
 
 
-def _guard(work: Callable[[], T]) -> T:
+def guard(work: Callable[[], T]) -> T:
     """What must not be published: one line and the exit code of its kind."""
     try:
         return work()
@@ -242,5 +242,5 @@ def _guard(work: Callable[[], T]) -> T:
         raise Stop(Exit.POLICY, str(error)) from None
 
 
-def _now() -> datetime:
+def now() -> datetime:
     return datetime.now(UTC)

@@ -108,7 +108,7 @@ class Fleet:
     def speaks(self, device: str) -> None:
         """It is there: any signed word of it."""
         row = self.rows.get(device)
-        if row is not None and not row.heard:
+        if row is not None and row.goal is not Goal.NONE and not row.heard:
             self.change(row, heard=True)
 
     def _progress(self, row: Row, report: InstallReport, ms: int) -> str:
@@ -173,24 +173,22 @@ def _phase(sub: InstallState | None) -> int:
     return 0 if sub in _EARLY or sub is None else 2 if sub is InstallState.PROBATION else 1
 
 
-def _kinds(row: Row) -> list[str]:
+def _kinds(row: Row) -> tuple[str, ...]:
     """What a row counts for in its wave."""
     state = row.state
     if state is D.QUEUED:
-        return ["reachable"]
-    kinds = ["told"]
-    if row.heard:
-        kinds.append("reachable")
+        return ("reachable",)
+    if state in _LEFT:
+        return ("told", "left")
+    if state is D.REJECTED and row.failure is Failure.INCOMPATIBLE:
+        return ("told", "incompatible")
+    kinds = ("told", "reachable") if row.heard else ("told",)
     if state is D.SUCCEEDED:
-        kinds.append("succeeded")
-    elif state in _LEFT:
-        kinds.append("left")
-    elif state is D.REJECTED and row.failure is Failure.INCOMPATIBLE:
-        kinds.append("incompatible")
-    elif state in _FAILED:
-        kinds.append("failed")
-        if row.failure is Failure.INTEGRITY:
-            kinds.append("integrity")
-        if row.failure is Failure.HEALTH or row.sub is InstallState.SAFE_MODE:
-            kinds.append("crashed")
-    return kinds
+        return (*kinds, "succeeded")
+    return (*kinds, *_badly(row)) if state in _FAILED else kinds
+
+
+def _badly(row: Row) -> tuple[str, ...]:
+    if row.failure is Failure.INTEGRITY:
+        return ("failed", "integrity")
+    return ("failed", "crashed") if row.failure is Failure.HEALTH or row.sub is InstallState.SAFE_MODE else ("failed",)

@@ -1,4 +1,4 @@
-"""From what a person orders to a plan: which devices in which wave, how many people it takes, what a record begins with.
+"""From what a person orders to a plan: which devices in which wave, how many people it takes, how its record begins.
 
 Rule: pure. A plan says everything that will be done, so that what people approve is all of it.
 """

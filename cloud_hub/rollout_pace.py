@@ -1,32 +1,36 @@
 """How many devices may be told now: never more than so many in any minute, whatever restarts or other hubs do. Pure.
 
-Law: what this process did not see itself it takes for done this very moment. So neither a restart nor a clock that was
-set ahead in between, nor a second hub, ever frees a place too early; all it costs is up to a minute of waiting.
+Law: whom this process did not tell itself it takes for told at the moment when it learns of it. So neither a restart,
+nor a clock that was set ahead in between, nor a second hub ever frees a place too early; all it costs is a minute.
 """
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from math import inf
 
 WINDOW_S = 60.0
 
 
 class Pace:
-    """A sliding window of the times at which devices were told. `now` in seconds; one that goes back frees nothing."""
+    """A sliding window of who was told when. `now` in seconds; one that goes back frees nothing."""
 
-    def __init__(self, assumed: int = 0, now: float = 0.0) -> None:
-        self._times = deque([now] * assumed)
+    def __init__(self, told: Iterable[tuple[float, str]] = ()) -> None:
+        self._told = deque(sorted(told))
+
+    def __iter__(self) -> Iterator[tuple[float, str]]:
+        return iter(self._told)
 
     def free(self, most: int, now: float) -> int:
         """How many more may be told at this moment, if `most` may be in any minute."""
-        while self._times and self._times[0] <= now - WINDOW_S:
-            self._times.popleft()
-        return max(0, most - len(self._times))
+        while self._told and self._told[0][0] <= now - WINDOW_S:
+            self._told.popleft()
+        return max(0, most - len(self._told))
 
-    def take(self, now: float) -> None:
-        """One was told. Times never fall, so that the oldest stands first."""
-        self._times.append(max(now, self._times[-1]) if self._times else now)
+    def take(self, device: str, now: float) -> None:
+        """It was told. Times never fall, so that the oldest stands first."""
+        self._told.append((max(now, self._told[-1][0]) if self._told else now, device))
 
     def free_at(self, most: int) -> float:
         """When the next place is free; -inf if there is one."""
-        held = len(self._times) - most
-        return self._times[held] + WINDOW_S if held >= 0 and most > 0 else (-inf if most > 0 else inf)
+        held = len(self._told) - most
+        return self._told[held][0] + WINDOW_S if held >= 0 else -inf

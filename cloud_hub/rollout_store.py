@@ -34,7 +34,8 @@ _RAISE = (
     "do update set counter=max(counter, excluded.counter)"
 )
 _SHARED = """
-select other.rollout from devices mine join devices other on other.device = mine.device and other.rollout <> mine.rollout
+select other.rollout from devices mine
+join devices other on other.device = mine.device and other.rollout <> mine.rollout
 join rollouts on rollouts.id = other.rollout where mine.rollout=? and rollouts.family=? and rollouts.open limit 1
 """
 
@@ -149,7 +150,8 @@ class RolloutStore:
     def history(self, rollout: str) -> list[Entry]:
         """Oldest first."""
         query = "select seq, at_ms, by, what, why, state from history where rollout=? order by seq"
-        return [Entry(*row[:5], RolloutState(row[5])) for row in self._db.execute(query, (rollout,))]
+        found = self._db.execute(query, (rollout,))
+        return [Entry(seq, at, by, what, why, RolloutState(state)) for seq, at, by, what, why, state in found]
 
     def counters(self, family: str) -> dict[str, int]:
         return dict(self._db.execute("select device, counter from counters where family=?", (family,)).fetchall())

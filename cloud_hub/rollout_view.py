@@ -1,4 +1,4 @@
-"""A rollout as people and programs see it: how far it is, what became of its devices, what its gate said and how surely."""
+"""A rollout as people and programs see it: how far it is, what became of its devices, what its gate said."""
 
 from math import isfinite
 
@@ -87,12 +87,12 @@ def view(core: RolloutCore) -> View:
         permit=plan.permit,
         to=plan.to,
         by=plan.by,
-        plan=core.digest,
+        plan=core.course.digest,
         state=head.state,
         why=head.why,
         made_ms=plan.made_ms,
         changed_ms=head.changed_ms,
-        ends_ms=int(core.ends_ms) if isfinite(core.ends_ms) else 0,
+        ends_ms=int(core.course.ends_ms) if isfinite(core.course.ends_ms) else 0,
         wave=head.wave + 1 if begun else 0,
         waves=tuple(_wave(core, number) for number in range(len(plan.waves))),
         states={state.value: count for state, count in fleet.states.items() if count},
@@ -102,7 +102,7 @@ def view(core: RolloutCore) -> View:
         controls=sum(row.goal is Goal.CONTROL for row in rows),
         gone_back=sum(row.goal is Goal.BACK and row.state is DeviceState.SUCCEEDED for row in rows),
         per_minute=per_minute(core.rules, fleet.succeeded),
-        approvals=tuple(each.by for each in head.approvals if each.digest == core.digest),
+        approvals=tuple(each.by for each in head.approvals if each.digest == core.course.digest),
         people=plan.people,
         inconclusive=head.inconclusive,
         held=head.held,
@@ -119,6 +119,6 @@ def device_view(row: Row) -> DeviceView:
 
 def _wave(core: RolloutCore, number: int) -> WaveView:
     counts = core.fleet.counts(number)
-    needed = minimum(counts, core.rules, small=core.small)
+    needed = minimum(counts, core.rules, small=core.plan.small)
     told = (counts.told, counts.reachable, counts.succeeded, counts.failed, counts.incompatible)
     return WaveView(number + 1, counts.size, *told, needed)

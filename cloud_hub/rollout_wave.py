@@ -10,10 +10,6 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from policies.cohorts import DeviceQuality
-from policies.gate_rules import GateRules
-from policies.quality import Gate
-
 from cloud_hub.rollout_fleet import Fleet
 from cloud_hub.rollout_orders import assignment, next_counter
 from cloud_hub.rollout_pace import Pace
@@ -31,6 +27,9 @@ from cloud_hub.rollout_words import (
     RolloutState,
     Row,
 )
+from policies.cohorts import DeviceQuality
+from policies.gate_rules import GateRules
+from policies.quality import Gate
 from policies.rollout import Rules, per_minute
 from policies.waves import controls
 from wire.rollout import Assignment
@@ -62,23 +61,37 @@ class Told:
         self._controls: deque[str] = deque()
         self._back: deque[str] = deque()
         self._again: deque[str] = deque()
-        self._pace = Pace()
+        self.pace = Pace()
         self._control_pace = Pace()
 
-    def resume(self, head: Head, now: float) -> None:
-        """Take up what was under way when the last process ended: it may have died before its word was out."""
-        fleet, most = self._book.fleet, self._most()
-        self._pace = Pace(min(most, fleet.exposed), now)
+    def resume(self, head: Head, now: float, before: "Told | None" = None) -> None:
+        """Take up what is under way; who told it may have died before the word was out.
+
+        `before`: what this process knew of the rollout until now: that it need not assume.
+        """
+        fresh = [row for row in self._book.fleet.rows.values() if row.goal is not Goal.NONE and not _knows(before, row)]
+        installs = [row.device for row in fresh if row.exposed and row.goal is not Goal.CONTROL][-self._most() :]
+        own = [(at, device) for at, device in before.pace if device in self._still(before)] if before else []
+        self.pace = Pace([*own, *((now, device) for device in installs)])
         if head.state in TERMINAL | BEFORE:
             return
         self._choose(head.wave)
         self._queue(head.wave)
-        fresh = (d for d in self._cohort if not self._is_control(fleet.rows[d], head))
-        self._controls.extend(fresh)
-        unheard = (row for row in fleet.rows.values() if row.goal is not Goal.NONE and not row.heard)
+        rows = self._book.fleet.rows
+        self._controls.extend(device for device in self._cohort if not self._is_control(rows[device], head))
+        unheard = (row for row in fresh if not row.heard)
         self._again.extend(row.device for row in unheard if row.state in OPEN or row.goal is Goal.CONTROL)
         if head.state is RolloutState.REVERTING:
-            self._back.extend(row.device for row in fleet.rows.values() if row.exposed and row.state is _QUEUED)
+            self._back.extend(row.device for row in rows.values() if row.exposed and row.state is _QUEUED)
+
+    def knows(self, row: Row) -> bool:
+        """Whether it was told just this, as far as was known here."""
+        known = self._book.fleet.rows.get(row.device)
+        return known is not None and known.base == row.base
+
+    def _still(self, before: "Told") -> frozenset[str]:
+        """Whom `before` believed to have told, and has: what was not written was not said."""
+        return frozenset(row.device for row in self._book.fleet.rows.values() if row.base and before.knows(row))
 
     @property
     def all(self) -> bool:
@@ -89,11 +102,11 @@ class Told:
         """When the next one may be told, in seconds; -inf = now, inf = nobody waits."""
         times = [inf]
         if head.state in UNDER_WAY and (self._again or (head.state is RolloutState.RUNNING and self._candidates)):
-            times.append(self._pace.free_at(self._most()))
+            times.append(self.pace.free_at(self._most()))
         if head.state is RolloutState.RUNNING and self._controls:
             times.append(self._control_pace.free_at(self._book.rules.most_per_minute))
         if head.state is RolloutState.REVERTING and self._back:
-            times.append(self._pace.free_at(self._book.rules.most_per_minute))
+            times.append(self.pace.free_at(self._book.rules.most_per_minute))
         return min(times)
 
     # -- candidates and controls
@@ -114,7 +127,7 @@ class Told:
 
     def tell(self, now: float) -> None:
         """As many as the pace allows."""
-        for device in self._take(self._candidates, self._pace, self._most(), now):
+        for device in self._take(self._candidates, self.pace, self._most(), now):
             self._say(self._book.fleet.rows[device], Goal.CANDIDATE, now)
         for device in self._take(self._controls, self._control_pace, self._book.rules.most_per_minute, now):
             self._say(self._book.fleet.rows[device], Goal.CONTROL, now)
@@ -176,7 +189,7 @@ class Told:
         return bool(self._back)
 
     def tell_back(self, now: float) -> None:
-        for device in self._take(self._back, self._pace, self._book.rules.most_per_minute, now):
+        for device in self._take(self._back, self.pace, self._book.rules.most_per_minute, now):
             self._say(self._book.fleet.rows[device], Goal.BACK, now)
 
     # -- words
@@ -188,7 +201,7 @@ class Told:
     def say_again(self, head: Head, now: float) -> None:
         """After a restart: the same words as before, to who has not answered, at the same pace."""
         if head.state in UNDER_WAY:
-            for device in self._take(self._again, self._pace, self._most(), now):
+            for device in self._take(self._again, self.pace, self._most(), now):
                 self._repeat(device)
         elif self._again and head.state in {RolloutState.ABORTING, RolloutState.PAUSED_INCONCLUSIVE}:
             for device in [d for d in self._again if self._book.fleet.rows[d].goal is Goal.WITHDRAWN]:
@@ -221,12 +234,16 @@ class Told:
     @staticmethod
     def _take(queue: deque[str], pace: Pace, most: int, now: float) -> list[str]:
         taken = [queue.popleft() for _ in range(min(len(queue), pace.free(most, now)))]
-        for _ in taken:
-            pace.take(now)
+        for device in taken:
+            pace.take(device, now)
         return taken
 
 
 _QUEUED = DeviceState.QUEUED
+
+
+def _knows(before: Told | None, row: Row) -> bool:
+    return before is not None and before.knows(row)
 
 
 def _figures(rows: Iterable[Row]) -> tuple[DeviceQuality, ...]:

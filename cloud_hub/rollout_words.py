@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policies.rollout import Excused
+from policies.waves import SMALL_FLEET
 from wire.rollout import Assignment, Failure, InstallState, Quality, Signals
 
 
@@ -128,6 +129,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def size(self) -> int:
         """Devices it is for."""
         return sum(map(len, self.waves))
+
+    @property
+    def small(self) -> bool:
+        """Whether a percent of those who may be told would be nobody."""
+        return self.size + len(self.spare) < SMALL_FLEET
 
 
 class Approval(msgspec.Struct, frozen=True):

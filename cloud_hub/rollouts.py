@@ -5,8 +5,10 @@ rollout is read anew and the event judged again. A defect costs the rollouts a f
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
@@ -21,12 +23,12 @@ from cloud_hub.rollout_words import (
     Alarm,
     Approval,
     Assign,
+    Changes,
     Command,
     Entry,
     Goal,
     Plan,
     RolloutError,
-    Validate,
 )
 from policies.waves import Member
 from wire.daemon import Log, fault, name
@@ -42,7 +44,7 @@ Act = Callable[[RolloutCore, float], list[Command]]
 
 
 class SteadyClock:
-    """Hub time that knows the wall's time only from its start: setting the clock neither ends a soak nor frees a place."""
+    """Hub time that reads the wall once, at its start: setting the clock neither ends a soak nor frees a place."""
 
     def __init__(
         self, floor_s: float, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
@@ -62,7 +64,6 @@ class Desk(NamedTuple):
     seen: Callable[[str, int], None]
     members: Callable[[], Iterable[Member]]
     check: Callable[[Plan], str]
-    alarm: Callable[[str, str], None]
     words: Log
 
 
@@ -76,6 +77,7 @@ class Rollouts:
     """Every method is called on the hub's event loop; the store is read and written in one thread of its own."""
 
     def __init__(self, store: RolloutStore, desk: Desk, clock: SteadyClock | None = None) -> None:
+        self.alarms: Counter[str] = Counter()  # by rollout: how often a person should have looked
         self._store = store
         self._desk = desk
         self._clock = clock or SteadyClock(store.newest_ms() / 1000)
@@ -115,11 +117,9 @@ class Rollouts:
 
     # -- for people
 
-    async def start(self, order: Order, by: str, tenant: str = "") -> View:
-        """RolloutError if it cannot be. `tenant`: only its devices are meant and counted, "" = all."""
-        now_ms = int(self._clock.now() * 1000)
-        members = [each for each in self._desk.members() if not tenant or each.tenant == tenant]
-        plan = plan_of(order, members, by, now_ms)
+    async def start(self, order: Order, by: str) -> View:
+        """RolloutError if it cannot be."""
+        plan = plan_of(order, self._desk.members(), by, int(self._clock.now() * 1000))
         record, entry = record_of(plan)
         await self._on_disk(lambda store: store.create(record, (entry,)))
         return await self._wish(plan.id, lambda core, now: core.on_tick(now))
@@ -173,7 +173,7 @@ class Rollouts:
     def _failed(self, work: "asyncio.Task[None]") -> None:
         """A defect, or a disk that cannot be read: all is read anew. What waits for an answer gets one."""
         error = work.exception()
-        self._desk.words.error("rollouts_failed", fault=fault(error) if error else "")
+        self._desk.words.error("rollouts_failed", fault=fault(error) if error else name("none"))
         self._cores.clear()
         for wish in self._wishes:
             if not wish.done.done():
@@ -184,10 +184,8 @@ class Rollouts:
         await self._look(REMEMBERED_MS)
         while True:
             await self._round()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), TICK_S)
-            except TimeoutError:
-                pass
             self._news.clear()
 
     async def _round(self) -> None:
@@ -218,9 +216,7 @@ class Rollouts:
             by_rollout.setdefault(report.rollout, []).append((device, report))
         for rollout in {*by_rollout, *(self._cores if heard else ())}:
             said = by_rollout.get(rollout, [])
-            if rollout not in self._cores:
-                self._acknowledge(said)
-            elif await self._try(rollout, _hearing(said, heard)):
+            if rollout not in self._cores or await self._try(rollout, _hearing(said, heard)):
                 self._acknowledge(said)
 
     def _acknowledge(self, said: list[tuple[str, InstallReport]]) -> None:
@@ -238,12 +234,13 @@ class Rollouts:
 
     async def _step(self, rollout: str, act: Act) -> RolloutCore:
         """One event: judged, written, obeyed. Judged again if another hub has decided something meanwhile."""
+        if rollout not in self._cores:
+            await self._reload(rollout)
         for _ in range(TRIES):
             core = self._core(rollout)
             try:
                 commands = act(core, self._clock.now())
-                changes = core.changes()
-                written = changes is None or await self._on_disk(lambda store, what=changes: store.apply(what))
+                written = await self._write(core.changes())
             except sqlite3.Error:
                 await self._reload(rollout)
                 raise
@@ -259,13 +256,20 @@ class Rollouts:
                 self._said[core.plan.id][command.device] = command.assignment
                 self._desk.tell(command.device, command.assignment)
             elif isinstance(command, Alarm):
-                self._desk.words.warning("rollout", rollout=name(core.plan.id), why=command.why)
-                self._desk.alarm(core.plan.id, command.why)
-            elif isinstance(command, Validate):
-                why = await asyncio.to_thread(self._desk.check, command.plan)
-                await self._step(core.plan.id, lambda core, now, why=why: core.on_validated(why, now))
+                self._desk.words.warning("rollout", rollout=name(core.plan.id), state=core.state)
+                self.alarms[core.plan.id] += 1
+            else:
+                await self._validate(command.plan)
+
+    async def _validate(self, plan: Plan) -> None:
+        why = await asyncio.to_thread(self._desk.check, plan)
+        await self._step(plan.id, lambda core, now: core.on_validated(why, now))
 
     # -- what is on disk
+
+    async def _write(self, changes: Changes | None) -> bool:
+        """False if another hub was faster."""
+        return changes is None or await self._on_disk(lambda store: store.apply(changes))
 
     def _core(self, rollout: str) -> RolloutCore:
         core = self._cores.get(rollout)
@@ -296,7 +300,7 @@ class Rollouts:
         record = await self._on_disk(lambda store: store.record(rollout))
         if record is None:
             return
-        core = RolloutCore(record, now=self._clock.now())
+        core = RolloutCore(record, now=self._clock.now(), before=self._cores.get(rollout))
         self._cores[rollout] = core
         words = ((device, core.word_to(device)) for device in core.fleet.rows)
         self._said[rollout] = {device: word for device, word in words if word is not None}

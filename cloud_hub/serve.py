@@ -33,6 +33,9 @@ from cloud_hub.letters import HubCard
 from cloud_hub.loop import Hub, Sides
 from cloud_hub.orders import Orders
 from cloud_hub.registry import Registry
+from cloud_hub.rollout_catalog import Catalog
+from cloud_hub.rollout_office import open_rollouts
+from cloud_hub.rollouts import Rollouts
 from cloud_hub.served import Watch, published_in
 from cloud_hub.spoken import Spoken
 from cloud_hub.stock import Bundles
@@ -113,14 +116,15 @@ class Process:
         tracing = Tracing(trace.file, trace.endpoint, self._config.hub.name)
         hub.watch = Observer(tracing.sink)
         clerk = hub.voice.ledger = self._clerk(hub, registry)
-        api = Api(self._parts(hub, registry, bureau, orders), self._config.door(), self._limits())
+        rolling = open_rollouts(hub, registry, (self._ground.state, self._ground.repository), self._log)
+        api = Api(self._parts(hub, registry, bureau, (orders, *rolling)), self._config.door(), self._limits())
         bureau.after_change += [*([self._broker.restart] if self._broker else []), api.reload]
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
                 works = {**self._sides(), **bureau.tasks(lambda: _now_ms(hub)), **self._repository(hub, bureau)}
-                works["ledger"] = clerk.run()
+                works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _first_of(hub.ready, self._ended)
                 if not self._ended.is_set():
@@ -161,12 +165,13 @@ class Process:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
 
-    def _parts(self, hub: Hub, registry: Registry, bureau: Bureau, orders: Orders) -> Parts:
+    def _parts(self, hub: Hub, registry: Registry, bureau: Bureau, desks: tuple[Orders, Rollouts, Catalog]) -> Parts:
         gates = (bureau.gate(), bureau.gate())
         evict = bureau.doorman.evict
         anchor = self._ground.anchor
         people = (bureau.issuer, bureau.renewals, bureau.rotation, *gates)
-        access = (self._keys, Audit(self._ground.state.audit), hub.voice.ledger)
+        orders, rollouts, catalog = desks
+        access = (self._keys, Audit(self._ground.state.audit), hub.voice.ledger, rollouts, catalog)
         return Parts(hub, registry, *people, lambda: _now_ms(hub), evict, anchor.sha256, anchor.folder, orders, *access)
 
     def _clerk(self, hub: Hub, registry: Registry) -> Clerk:

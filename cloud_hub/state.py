@@ -47,6 +47,11 @@ class StateDir:
         return self.root / "versions.db"
 
     @property
+    def rollouts(self) -> Path:
+        """Rollouts: plans, how far each has come, every device of them, and their history."""
+        return self.root / "rollouts.db"
+
+    @property
     def broker(self) -> Path:
         return self.root / "broker"
 

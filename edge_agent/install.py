@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 from edge_agent.answering import Answering
 from edge_agent.errand_job import Errand, Job, Said
-from edge_agent.install_core import EARLY, InstallCore
+from edge_agent.install_core import InstallCore
 from edge_agent.install_deeds import Deeds, Step, failure_class, silent
+from edge_agent.install_moves import EARLY
 from edge_agent.install_road import InstallRoad
 from edge_agent.install_table import InstallTable
 from edge_agent.install_words import (
@@ -319,8 +320,10 @@ class Install:
     def _report(self, command: Report) -> None:
         word, slot, parts = command.word, self._served.slot, self._parts
         figures: tuple[Quality | None, Signals | None] = (None, None)
-        if command.figures:
+        if command.figures and self._answering.trial.assignment is not None:
             figures = (self._answering.trial.quality(), self._signals())
+        elif command.figures:  # of a process before this one
+            figures = (self.core.row.quality, self.core.row.seen)
         report = InstallReport(
             0, 0, word.counter, word.rollout, word.family, word.state, word.failure, slot.version if slot else 0,
             self._serving, parts.clock.ms(), self._cohort(word), *figures, detail=word.detail,

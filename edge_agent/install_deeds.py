@@ -1,4 +1,4 @@
-"""What the install machine has done to the store, to floors and to the quarantine: each deed blocks, and may be repeated.
+"""What the install machine does to the store, to floors and to the quarantine: each deed blocks, and may be repeated.
 
 Law: a deed that was cut short is done again from its beginning after a restart, and then finds what is left to do.
 """
@@ -41,7 +41,7 @@ class Deeds:
         try:
             with opened(self._folder) as store:
                 self._prove(store)
-                if store.candidate != target and store.current != target:
+                if target not in (store.candidate, store.current):
                     raise BundleError(f"{target.path}: it is not there any more")
                 self._step("flip")
                 store.activate(target, trial=True)

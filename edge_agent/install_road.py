@@ -15,7 +15,10 @@ _ROOT = Path(__file__).parent.parent
 
 
 class InstallRoad:
-    """One errand at a time; `busy` is held while its process has the store. `reached`: it waits to be told `proceed`."""
+    """One errand at a time; `busy` is held while its process has the store.
+
+    `reached`: it is about to do that, and waits for `proceed`.
+    """
 
     def __init__(self, busy: asyncio.Lock, reached: Callable[[InstallState], None]) -> None:
         self._busy = busy

@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True):
     `counter`, `newest`: the highest that was accepted. `work` is being installed, `queued` comes after it, `control` is watched
     while another version is tried elsewhere. `target`: of `work`, as the update repository has it. `tries`: of the
     state's own action. `attempts`: starts that are left to a model in probation. `clean`: the process before this one
-    ended as it was told to. `before`: figures of the model before; `seen`, `quality`: of this one, up to the last time
+    ended as it was told to. `safe`: nothing is left that may serve. `before`: figures of the model before; `seen`, `quality`: of this one, up to the last time
     they were written down.
     """
 
@@ -60,6 +60,7 @@ class Row(msgspec.Struct, frozen=True):
     attempts: int = 0
     clean: bool = True
     withdrawn: bool = False
+    safe: bool = False
     failure: Failure | None = None
     detail: str = ""
     begun_ms: int = 0  # of the download

@@ -45,7 +45,6 @@ from policies.policy import PolicyError
 from wire.daemon import Log, fault, name, notify, watchdog_every_s
 from wire.doors import tls_context, token_of
 from wire.exits import Exit, Stop
-from wire.rollout import InstallState
 from wire.transport import LinkLost, Transport
 
 
@@ -252,7 +251,7 @@ class Process:
 
         def job() -> Job:
             identity = self._renewer.identity
-            safe = self._install is not None and self._install.core.row.state is InstallState.SAFE_MODE
+            safe = self._install is not None and self._install.core.row.safe
             follow = Follow.NONE if safe else Follow(self._config.updates.follow)
             where = (str(folder), identity.tuf_url, identity.tuf_root, identity.hub_time_ms, identity.hub_url)
             return Job(*where, identity.trusted, names.documents, names.family, names.agent, follow)

@@ -12,28 +12,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from models.permits import Permit
 from models.trust import MAX_PATH_CHARS, MAX_VERSION, Refusal, path_fits
 from wire.rollout import Assignment, Failure
 
 MAX_COUNTER = 2**53
 MAX_AHEAD_MS = 86_400_000  # issued later than that beyond our hour: one of the two clocks is wrong
 MAX_LIFE_MS = 40 * 86_400_000
-MAX_PERMIT_BYTES = 1 << 14
 MAX_WORD_CHARS = 120
 _SHA256_CHARS = 64
-
-
-class Permit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Devices whose version of `family` is below `from_below` may go down to `to_version`, until `expires_ms`.
-
-    A file `permits/{family}/...json`, listed by the top-level targets role itself.
-    """
-
-    family: str
-    from_below: int
-    to_version: int
-    expires_ms: int
-    why: str = ""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -106,19 +93,6 @@ def allows(permit: Permit, assignment: Assignment, least: int, now_ms: int) -> b
     """Whether a device whose version or floor is `least` may go down to what is assigned."""
     named = (permit.family, permit.to_version) == (assignment.family, assignment.version)
     return named and least < permit.from_below and now_ms < permit.expires_ms
-
-
-def read_permit(data: bytes) -> Permit:
-    """ValueError if it is none, or one that could not mean anything."""
-    if len(data) > MAX_PERMIT_BYTES:
-        raise ValueError(f"a permit of {len(data)} bytes, at most {MAX_PERMIT_BYTES}")
-    try:
-        permit = msgspec.json.decode(data, type=Permit)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"no permit: {str(error)[:MAX_WORD_CHARS]}") from None
-    if not 1 <= permit.to_version < permit.from_below <= MAX_VERSION:
-        raise ValueError(f"a permit leads down: to {permit.to_version}, from below {permit.from_below}")
-    return permit
 
 
 def _is_possible(assignment: Assignment) -> bool:

@@ -19,10 +19,10 @@ from tuf.api.serialization import DeserializationError
 from tuf.ngclient import Updater
 
 from models import view
-from models.assigned import MAX_PERMIT_BYTES, Permit, read_permit
 from models.fetcher import Fetcher
 from models.floors import FloorsDb
 from models.part import Part
+from models.permits import Permit, read_permit
 from models.roles import PERMITS
 from models.trust import (
     FREEZE_ALARM_POLLS,
@@ -219,10 +219,12 @@ class Session:
         return floor.version if found and floor and holds(floor, found.role) else 0
 
     def permits(self, family: str) -> tuple[Permit, ...]:
-        """Those of a family; one that cannot be fetched or read permits nothing."""
-        listed = view.listed_offline(self._updater, f"{PERMITS}/{family}/")
-        found = (self._permit(info) for info in listed if path_fits(info.path) and info.length <= MAX_PERMIT_BYTES)
-        return tuple(each for each in found if each is not None and each.family == family)
+        """Those of a family; one that cannot be read permits nothing."""
+        found: list[Permit] = []
+        for info in view.listed_offline(self._updater, f"{PERMITS}/{family}/"):
+            with suppress(ValueError):
+                found.append(read_permit(info.path, info.custom))
+        return tuple(each for each in found if each.family == family)
 
     def below(self, prefix: str) -> tuple[TargetFile, ...]:
         """What roles loaded for that place list under `prefix/`; `approved` says of one whether its role may."""
@@ -244,14 +246,6 @@ class Session:
     def _floor(self, name: str) -> Floor | None:
         with FloorsDb(self._folder) as db:
             return db.read().get(name)
-
-    def _permit(self, info: TargetFile) -> Permit | None:
-        try:
-            data = self._fetcher.download_bytes(view.address(self._updater, info, self._targets_url), info.length)
-            info.verify_length_and_hashes(data)
-            return read_permit(data)
-        except (*FAULTS, ValueError):
-            return None
 
     def _download(self, url: str, found: view.Listing, part: Part) -> None:
         self._fetcher.download_part(url, part, found.info.length)

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 import msgspec
 from tuf.api.metadata import TargetFile
 
-from models.assigned import Permit
 from models.fetch import Errand, Refused, Session, custom_version
 from models.manifest import BundleError
+from models.permits import Permit
 from models.store import Document, Slot, Store
 from models.trust import Refusal, failure_of, path_fits
 from models.view import Listing

@@ -15,8 +15,20 @@ from securesystemslib.signer import Key
 from tuf.api.metadata import DelegatedRole, Metadata, Role, Root, TargetFile, Targets
 
 from models.keyring import NAME_FIELD
+from models.permits import read_permit
 from models.request import Request, RequestError, State, verified
-from models.roles import ONLINE, ROOT, SLACK, TARGETS, TOP_LEVEL, is_delegated, life, may_list, pattern
+from models.roles import (
+    ONLINE,
+    PERMITS,
+    ROOT,
+    SLACK,
+    TARGETS,
+    TOP_LEVEL,
+    is_delegated,
+    life,
+    may_list,
+    pattern,
+)
 
 MAX_VERSION = 2**53
 REVOKED = "revoked"  # of a target's `custom`: true = no device may run it, also one that does already
@@ -101,6 +113,8 @@ def _differences(before: Root | Targets | None, after: Root | Targets) -> Iterat
 
 def _file_line(old: TargetFile | None, new: TargetFile) -> str:
     """`custom` is signed too: a version that jumps or a model that is revoked must not go unseen."""
+    if new.path.startswith(f"{PERMITS}/"):
+        return read_permit(new.path, new.custom).words()
     verb = "adds" if old is None else "marks" if old.hashes == new.hashes else "replaces"
     said = json.dumps(new.custom, sort_keys=True)[:400]
     return f"{verb} {new.path} sha256 {_digest(new)} {new.length} B {said}"
@@ -203,6 +217,15 @@ def _check_file(role: str, path: str, info: TargetFile) -> None:
         raise RequestError(f"{path}: has no version")
     if not isinstance(custom.get(REVOKED, False), bool):
         raise RequestError(f"{path}: is neither revoked nor not")
+    if role == TARGETS:
+        _check_permit(path, custom)
+
+
+def _check_permit(path: str, custom: dict[str, Any]) -> None:
+    try:
+        read_permit(path, custom)
+    except ValueError as error:
+        raise RequestError(f"{path}: {error}") from None
 
 
 def _digest(info: TargetFile) -> str:

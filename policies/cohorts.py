@@ -74,9 +74,14 @@ def audits(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], ru
     new, old = _cells(canary), _cells(control)
     weigh = _Weigher([*new, *old], rules)
     names = sorted({cell.data_class for cells in new for cell in cells})
+    paired = weigh.crowd(new, _paired)
+    if len(names) == 1:
+        classes = {names[0]: paired}
+    else:
+        classes = {name: weigh.crowd([_of(cells, name) for cells in new], _paired) for name in names}
     return Audits(
-        weigh.crowd(new, _paired),
-        {name: weigh.crowd([_of(cells, name) for cells in new], _paired) for name in names},
+        paired,
+        classes,
         weigh.crowd(new, _served),
         weigh.crowd(new, _committed),
         weigh.crowd(old, _served),
@@ -85,7 +90,7 @@ def audits(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], ru
 
 def told(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules) -> Told:
     """Of devices that `reporting` let through."""
-    new, old = _cells(canary), _cells(control)
+    new, old = ([cells for cells in _cells(cohort) if any(c.told for c in cells)] for cohort in (canary, control))
     weigh = _Weigher([], rules)
     return Told(weigh.crowd(new, _judged), weigh.crowd(old, _judged), weigh.crowd(new, _judged_both))
 

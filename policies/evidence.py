@@ -61,6 +61,7 @@ def samples(of: Crowd) -> int:
 def lowest(of: Crowd, alpha: float, liars: int = 0) -> float:
     """The mean is above this, but for a probability of `alpha` over all looks, even if so many devices lie."""
     against = log(1.0 / alpha)
+    of = of if liars else _together(of)
     low, high = -1.0, 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2
@@ -88,6 +89,17 @@ def stake(of: Crowd, most: float, liars: int = 0) -> float:
     sums = [_sum(of, share, most, liars) for share in STAKES]
     top = max(sums)
     return top + log(sum(exp(s - top) for s in sums) / len(sums)) if -inf < top else -inf
+
+
+def _together(of: Crowd) -> Crowd:
+    """Where nobody is left out it does not matter who said what."""
+    sums: dict[float, list[float]] = {}
+    for profile, devices in of:
+        for tally in profile:
+            total = sums.setdefault(tally.weight, [0.0, 0.0, 0.0])
+            for place, count in enumerate(tally[1:]):
+                total[place] += devices * count
+    return ((tuple(Tally(weight, *total) for weight, total in sums.items()), 1),) if sums else ()
 
 
 def _sum(of: Crowd, share: float, most: float, liars: int) -> float:

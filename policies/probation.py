@@ -30,7 +30,12 @@ DEFAULT = Gates()
 
 def broken(seen: Signals, before: Signals, declared_bytes: int, gates: Gates = DEFAULT) -> str:
     """Why it may not stay, in one line; "" if nothing speaks against it. `declared_bytes`: of the process; 0 unknown."""
-    for found in (_crashes(seen, gates), _errors(seen, before, gates), _numbers(seen), _memory(seen, declared_bytes, gates)):
+    for found in (
+        _crashes(seen, gates),
+        _errors(seen, before, gates),
+        _numbers(seen),
+        _memory(seen, declared_bytes, gates),
+    ):
         if found:
             return found
     if seen.inferences < gates.min_samples or before.inferences < gates.min_samples:

@@ -1,13 +1,14 @@
 """When a rollout goes on, waits, pauses or stops: its parameters, and the judgement of what devices reported (status).
 
 Law: pure and total. A parameter that is not what it should be is refused by name when a rollout is made, and pauses one
-that runs; no number that is none ever counts as success. Whether the new version *answers* as well, `quality` says. the numbers rest on: docs/rollout.md.
+that runs; no number that is none ever counts as success. Whether the new version *answers* as well is `quality`'s
+question. What the numbers rest on: docs/rollout.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
-from math import ceil, isfinite
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,14 +29,14 @@ class RulesError(ValueError):
 class Step(NamedTuple):
     """How far a wave reaches: so many devices, or so many percent of all (rounded up)."""
 
-    count: int = 0
+    devices: int = 0
     percent: Fraction = Fraction(0)
 
     def of(self, fleet: int) -> int:
-        return self.count or ceil(self.percent * fleet / 100)
+        return self.devices or ceil(self.percent * fleet / 100)
 
     def __str__(self) -> str:
-        return str(self.count) if self.count else f"{float(self.percent):g}%"
+        return str(self.devices) if self.devices else f"{float(self.percent):g}%"
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     waves: tuple[str, ...] = ()
     lab: tuple[str, ...] = ()
     soak_first_s: float = 3600.0
-    soak_s: float = 1800.0
+    soak_s: float = 3600.0
     max_soak_s: float = 86_400.0
     min_inferences: int = 200
     audit_share: float = 0.02
@@ -116,23 +117,24 @@ def checked(rules: Rules) -> Rules:
     _check_steps(rules.steps())
     try:
         checked_gate(rules.gate)
-    except GateRulesError as error:
+    except (GateRulesError, OverflowError) as error:
         raise RulesError(str(error)) from None
     return rules
 
 
 def _check(key: str, value: float) -> None:
     least, most = (0.0, 100.0) if key in _PERCENT else (_LEAST[key], _MOST.get(key, _LONG))
-    if not (isfinite(value) and least <= value <= most):
-        raise RulesError(f"{key} = {value}: write a number from {least:g} to {most:g}")
+    if not least <= value <= most:  # also not, if it is not a number
+        shown = value if abs(value) < _LONG * 1000 else "far beyond it"
+        raise RulesError(f"{key} = {shown}: write a number from {least:g} to {most:g}")
 
 
 def _check_steps(steps: tuple[Step, ...]) -> None:
     percents = [step.percent for step in steps if step.percent]
-    counts = [step.count for step in steps if step.count]
+    counts = [step.devices for step in steps if step.devices]
     if percents != sorted(set(percents)) or counts != sorted(set(counts)):
         raise RulesError(f"waves = {', '.join(map(str, steps))}: each has to reach further than the one before")
-    if any(step.count for step in steps[len(counts) :]):
+    if any(step.devices for step in steps[len(counts) :]):
         raise RulesError("waves: numbers of devices come before percentages")
 
 
@@ -147,7 +149,7 @@ def _step(text: str) -> Step:
         return Step(percent=percent)
     if "." in number or not int(number):
         raise RulesError(f"waves: {text!r}: write a whole number of devices, or a percentage such as 10%")
-    return Step(count=int(number))
+    return Step(devices=int(number))
 
 
 class Counts(NamedTuple):
@@ -212,6 +214,17 @@ def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused
     return Status(Word.GO)
 
 
+def judged(waves: Sequence[Counts], rules: Rules, excused: Excused) -> Status:
+    """All waves so far, the present one last: `excused` is of that one; one that has passed may still abort."""
+    present = len(waves) - 1
+    each = [
+        stops(counts, rules, first=number == 0, excused=excused if number == present else SETTLED)
+        for number, counts in enumerate(waves)
+    ]
+    worst = sorted(each, key=lambda status: (status.word is not Word.ABORT, status.word is not Word.PAUSE))
+    return worst[0] if worst else Status(Word.GO)
+
+
 def enough(counts: Counts, rules: Rules, *, small: bool) -> Status:
     """May the soak begin? A wave of nobody, or one that nobody of could run, never is enough."""
     needed = minimum(counts, rules, small=small)
@@ -242,9 +255,9 @@ def per_minute(rules: Rules, successes: int) -> int:
 
 
 def approvals(rules: Rules, *, reached: int, fleet: int, permit: bool) -> int:
-    """How many people it takes: two to reach more than 10 % of a fleet of 100 and more, or to go back by a permit."""
-    large = fleet >= APPROVED_FLEET and reached * 100 > APPROVED_PERCENT * fleet
-    return max(rules.approvals, PEOPLE if permit or large else 0)
+    """How many people it takes: in a fleet of 100 and more two, to reach more than 10 % of it or to use a permit."""
+    wide = permit or reached * 100 > APPROVED_PERCENT * fleet
+    return max(rules.approvals, PEOPLE if wide and fleet >= APPROVED_FLEET else 0)
 
 
 def excluded_above(results: int) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from policies.rollout import RulesError, Step
 
 SMALL_FLEET = 100  # devices; below, a wave of 1 % would be none
-SMALL_STEPS = (Step(count=1), Step(percent=Fraction(25)), Step(percent=Fraction(100)))
+SMALL_STEPS = (Step(devices=1), Step(percent=Fraction(25)), Step(percent=Fraction(100)))
 STEPS = tuple(Step(percent=Fraction(percent)) for percent in (1, 10, 50, 100))
 FIRST_PERCENT = 1  # of the fleet, at most, in the first wave
 _KEYS = ("class", "region", "tenant", "device")

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from simulations.kernel import Kernel
 from simulations.weather import Weather
 
-Hear = Callable[[str, bytes], None]  # (topic, payload)
-
 
 class Line:
     """One party's connection. `number` counts connections; a line that is `cut` (so many times) carries nothing."""
 
-    __slots__ = ("cut", "hear", "number", "up")
+    __slots__ = ("cut", "number", "up")
 
-    def __init__(self, hear: Hear) -> None:
-        self.hear = hear
+    def __init__(self) -> None:
         self.up = False
         self.cut = 0
         self.number = 0
@@ -33,33 +30,40 @@ class Line:
 
 
 class Air:
+    """One hub's broker. `lives` counts its deaths."""
+
     def __init__(self, kernel: Kernel, weather: Weather) -> None:
         self.up = True
         self.carried = 0
         self.gone = 0
         self._kernel = kernel
         self._weather = weather
-        self._number = 0  # counts broker lives
+        self.lives = 0
 
     def kill(self) -> None:
         self.up = False
-        self._number += 1
+        self.lives += 1
 
     def revive(self) -> None:
         self.up = True
 
-    def carry(self, source: Line, target: Line, topic: str, payload: bytes) -> None:
-        if not (self.up and source.up) or source.cut:
+    def carry(self, target: Line, hear: Callable[..., None], *message: object, extra_s: float = 0.0) -> None:
+        """`target`'s end hears it; the sender is known to be up. `extra_s`: the bytes' own time on the way."""
+        if not self.up:
             self.gone += 1
             return
         delays = self._weather.arrivals()
-        self.gone += not delays
+        if not delays:
+            self.gone += 1
         for delay_s in delays:
-            self._kernel.after(delay_s, self._arrive, target, (self._number, target.number), topic, payload)
+            sent_over = self.lives, target.number
+            self._kernel.after(delay_s + extra_s, self._arrive, target, sent_over, hear, message)
 
-    def _arrive(self, target: Line, sent_over: tuple[int, int], topic: str, payload: bytes) -> None:
-        if not target.up or target.cut or sent_over != (self._number, target.number):
+    def _arrive(
+        self, target: Line, sent_over: tuple[int, int], hear: Callable[..., None], message: tuple[object, ...]
+    ) -> None:
+        if not target.up or target.cut or sent_over != (self.lives, target.number):
             self.gone += 1
             return
         self.carried += 1
-        target.hear(topic, payload)
+        hear(*message)

@@ -7,7 +7,8 @@ wrong, not with the samples. The words are those of docs/design.md, Words:
 * accepted: the outbox transaction committed.
 * lost: accepted, and without a terminal outcome `GRACE_S` after the last fault ended (or after it was accepted, if that
   is later). An outcome that comes after that is lost too. Judged without a time, every open question is lost.
-* doubled: an id with two Answers or two Corrections, or a (device, epoch, seq) with more than one effect at the hub.
+* doubled: an id with two Answers or two Corrections, or a (device, epoch, seq) with more than one effect at a hub. A
+  question that moved, since the hub it was sent to fell silent, may have one at each hub that it was sent to.
 * late: Corrections.
 """
 
@@ -40,17 +41,19 @@ DOUBLED = (Flaw.DOUBLED_ANSWER, Flaw.DOUBLED_CORRECTION, Flaw.DOUBLED_EFFECT)
 _RECENT = 1024  # answers without a question that are remembered, to notice a second one
 
 # What is known of one question, in bits
-_ANSWER, _CORRECTION, _HUB, _EFFECT, _BACKED, _LEFT = 1, 2, 4, 8, 16, 32
+_ANSWER, _CORRECTION, _HUB, _BACKED = 1, 2, 4, 8
 
 _Stream = tuple[str, int]
 
 
 class _Case(msgspec.Struct, gc=False):
-    """An accepted question of which something is still to come."""
+    """An accepted question of which something is still to come. `sent`: to which hubs; `at`: which have its verdict."""
 
     accepted: Accepted
     bits: int = 0
     end: Outcome | None = None
+    sent: tuple[str, ...] = ()
+    at: tuple[str, ...] = ()
 
 
 class Judge:
@@ -72,7 +75,8 @@ class Judge:
         self._highest: dict[_Stream, int] = {}  # of what was accepted: below it all is open, over, or passed over
         self._passed_over: defaultdict[_Stream, list[tuple[int, int]]] = defaultdict(list)  # seqs never accepted
         self._aside: dict[Key, int] = {}  # said or computed of what is not accepted (yet): two sources, two orders
-        self._bare: set[Key] = set()  # over, and the hub has no effect of them
+        self._early: dict[Key, tuple[str, ...]] = {}  # hubs with its verdict
+        self._bare: dict[Key, tuple[str, ...]] = {}  # over, and these hubs may still store a verdict
         self._lone: dict[tuple[str, str], None] = {}
         self._counts: Counter[str] = Counter()
         self._whys: Counter[str] = Counter()
@@ -121,7 +125,7 @@ class Judge:
             self._passed_over[stream].append((highest + 1, key.seq - 1))
         self._counts["accepted"] += 1
         self._highest[stream] = key.seq
-        self._cases[key] = _Case(event, self._aside.pop(key, 0))
+        self._cases[key] = _Case(event, self._aside.pop(key, 0), at=self._early.pop(key, ()))
         self.bounds.charge(event)
 
     def _ended(self, event: Outcome) -> None:
@@ -135,7 +139,7 @@ class Judge:
         if event.at_s > self._deadline_s(case.accepted):
             took_s = event.at_s - case.accepted.at_s
             self.blame(Flaw.LOST, f"{event.key} ended {event.end} only after {took_s:.0f} s")
-        self.bounds.ended(case.accepted, free=event.end is End.DENIED and not case.bits & _LEFT)
+        self.bounds.ended(case.accepted, free=event.end is End.DENIED and not case.sent)
         self._close(event.key, case)
 
     def _answer(self, event: AnswerSeen) -> None:
@@ -171,30 +175,44 @@ class Judge:
 
     def _effect(self, event: Effect) -> None:
         self._counts["effects"] += 1
-        key, case = event.key, self._cases.get(event.key)
-        over = case is None and self._is_over(key)
-        known = case.bits if case else self._aside.get(key, 0)
-        if key not in self._bare if over else known & _EFFECT:
-            self.blame(Flaw.DOUBLED_EFFECT, f"{key}")
-        self._bare.discard(key)
-        if not over:
-            self._note(key, _EFFECT | _BACKED)
+        key, hub, case = event.key, event.hub, self._cases.get(event.key)
+        if case is None and self._is_over(key):
+            once = hub in self._bare.get(key, ())
+            self._expect(key, tuple(each for each in self._bare.get(key, ()) if each != hub))
+        else:
+            once = hub not in (case.at if case else self._early.get(key, ()))
+            self._at(key, case, hub)
+        if not once:
+            self.blame(Flaw.DOUBLED_EFFECT, f"{key} {hub}".rstrip())
+
+    def _at(self, key: Key, case: _Case | None, hub: str) -> None:
+        if case is None:
+            self._early[key] = (*self._early.get(key, ()), hub)
+        else:
+            case.at = (*case.at, hub)
+        self._note(key, _BACKED)
 
     def _undone(self, event: Undone) -> None:
-        """The hub's store went back: the effect is gone, and may be had once more."""
+        """A hub's store went back: the effect is gone, and may be had once more."""
         self._counts["undone"] += 1
-        case = self._cases.get(event.key)
+        key, hub, case = event.key, event.hub, self._cases.get(event.key)
         if case is not None:
-            case.bits &= ~_EFFECT
-        elif self._is_over(event.key):
-            self._bare.add(event.key)
-        elif event.key in self._aside:
-            self._aside[event.key] &= ~_EFFECT
+            case.at = tuple(each for each in case.at if each != hub)
+        elif self._is_over(key):
+            self._expect(key, (*self._bare.get(key, ()), hub))
+        elif key in self._early:
+            self._early[key] = tuple(each for each in self._early[key] if each != hub)
+
+    def _expect(self, key: Key, hubs: tuple[str, ...]) -> None:
+        """Of what is over these hubs may still store a verdict."""
+        self._bare[key] = hubs
+        if not hubs:
+            del self._bare[key]
 
     def _left(self, event: Left) -> None:
         case = self._cases.get(event.key)
-        if case is not None:
-            case.bits |= _LEFT
+        if case is not None and event.hub not in case.sent:
+            case.sent = (*case.sent, event.hub)
         if case is None or case.end is not None:
             when = "after its end" if case or self._is_over(event.key) else "and was never accepted"
             self.blame(Flaw.UNRECORDED, f"{event.key} left {when}")
@@ -216,8 +234,9 @@ class Judge:
         if end is None or not _all_said(end, case.bits) or (self._hub_complete and not _backed(end, case.bits)):
             return
         del self._cases[key]
-        if not case.bits & _EFFECT:
-            self._bare.add(key)
+        rest = tuple(hub for hub in case.sent or ("",) if hub not in case.at)
+        if rest and case.at != ("",):
+            self._bare[key] = rest
 
     def _is_over(self, key: Key) -> bool:
         """It was accepted once, and is not open."""

@@ -50,12 +50,12 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken."""
-    from simulations.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
-
     wanted = _read(scenario)
     wanted = wanted if seed is None else msgspec.structs.replace(wanted, seed=seed)
     _can_draw()
     _folder(out)
+    from simulations.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
+
     with ticking(wanted.name, wanted.ends_s) as ticker:
         outcome = run_scenario(wanted, processes or _processes(wanted), helm(ticker, wanted))
     outcome = judged(outcome, wanted.expect)

@@ -18,10 +18,16 @@ class ScenarioError(Exception):
 
 def first_of(error: ValidationError) -> str:
     """The first thing wrong, and how many more there are."""
-    errors = error.errors(include_url=False)
+    found = error.errors(include_url=False)
+    errors = [each for each in found if not _other_member(each)] or found
     first = errors[0]
     path, more = place(first["loc"]), len(errors) - 1
     return one_line(f"{path}{': ' if path else ''}{_words(first)}{f' (and {more} more)' if more else ''}")
+
+
+def _other_member(error: ErrorDetails) -> bool:
+    """Of a key that may be a name or a table: nobody who wrote a table meant a name."""
+    return error["type"] == "string_type" and isinstance(error["input"], (dict, list))
 
 
 def place(loc: tuple[int | str, ...]) -> str:

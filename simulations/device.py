@@ -1,9 +1,11 @@
-"""One device of the fleet: the production `EdgeCore` and, in place of its loop, this obedient one over virtual time.
+"""One device of the fleet that is awake: the production `EdgeCore` and, in place of its loop, this obedient one.
 
 Rule: whatever the real loop keeps in memory is lost by `kill`; whatever it commits is in the twin and comes back.
+What rests is not here: `herd` keeps it as a few numbers, and makes one of these when something happens to it.
 """
 
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from cloud_hub.envelopes import PlainEnvelopes
 from edge_agent.commands import (
@@ -14,6 +16,7 @@ from edge_agent.commands import (
     Facts,
     Finish,
     Mark,
+    Raise,
     Reseal,
     SayHello,
     SendAsk,
@@ -22,197 +25,297 @@ from edge_agent.commands import (
     WakeAt,
 )
 from edge_agent.core import EdgeCore
-from policies import backoff
+from edge_agent.records import Source
 from policies.policy import Policy
 from policies.reasons import Why
-from simulations.air import Line
-from simulations.twin import DeviceDisk, Put, Resealed, Write, Writer
+from simulations.customs import content
+from simulations.twin import DeviceDisk, Put, Resealed, Sampled, Write, Writer
 from simulations.weather import Clock
-from simulations.world import FRAME_BYTES, MODEL, SAMPLE, World
+from simulations.world import DAY_S, PADDED_BYTES
 from wire import codec
-from wire.messages import Ask, Escalation, Header, Hello, Prediction, Suite
-from wire.topics import Channel, shard_of, topic
+from wire.messages import Ask, DownNote, Escalation, Header, Hello, ModelRef, Prediction, Suite, UpNote, Verdict
+from wire.topics import Channel, shard_of
 
-RECONNECT_BASE_S = 0.5
-RECONNECT_CAP_S = 60.0
-DAY_S = 86_400
+if TYPE_CHECKING:
+    from simulations.faults import Regressed
+    from simulations.herd import Herd
+
 TIMER_S = 1e-3  # timers ring late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
+_WRITTEN = frozenset((Answer, Correction, Finish, Raise))
 
 
 class Device:
-    """`hub`: the line at whose other end the hub listens."""
+    """`number`: in the whole fleet. `offset_s`: what it believes hub time minus its own clock to be.
 
-    def __init__(self, name: str, world: World, hub: Line) -> None:
-        self.name = name
-        self.line = Line(self._hear)
-        self.alive = False
-        self._world = world
-        self._hub = hub
-        self._disk = DeviceDisk(name, world.dice.getrandbits(63), world.judge.see)
-        self._topics = {channel: topic(name, channel) for channel in (Channel.QUESTION, Channel.ASK)}
-        self._shard = shard_of(name)
-        self._life = 0  # counts processes: a wake-up call for the last one wakes nobody
-        self._attempts = 0
-        self._policy = world.policy
-        self._clock = Clock()
-        self._offset_s = 0.0  # what we believe hub time minus our own clock to be
-        self._writer = Writer(world.kernel, world.pace.commit_s)
-        self._core = EdgeCore(world.setup, world.policy)
+    `settling`: it will be looked at again, whether it can rest.
+    """
+
+    __slots__ = (
+        "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "lines", "model", "name", "number",
+        "offset_s", "policy", "regressed", "settling", "writer",
+    )  # fmt: skip
+
+    def __init__(self, number: int, herd: "Herd") -> None:
+        self.number = number
+        self.name = herd.name(number)
+        self.alive = True
+        self.model: ModelRef = herd.ground.model
+        self.policy: Policy | None = herd.policy_of(number)
+        self.regressed: Regressed | None = None
+        self.settling = False
+        self.lines = herd.wires.of(number)
+        self.clock: Clock = herd.clock(number)
+        self.offset_s: float = herd.offset_s(number, self.clock)
+        self._herd = herd
+        self._ground = herd.ground
+        self._shard = shard_of(self.name)
+        self._born: dict[int, Sampled] = {}  # open questions that are not on disk yet
+        self._marks: dict[int, Mark] = {}  # not worth a commit of their own
+        self.core: EdgeCore | None = None
+        self.disk: DeviceDisk
+        self.writer: Writer
 
     # Life
 
+    def kill(self) -> None:
+        """The process is gone, with all that it kept in memory."""
+        self.alive = False
+        self.core = None
+        self._born.clear()
+        self._marks.clear()
+        self.writer.kill(self._ground.dice)
+        self._herd.wires.drop(self.number)
+
     def start(self) -> None:
         """A new process on a rebooted machine: another clock, and of the past what the disk remembers."""
-        world = self._world
+        ground = self._ground
         self.alive = True
-        self._life += 1
-        self._clock = world.weather.clock()
-        self._offset_s = world.hub_now() - self._now() + world.weather.wall_error_s()
-        self._writer = Writer(world.kernel, world.pace.commit_s)
-        self._core = EdgeCore(world.setup, self._policy)
-        self._obey(self._core.restore(self._disk.memory(self._clock), self._now()))
-        self._attempts = 0
-        self._try_later()
+        self.clock = self._herd.next_clock(self.number)
+        self.offset_s = ground.hub_now() - self.now() + ground.weather.wall_error_s()
+        self.writer = self.new_writer()
+        self.core = ground.cores.edge(ground.setup, self.policy)
+        around = ground.around(metered=self._herd.is_metered(self.number))
+        found = self.core.on_surroundings(around, self.now())
+        self.obey(found + self.core.restore(self.disk.memory(self.clock), self.now()))
+        self._herd.wires.begin(self.number)
 
-    def kill(self) -> None:
-        self.alive = False
-        self._life += 1
-        self.line.drop()
-        self._writer.kill(self._world.dice)
-
-    def sample(self, confidence: float, data_class: str) -> None:
-        if not self.alive:
-            return
-        dice = self._world.dice
-        drawn = Dice(f"{dice.getrandbits(128):032x}", dice.random(), dice.random())
-        local = Prediction(0, confidence, (confidence,), "sim@1")
-        facts = Facts(data_class, int((self._now() + self._offset_s) // DAY_S))
-        self._obey(self._core.on_prediction(local, facts, drawn, self._now()))
-
-    def use_policy(self, policy: Policy) -> None:
-        self._policy = policy
-        if self.alive:
-            self._obey(self._core.on_policy(policy, self._now()))
-
-    # The link
+    @property
+    def epoch(self) -> int:
+        return self.disk.epoch
 
     def lose_link(self) -> None:
-        """The connection broke, and the device knows."""
-        if self.alive and self.line.up:
-            self.line.drop()
-            self._obey(self._core.on_link(up=False, now=self._now()))
-            self._try_later()
+        """It notices that its connections are broken."""
+        self._herd.lose_link(self.number)
 
-    def _try_later(self) -> None:
-        dice = self._world.dice
-        delay_s = backoff.delay(self._attempts, dice.random(), RECONNECT_BASE_S, RECONNECT_CAP_S)
-        self._attempts += 1
-        self._world.kernel.after(delay_s, self._try, self._life)
+    def now(self) -> float:
+        return self.clock.read(self._ground.kernel.now)
 
-    def _try(self, life: int) -> None:
-        if life != self._life or self.line.up:
+    # Events
+
+    def sample(self, local: Prediction, data_class: str, dice: Dice, sampled: Sampled) -> None:
+        """One that the core wants to ask about, if its budget lets it."""
+        core = self.core
+        if core is None:
             return
-        if self.line.cut or not self._world.air.up:
-            self._try_later()
+        now = self.now()
+        facts = Facts(data_class, int((now + self.offset_s) // DAY_S))
+        commands = core.on_prediction(local, facts, dice, now)
+        first = commands[0]
+        if type(first) is Answer:
+            self._ground.recorder.said(first, sampled)
+            self._ground.judge.alone(first.why)
             return
-        self._attempts = 0
-        self.line.connect()
-        self._obey(self._core.on_link(up=True, now=self._now()))
+        self._born[first.seq] = Sampled(sampled.at_s, sampled.truth, sampled.edge, sampled.hub, facts.day)  # type: ignore[union-attr]
+        self.obey(commands)
 
-    def _hear(self, _topic: str, payload: bytes) -> None:
+    @property
+    def is_odd(self) -> bool:
+        """It is not as the others are, and so never rests."""
+        return self.regressed is not None or self.model != self._ground.model
+
+    def misled(self, truth: int, edge: int, hub: int) -> tuple[int, int]:
+        """What a regressed head, and perhaps its tail, say instead."""
+        bad = self.regressed
+        if bad is None or bad.label not in (-1, truth) or self._ground.dice.random() >= bad.amount:
+            return edge, hub
+        wrong = (truth + 1) % self._ground.scenario.model.labels
+        return wrong, wrong if bad.tail else hub
+
+    def look_around(self) -> None:
+        if self.core is not None:
+            around = self._ground.around(metered=self._herd.is_metered(self.number))
+            self.obey(self.core.on_surroundings(around, self.now()))
+
+    def use_policy(self, policy: Policy | None) -> None:
+        self.policy = policy
+        if self.core is not None:
+            self.obey(self.core.on_policy(policy, self.now()))
+
+    def link(self, name: str, *, up: bool) -> None:
+        if self.core is not None:
+            self.obey(self.core.on_link(up=up, now=self.now(), name=name))
+
+    def hear(self, payload: bytes, line: str) -> None:
+        """A frame of a hub."""
+        core = self.core
+        if core is None:
+            return
         frame = codec.split(payload)
-        self._offset_s = frame.header.created_ms / 1000 - self._now()
+        now = self.now()
+        self.offset_s = frame.header.created_ms / 1000 - now
         if frame.suite is Suite.SIGNED:
-            self._obey(self._core.on_note(codec.decode_down(frame.body), self._now()))
-        elif frame.header.epoch == self._disk.epoch:
-            verdict = codec.decode_verdict(codec.unpad(frame.body))
-            self._obey(self._core.on_verdict(frame.header.seq, verdict, self._now()))
+            self.note(codec.decode_down(frame.body), line)
+        elif frame.header.epoch == self.disk.epoch:
+            verdict: Verdict = codec.decode_verdict(codec.unpad(frame.body))
+            self.obey(core.on_verdict(frame.header.seq, verdict, now))
+
+    def note(self, note: DownNote, line: str) -> None:
+        if self.core is not None:
+            self._herd.heed(self.number, note)
+            self.obey(self.core.on_note(note, self.now(), line))
+
+    def wake(self, core: EdgeCore) -> None:
+        """An alarm of this core rings; one that another life or another rest has set wakes nobody."""
+        if core is self.core:
+            self.obey(core.on_wake(self.now()))
 
     # Commands
 
-    def _obey(self, commands: list[Command]) -> None:
+    def obey(self, commands: list[Command]) -> None:
         writes: list[Write] = []
         for command in commands:
             kind = type(command)
-            if kind is Answer or kind is Correction or kind is Finish or kind is Mark:
+            if kind is WakeAt:
+                when = self.clock.when(command.when) + TIMER_S  # type: ignore[union-attr]
+                self._ground.kernel.at(when, self.wake, self.core)
+            elif kind is Mark:
+                self._marks[command.seq] = command  # type: ignore[union-attr, assignment]
+            elif kind in _WRITTEN:
                 writes.append(command)  # type: ignore[arg-type]
             else:
                 self._act(command)
         if writes:
-            step = tuple(writes)
-            self._writer.submit(lambda: self._disk.commit(step, self._clock, self._world.kernel.now))
+            self.writer.submit((self._commit, (writes,)))
+        elif self.core is not None and not len(self.core.open):
+            self._herd.settle(self)
 
     def _act(self, command: Command) -> None:
         match command:
-            case Transmit(seq):
-                self._publish(Channel.QUESTION, self._disk.frame(seq))
-            case WakeAt(when):
-                self._world.kernel.at(self._clock.when(when) + TIMER_S, self._wake, self._life)
+            case Transmit(seq, line):
+                self._transmit(seq, line)
             case Store():
                 self._store(command)
-            case Reseal(seq):
-                self._reseal(seq)
-            case SendAsk(seqs):
-                self._say(Ask(self._disk.epoch, seqs))
-            case SayHello():
-                self._say(Hello(self._disk.epoch, "boot", "sim", (MODEL,)))
+            case Reseal(seq, target):
+                self._reseal(seq, target)
+            case SendAsk(seqs, line):
+                self.say(Ask(self.disk.epoch, seqs), line)
+            case SayHello(line):
+                self.say(Hello(self.disk.epoch, "boot", "sim", (self.model,)), line)
 
     def _store(self, store: Store) -> None:
-        world = self._world
-        if world.weather.disk_fails():
-            self._writer.submit(
-                lambda: None, lambda: self._obey(self._core.on_store_failed(store.seq, Why.NO_DISK, self._now()))
-            )
+        ground = self._ground
+        sampled = self._born.pop(store.seq)
+        if ground.weather.disk_fails():
+            self.writer.submit((_nothing, ()), (self._not_stored, (store.seq, sampled, Why.NO_DISK)))
             return
-        frame = self._seal(store)
+        frame = self._seal(store, store.permit.targets[0].region, sampled.hub)
+        put = Put(store, frame, sha256(frame).digest(), ground.kernel.now + ground.max_age_s, sampled)
+        self.writer.submit((self._put, (put,)), (self._stored, (put,)))
+
+    def _put(self, put: Put) -> None:
+        if not self.disk.put(put, self._ground.kernel.now):
+            self._born[put.store.seq] = put.sampled
+
+    def _stored(self, put: Put) -> None:
+        seq = put.store.seq
+        if self.core is None:
+            return
+        if seq in self._born:  # an account held less than the core thought
+            self.core.ruling.purse.overdrawn(self.disk.spend)
+            self._not_stored(seq, self._born.pop(seq), Why.DENIED_BUDGET)
+        else:
+            self.obey(self.core.on_stored(seq, put.digest, self.now()))
+
+    def _not_stored(self, seq: int, sampled: Sampled, why: Why) -> None:
+        if self.core is not None:
+            for said in self.core.on_store_failed(seq, why, self.now()):
+                self._ground.recorder.said(said, sampled)  # type: ignore[arg-type]
+                self._ground.judge.alone(why)
+            self._herd.settle(self)
+
+    def _reseal(self, seq: int, target: object) -> None:
+        kept = self.disk.rows.get(seq)
+        if kept is None:
+            return
+        region = getattr(target, "region", kept.store.permit.targets[0].region)
+        frame = self._seal(kept.store, region, kept.sampled.hub)
         digest = sha256(frame).digest()
-        put = Put(store, frame, digest, world.kernel.now + world.setup.limits.max_age_s)
-        self._commit(put, store.seq, digest)
+        self.writer.submit((self._commit, ([Resealed(seq, frame, digest)],)), (self._resealed, (seq, digest)))
 
-    def _reseal(self, seq: int) -> None:
-        frame = self._seal(self._disk.rows[seq].store)
-        digest = sha256(frame).digest()
-        self._commit(Resealed(seq, frame, digest), seq, digest)
+    def _resealed(self, seq: int, digest: bytes) -> None:
+        if self.core is not None:
+            self.obey(self.core.on_stored(seq, digest, self.now()))
 
-    def _commit(self, write: Put | Resealed, seq: int, digest: bytes) -> None:
-        self._writer.submit(
-            lambda: self._disk.commit((write,), self._clock, self._world.kernel.now),
-            lambda: self._obey(self._core.on_stored(seq, digest, self._now())),
-        )
+    def new_writer(self) -> Writer:
+        return Writer(self._ground.kernel, self._ground.pace.commit_s, self._settle)
 
-    def _wake(self, life: int) -> None:
-        if life == self._life:
-            self._obey(self._core.on_wake(self._now()))
+    def _settle(self) -> None:
+        self._herd.settle(self)
+
+    def _commit(self, writes: list[Write]) -> None:
+        """What is said of a question is recorded first: with its end the row goes that knows the sample."""
+        ground, rows = self._ground, self.disk.rows
+        for write in writes:
+            if type(write) is Answer or type(write) is Correction:
+                kept = rows.get(write.seq) if write.seq is not None else None
+                if kept is not None:
+                    ground.recorder.said(write, kept.sampled)
+            elif type(write) is Finish:
+                self._marks.pop(write.seq, None)
+                ground.ended(self, write.seq)
+        self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
+        self._marks.clear()
+
+    def _transmit(self, seq: int, line: str) -> None:
+        kept = self.disk.rows[seq]
+        frame = kept.frame
+        self._ground.recorder.left(kept.store.permit.egress.rule, len(frame))
+        self._ground.send(self, line, Channel.QUESTION, frame, seq)
 
     # Frames: the form of the real ones, no cryptography
 
-    def _seal(self, store: Store) -> bytes:
-        permit = store.permit
+    def _seal(self, store: Store, region: str, label: int) -> bytes:
         question = Escalation(
             store.id,
-            MODEL,
-            permit.policy,
-            permit.targets[0].region,
-            {"features": SAMPLE},
+            self.model,
+            store.permit.policy,
+            region,
+            {"features": content(store.data_class, label)},
             store.budget_s,
             store.audit,
             "",
+            store.labels.rule,
+            store.data_class,
+            b"",
+            store.labels.keep_days,
         )
-        header = self._header(store.seq)
-        padded = codec.pad(codec.encode(question), FRAME_BYTES - 128)
-        return codec.clear_part(Suite.SEALED, header) + padded + _UNSIGNED
+        padded = codec.pad(codec.encode(question), PADDED_BYTES)
+        return codec.clear_part(Suite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
 
-    def _say(self, note: Ask | Hello) -> None:
+    def say(self, note: UpNote, line: str = "") -> None:
+        """A signed note; nothing if it is dead or not connected."""
         clear = codec.clear_part(Suite.SIGNED, self._header(0))
-        self._publish(Channel.ASK, clear + codec.encode(note) + _UNSIGNED)
+        self.publish(Channel.ASK, clear + codec.encode(note) + _UNSIGNED, line)
 
-    def _publish(self, channel: Channel, frame: bytes) -> None:
-        self._world.air.carry(self.line, self._hub, self._topics[channel], frame)
+    def publish(self, channel: Channel, frame: bytes, line: str = "") -> None:
+        if self.alive:
+            self._ground.send(self, line, channel, frame)
 
     def _header(self, seq: int) -> Header:
-        created_ms = int((self._now() + self._offset_s) * 1000)
-        return Header(self._shard, self.name, self._disk.epoch, seq, created_ms, PlainEnvelopes.reader_id)
+        created_ms = int((self.now() + self.offset_s) * 1000)
+        return Header(self._shard, self.name, self.disk.epoch, seq, created_ms, PlainEnvelopes.reader_id)
 
-    def _now(self) -> float:
-        return self._clock.read(self._world.kernel.now)
+
+def _nothing() -> None:
+    """A write that failed."""

@@ -58,21 +58,24 @@ class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
-    """The hub has stored a verdict."""
+    """A hub has stored a verdict. `hub`: which, "" where there is but one."""
 
     key: Key
+    hub: str = ""
 
 
 class Undone(msgspec.Struct, frozen=True, gc=False):
-    """The hub's store went back to a backup that has no verdict of this question."""
+    """A hub's store went back to a backup that has no verdict of this question."""
 
     key: Key
+    hub: str = ""
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of this question were handed to the link."""
+    """Bytes of this question were handed to the link, for this hub."""
 
     key: Key
+    hub: str = ""
 
 
 class Allowed(msgspec.Struct, frozen=True, gc=False):

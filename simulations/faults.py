@@ -15,6 +15,7 @@ from simulations.kernel import Kernel
 from simulations.load import struck
 from simulations.scenario import Event, EventKind, Scenario
 from simulations.weather import Weather
+from simulations.world import name_of
 from wire.messages import Ask, Heads, Hello, ModelRef, UpNote
 from wire.topics import Channel
 
@@ -39,10 +40,12 @@ class Ground(Protocol):
     name: str
     kernel: Kernel
     weather: Weather
+    customs: Any
     herd: Any
     hubs: dict[str, Any]
 
     def use_policy(self, text: str, numbers: Iterable[int]) -> None: ...
+    def revive(self, hub: Any) -> None: ...
     def storm(self, numbers: Iterable[int], until_s: float) -> None: ...
 
 
@@ -116,10 +119,9 @@ class Faults:
         for hub in struck_hubs:
             hub.air.kill()
             hub.lose_link()
-            self._at_end(event, hub.air.revive)
-        if struck_hubs:
+            self._at_end(event, self._ground.revive, hub)
             for number in self._ground.herd.numbers:
-                self._ground.herd.lose_link(number)
+                self._ground.herd.lose_link(number, hub.name)
 
     def _kill_region(self, event: Event) -> None:
         self._kill_hubs(event)
@@ -221,6 +223,7 @@ class Faults:
 
     def _poison(self, event: Event) -> None:
         for number in self._devices(event):
+            self._ground.customs.liars.add(name_of(number))
             self._lie(event, number)
 
     def _lie(self, event: Event, number: int) -> None:
@@ -232,7 +235,7 @@ class Faults:
             channel = rng.choice((Channel.QUESTION, Channel.ASK, Channel.REPORT))
             device.publish(channel, rng.randbytes(rng.randint(0, 400)))
         else:
-            device.say(_lie_of(device.epoch, rng))
+            device.say(_lie_of(device.disk.epoch, rng))
         every_s = event.amount if event.amount > 1.0 else _LIES_EVERY_S
         self._kernel.after(every_s * rng.uniform(0.5, 1.5), self._lie, event, number)
 

@@ -17,22 +17,23 @@ from simulations.outcome import Outcome
 from simulations.run import run
 from simulations.scenario import Scenario
 from simulations.schedules import draw
-from simulations.shrink import Shrinker
+from simulations.shrink import TRIES_AT_MOST, Shrinker
 from simulations.toml import write
 
-FINDINGS_AT_MOST = 10  # then the search stops: who broke so much has enough to do
 _AT_ONCE = 4  # schedules handed to a process at a time
 
 Run = Callable[[Scenario], Outcome]
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """`schedules` from the one drawn from `seed` on. `folder`: where replay files go; None = nowhere."""
+    """`schedules` from the one of `seed` on, until `findings` broke a law. `folder`: for replay files, if any."""
 
     schedules: int
     seed: int = 1
     processes: int = 1
     folder: Path | None = None
+    findings: int = 10
+    tries: int = TRIES_AT_MOST  # to shrink each of them
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -87,15 +88,15 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def search(wish: Wish, progress: Callable[[Progress], bool] | None = None, run_one: Run = run) -> Found:
-    """`progress` is called after each schedule; False stops the search. `run_one` goes to other processes by its name."""
+    """`progress` is called after each schedule; False stops the search. `run_one` goes to processes by its name."""
     began = time.perf_counter()
     seen: list[_Seen] = []
     with _workers(wish) as each:
-        for found in each(partial(_look, run_one), range(wish.seed, wish.seed + wish.schedules)):
+        for found in each(partial(_look, run_one, wish.tries), range(wish.seed, wish.seed + wish.schedules)):
             seen.append(_kept(found, wish.folder))
             findings = sum(one.finding is not None for one in seen)
             so_far = Progress(len(seen), wish.schedules, sum(one.events for one in seen), findings)
-            if findings >= FINDINGS_AT_MOST or (progress is not None and not progress(so_far)):
+            if findings >= wish.findings or (progress is not None and not progress(so_far)):
                 break
     return _summary(seen, wish, time.perf_counter() - began)
 
@@ -113,7 +114,7 @@ def _workers(wish: Wish) -> Iterator[Each]:
         yield partial(pool.imap, chunksize=_AT_ONCE)
 
 
-def _look(run_one: Run, seed: int) -> _Seen:
+def _look(run_one: Run, tries: int, seed: int) -> _Seen:
     """Draw, run, judge; and shrink, if there is something to shrink."""
     scenario = draw(seed)
     outcome = run_one(scenario)
@@ -123,7 +124,7 @@ def _look(run_one: Run, seed: int) -> _Seen:
     laws = frozenset(history.flaws)
     if not laws:
         return _Seen(*numbers, struck, None)
-    shrinker = Shrinker(partial(_laws, run_one), laws)
+    shrinker = Shrinker(partial(_laws, run_one), laws, tries)
     small = shrinker.shrink(scenario)
     last = run_one(small).history
     finding = Finding(seed, tuple(sorted(last.flaws)), last.stories[0], small, shrinker.tries)

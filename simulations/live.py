@@ -27,7 +27,7 @@ from simulations.complaint import ScenarioError
 from simulations.demo_command import cache_folder
 from simulations.live_agents import Common, Crew
 from simulations.live_enrol import Fleet, FleetIdentity, enrol_fleet, name_of
-from simulations.live_limits import all_descriptors
+from simulations.live_limits import all_descriptors, many_objects, pass_over_closed, settled
 from simulations.live_links import Proxies, conditions, plan
 from simulations.live_load import Driver, Piles, piles
 from simulations.live_report import Reader, Where, series
@@ -67,7 +67,7 @@ def live(
     most = all_descriptors() - SPARE_DESCRIPTORS
     if scenario.devices > most:
         raise ScenarioError(f"devices: {scenario.devices}, this machine allows {most} sockets in one process")
-    with _folder(wish) as folder:
+    with _folder(wish) as folder, many_objects():
         return asyncio.run(_Run(scenario, wish, folder, progress, say).run())
 
 
@@ -85,6 +85,7 @@ class _Run:
 
     async def run(self) -> Outcome:
         began = time.monotonic()
+        pass_over_closed(asyncio.get_running_loop())
         bundle = open_bundle(self._wish.bundle) if self._wish.bundle else cached_demo_bundle(cache_folder())
         runner, policy = OnnxRunner(bundle), parse(self._scenario.policy_text).compile()
         found = _piles(runner, policy.base.threshold)
@@ -103,6 +104,7 @@ class _Run:
             crew = Crew(identities, common)
             self._say(f"{len(crew)} agents connect")
             await crew.wake_all()
+            settled()
             driver = Driver(self._scenario, found, crew)
             watch = Watch(self._scenario, stage, crew, proxies)
             until_s = await self._act(live_events.Events(self._scenario, stage, crew, proxies), driver, watch)

@@ -15,7 +15,7 @@
     { dtickrange: [86400000, null], value: "day %-j" },
   ];
   const base = {
-    font, hovermode: "x unified", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: "zoom",
+    font, hovermode: "x unified", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: "zoom", showlegend: true,
     hoverlabel: { font: { ...font, size: 11 }, bgcolor: "rgba(255,255,255,0.95)" },
     legend: { orientation: "h", y: -0.24, yanchor: "top", x: 0, font: { ...font, size: 11.5 } },
     margin: { l: 64, r: 14, t: 30, b: 64 },

@@ -12,7 +12,7 @@ import msgspec
 from simulations.weather import Climate
 
 HEAL_S = 240.0  # after the last sample: what is open must end within it
-GRACE_S = 60.0  # after the last fault: what is open then is lost
+GRACE_S = 90.0  # after the last fault: what is open then is lost
 DAY_S = 86_400.0
 
 

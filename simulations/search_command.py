@@ -1,4 +1,4 @@
-"""`skerry sim fuzz`: random schedules of faults, each judged by its history; what is found is shrunk and written down."""
+"""`skerry sim fuzz`: random schedules of faults, each judged by its history; what is found is shrunk and kept."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def fuzz(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Search random schedules of faults for one that breaks a law; exit 40 and a file that shows it again if one does."""
+    """Search random schedules of faults for one that breaks a law; exit 40 and a file to run again if one does."""
     with ticking("schedules", schedules) as tick:
         found = search(Wish(schedules, seed, processes, out), lambda progress: tick(progress.done, _words(progress)))
     if as_json:

@@ -28,15 +28,17 @@ class Shrinker:
 
     def shrink(self, scenario: Scenario) -> Scenario:
         """The smallest that was found until nothing smaller is left, or the tries are used up."""
-        while True:
-            smaller = self._next(scenario)
-            if smaller is None:
-                return scenario
-            scenario = smaller
+        before = None
+        while scenario != before:
+            before = scenario
+            for step in _STEPS:
+                while (smaller := self._next(step(scenario))) is not None:
+                    scenario = smaller
+        return scenario
 
-    def _next(self, scenario: Scenario) -> Scenario | None:
-        for candidate in _smaller(scenario):
-            for seed in range(scenario.seed, scenario.seed + SEEDS):
+    def _next(self, candidates: Iterator[Scenario]) -> Scenario | None:
+        for candidate in candidates:
+            for seed in range(candidate.seed, candidate.seed + SEEDS):
                 if self.tries >= self._most:
                     return None
                 self.tries += 1
@@ -44,16 +46,6 @@ class Shrinker:
                 if self._broken(tried) & self._laws:
                     return tried
         return None
-
-
-def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Big steps first."""
-    yield from _fewer_events(scenario)
-    yield from _fewer_devices(scenario)
-    yield from _one_region(scenario)
-    yield from _less_time(scenario)
-    yield from _plainer(scenario)
-    yield from _plainer_events(scenario)
 
 
 def _fewer_events(scenario: Scenario) -> Iterator[Scenario]:
@@ -137,3 +129,9 @@ def _plainer_event(event: Event) -> Iterator[Event]:
     whole_s = float(round(event.at_s))
     if whole_s != event.at_s:
         yield replace(event, at_s=whole_s)
+
+
+# Big steps first: they make every later try cheaper
+_STEPS: tuple[Callable[[Scenario], Iterator[Scenario]], ...] = (
+    _fewer_events, _fewer_devices, _one_region, _less_time, _plainer, _plainer_events,
+)  # fmt: skip

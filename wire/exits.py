@@ -26,6 +26,9 @@ class Exit(IntEnum):
     PROBE = 43  # a policy decides a case otherwise than its probe expects
     WIDER = 44  # the second policy allows something that the first does not
     EXPECTATION = 45  # a simulated run ended, and something that its scenario expects did not hold
+    STOPPED = 46  # a rollout ended without its version on the fleet: aborted, reverted, denied, expired
+    WAITING = 47  # a rollout waits for a person: paused, or not approved yet
+    UNFINISHED = 48  # a rollout ended without some devices, or was waited for long enough
 
 
 class Stop(Exception):  # noqa: N818 - it ends a command; it is not a defect

@@ -27,6 +27,7 @@ from cloud_hub.api.ordering import Ordering
 from cloud_hub.api.parts import Parts
 from cloud_hub.api.renewing import Renewing
 from cloud_hub.api.retiring import Retiring
+from cloud_hub.api.rolling import Rolling
 from cloud_hub.api.routes import Route
 from wire.doors import Door, guards, open_site, tls_context, token_of
 
@@ -86,6 +87,7 @@ class Api:
             Erasing(parts).routes(),
             Ledger(parts.ledger).routes(),
             Retiring(parts).routes(),
+            Rolling(parts).routes(),
         ]
 
     async def start(self, public_url: Callable[[int], str]) -> str:

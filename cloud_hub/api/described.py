@@ -20,6 +20,7 @@ _TAGS = {
     "health": "Whether the hub lives and is ready, and its figures",
     "devices": "Devices: enrolment, renewal, their life",
     "updates": "The update repository",
+    "rollouts": "Who gets which version next, and what stops it",
     "access": "Keys of tenants, and what was done with them",
     "operate": "The hub itself",
 }

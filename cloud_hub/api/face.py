@@ -1,6 +1,6 @@
 """What the web API needs of the hub: `cloud_hub.loop.Hub` has it, and so has a test's double."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,9 @@ from cloud_hub.loop import Probe
 from cloud_hub.orders import Notice
 from cloud_hub.requests import Kept, Wish
 from cloud_hub.retention import Erase, Tombstone
+from cloud_hub.rollout_making import Order
+from cloud_hub.rollout_view import DeviceView, View
+from cloud_hub.rollout_words import Entry
 from cloud_hub.versions import Versions
 from cloud_hub.watch import Observer
 from wire.messages import Prediction
@@ -25,6 +28,28 @@ class Records(Protocol):
     async def tallies(self) -> list[Tally]: ...
 
     def testify(self, text: bytes) -> bytes: ...
+
+
+class RolloutsDesk(Protocol):
+    """See `cloud_hub.rollouts.Rollouts`. A rollout is named by its id; RolloutError says why not."""
+
+    def views(self) -> tuple[View, ...]: ...
+
+    def view(self, rollout: str) -> View: ...
+
+    def devices(self, rollout: str) -> Sequence[DeviceView]: ...
+
+    async def history(self, rollout: str) -> Sequence[Entry]: ...
+
+    async def start(self, order: Order, by: str) -> View: ...
+
+    async def pause(self, rollout: str, by: str, why: str) -> View: ...
+
+    async def resume(self, rollout: str, by: str) -> View: ...
+
+    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View: ...
+
+    async def approve(self, rollout: str, by: str, digest: str) -> View: ...
 
 
 class HubFace(Protocol):

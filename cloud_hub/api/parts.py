@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloud_hub.access import Keys
-from cloud_hub.api.face import HubFace
+from cloud_hub.api.face import HubFace, RolloutsDesk
 from cloud_hub.audit import Audit
 from cloud_hub.enrol import Issuer
 from cloud_hub.ledger_clerk import Clerk
 from cloud_hub.orders import Orders
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
+from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rotation import Rotation
 from cloud_hub.tries import Gate
 
@@ -39,3 +40,5 @@ class Parts:
     keys: Keys = field(default_factory=Keys.in_memory)
     audit: Audit = field(default_factory=Audit)
     ledger: Clerk | None = None
+    rollouts: RolloutsDesk | None = None
+    catalog: Catalog | None = None

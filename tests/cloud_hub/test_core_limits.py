@@ -117,6 +117,7 @@ def test_case_100_a_hub_restored_from_a_backup_computes_again_and_keeps_no_secon
     backup.say(device.ask_topic, device.ask(3, 4))
     backup.settle()
     assert Statuses(device.epoch, (), (3, 4)) in backup.replies(device)
+    assert backup.core.counts["gaps"] == 2  # receipted once, and not known any more: reported
     for frame in later:
         backup.say(device.up, frame)
     backup.settle()

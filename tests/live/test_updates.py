@@ -16,6 +16,7 @@ from simulations.stage import AgentHandle, Stage
 from tests.live.fleet import QUICK, ask, judged, samples, settle
 
 pytestmark = pytest.mark.live
+NEWEST = {**QUICK, "updates": {"follow": "newest"}}  # nobody assigns here
 QUESTIONS = 240
 AT_ONCE = 4
 
@@ -29,7 +30,7 @@ def successor(folder: Path, bundle: Bundle, version: int) -> Bundle:
 async def started(stage: Stage, bundle: Bundle, folder: Path) -> AgentHandle:
     """A hub that serves versions 1 and 2 and has published 1, and an agent that lives by its repository."""
     await stage.start_hub(bundle.path, policies=[POLICY], also=[successor(folder, bundle, 2).path])
-    agent = await stage.add_agent("a", f"tuf:{bundle.manifest.name}", "tuf:demo", QUICK)
+    agent = await stage.add_agent("a", f"tuf:{bundle.manifest.name}", "tuf:demo", NEWEST)
     await stage.start_agent(agent)
     return agent
 

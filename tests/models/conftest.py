@@ -116,3 +116,30 @@ def tiny_data() -> "Data":
         for (x, y), count in ((digits.training(), 300), (digits.calibration(), 100), (digits.heldout(), 100))
     )
     return Data(training, calibration, heldout, tuple(str(digit) for digit in range(10)))
+
+
+def deadly_graph(percent: int = 77) -> bytes:
+    """As `echo_graph`, but a sample whose first score is so many hundredths ends the process.
+
+    It divides the least whole number by -1, which the processor answers with a signal.
+    """
+    constants = {
+        "scale": np.float32(1), "levels": np.float32(15), "hundred": np.float32(100), "none": np.float32(0),
+        "first": np.array([0], np.int64), "bad": np.int32(percent + 1), "least": np.int32(-(2**31)),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Gather", ["scores", "first"], ["head"], axis=1),
+        helper.make_node("Mul", ["head", "hundred"], ["hundredths"]),
+        helper.make_node("Round", ["hundredths"], ["rounded"]),
+        helper.make_node("Cast", ["rounded"], ["number"], to=TensorProto.INT32),
+        helper.make_node("Sub", ["number", "bad"], ["apart"]),
+        helper.make_node("Div", ["least", "apart"], ["share"]),
+        helper.make_node("Cast", ["share"], ["small"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["small", "none"], ["nothing"]),
+        helper.make_node("Mul", ["scores", "scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "nothing"], ["logits"]),
+        helper.make_node("Mul", ["scores", "levels"], ["wide"]),
+        helper.make_node("Round", ["wide"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["features"], to=TensorProto.UINT8),
+    ]
+    return model(nodes, [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()])

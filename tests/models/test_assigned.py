@@ -1,17 +1,16 @@
 """Which assignment a device believes: the judge alone, then under real metadata with real floors and permits."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.assigned import Facts, Held, Listed, Permit, Target, heard, judge, read_permit
+from models.assigned import Facts, Held, Listed, Target, heard, judge
 from models.fetch import Refused
 from models.floors import FloorsDb
+from models.permits import Permit, read_permit
 from models.trust import Floor, Refusal
 from tests.models.road import open_road
 from wire.rollout import Assignment, Cohort, Failure
@@ -144,20 +143,39 @@ def test_a_permit_for_something_else_permits_nothing(permit):
     assert failure(judge(to(2), Facts(LISTED, floor=3, permits=(permit,)), NOW_MS)) is Failure.ROLLBACK
 
 
-@given(st.binary(max_size=200))
-def test_anything_read_as_a_permit_is_one_or_a_value_error(data):
-    try:
-        permit = read_permit(data)
-    except ValueError:
-        return
-    assert permit.to_version < permit.from_below
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+)
+GOOD = Permit("digits", 4, 2, NOW_MS).custom()
 
 
-@pytest.mark.parametrize("down", [{"to_version": 4}, {"to_version": 0}, {"from_below": 2**60}, {"more": 1}])
-def test_a_permit_that_leads_nowhere_is_none(down):
-    values = msgspec.to_builtins(Permit("digits", 4, 2, NOW_MS)) | down
+@given(JSON, st.fixed_dictionaries({name: st.integers() | st.text(max_size=9) for name in GOOD["permit"]}))
+def test_anything_read_as_a_permit_is_one_or_a_value_error(value, permit):
+    for custom in (value, {"permit": value}, {"permit": permit}):
+        with pytest.raises(ValueError, match="permit"):
+            read_permit("permits/digits/to-2-from-below-4.json", custom)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"to_version": 4},
+        {"to_version": 0},
+        {"from_below": 2**60},
+        {"from_below": 5},  # its path says 4
+        {"family": "other"},
+        {"to_version": True},
+        {"expires_ms": 2**52},
+        {"why": "x" * 500},
+        {"more": 1},
+    ],
+)
+def test_a_permit_that_leads_nowhere_or_says_something_else_than_its_path_is_none(changes):
+    assert (
+        read_permit("permits/digits/to-2-from-below-4.json", GOOD).words().startswith("lets devices below digits@4 go")
+    )
     with pytest.raises(ValueError, match="permit"):
-        read_permit(json.dumps(values).encode())
+        read_permit("permits/digits/to-2-from-below-4.json", {"permit": GOOD["permit"] | changes})
 
 
 # -- with real metadata
@@ -172,8 +190,7 @@ class Scene:
         return self.road.refresh()
 
 
-PERMIT_PATH = "permits/digits/to-2-from-below-4.json"
-PERMIT = Permit("digits", 4, 2, 2**50)
+PERMIT = Permit("digits", 4, 2, 2**41)
 
 
 @pytest.fixture
@@ -198,26 +215,24 @@ def test_the_floor_under_a_target_refuses_what_is_older(scene):
 
 
 def test_a_permit_that_targets_lists_opens_the_floor_for_its_version_alone(scene):
-    scene.road.repo.add(PERMIT_PATH, msgspec.json.encode(PERMIT), "targets", version=1)
+    scene.road.repo.add(PERMIT.path, b"for people", "targets", **PERMIT.custom())
     scene.road.repo.publish_all("targets")
     session = scene.session()
     (permit,) = session.permits("digits")
     assert permit == PERMIT
     assert session.approved("models/digits/digits-2.skb", permit) is not None
     with pytest.raises(Refused):
-        session.approved("models/digits/digits-2.skb", msgspec.structs.replace(permit, to_version=1))
+        session.approved("models/digits/digits-2.skb", replace(permit, to_version=1))
     assert session.permits("other") == ()
 
 
 def test_a_permit_that_a_delegated_role_lists_is_none(scene):
-    scene.road.repo.add(PERMIT_PATH, msgspec.json.encode(PERMIT), "models-digits", version=1)
+    scene.road.repo.add(PERMIT.path, b"for people", "models-digits", **PERMIT.custom())
     scene.road.repo.publish_all("models-digits", "targets")
     assert scene.session().permits("digits") == ()
 
 
-def test_a_permit_that_was_changed_on_the_way_permits_nothing(scene):
-    scene.road.repo.add(PERMIT_PATH, msgspec.json.encode(PERMIT), "targets", version=1)
+def test_a_permit_that_says_something_else_than_its_path_permits_nothing(scene):
+    scene.road.repo.add(PERMIT.path, b"for people", "targets", **replace(PERMIT, from_below=9).custom())
     scene.road.repo.publish_all("targets")
-    for name in [each for each in scene.road.repo.files if "permits/" in each]:
-        scene.road.repo.files[name] = msgspec.json.encode(msgspec.structs.replace(PERMIT, from_below=9))
     assert scene.session().permits("digits") == ()

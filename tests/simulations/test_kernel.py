@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations import faults
 from simulations.kernel import Kernel
 from simulations.weather import CALM, Climate, Clock, Weather
 
@@ -85,12 +84,3 @@ def test_calm_weather_loses_nothing_and_tells_every_clock_the_truth() -> None:
     assert weather.notice_s() == 0.0
 
 
-@given(st.integers(0, 2**32), st.integers(1, 50), st.floats(1, 1000), st.integers(0, 20))
-def test_drawn_faults_lie_within_the_run_and_come_again_with_the_seed(
-    seed: int, devices: int, until_s: float, count: int
-) -> None:
-    drawn = faults.draw(Random(seed), devices, until_s, count)
-    assert drawn == faults.draw(Random(seed), devices, until_s, count)
-    assert len(drawn) == count
-    assert list(drawn) == sorted(drawn, key=lambda fault: fault.at_s)
-    assert 0.0 <= faults.ended_s(drawn) <= until_s * 1.000001

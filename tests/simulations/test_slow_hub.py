@@ -2,22 +2,23 @@
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from edge_agent.commands import Answer, Correction, Store
 from edge_agent.records import Source
 from policies.policy import Mode
 from policies.reasons import Why
-from simulations.fleet import Plan
+from simulations.scenario import Link, Region
 from simulations.weather import CALM
-from simulations.world import Pace
 from tests.edge_agent.hub_double import policy
 from tests.edge_agent.test_core import SURE, UNSURE, VERDICT, ask, core, digest, only
-from tests.simulations.test_fleet import run
+from tests.simulations.test_fleet import fleet, history, in_mode
 
-SLOW = Pace(infer_s=5.0)  # callers wait 2 s
+SLOW = (Region(cost_base_s=5.0, link=Link(CALM)),)  # callers wait 2 s
 
 
 def test_case_123_a_hub_slower_than_the_deadline_the_local_answer_stands_and_the_late_one_is_one_correction() -> None:
-    report = run(Plan(20, 120.0, seed=1, climate=CALM, pace=SLOW)).report
+    report = history(replace(fleet(20, 120.0), regions=SLOW))
     assert report.ok, report.text()  # nothing lost, nothing doubled
     assert report.answers_by_hub == 0
     assert report.whys["budget_elapsed"] > 20
@@ -25,7 +26,7 @@ def test_case_123_a_hub_slower_than_the_deadline_the_local_answer_stands_and_the
 
 
 def test_case_123_in_mode_local_only_a_slow_hub_is_never_asked() -> None:
-    report = run(Plan(20, 120.0, seed=1, climate=CALM, pace=SLOW, mode=Mode.LOCAL_ONLY)).report
+    report = history(in_mode(replace(fleet(20, 120.0), regions=SLOW), Mode.LOCAL_ONLY))
     assert report.ok, report.text()
     assert report.accepted == report.late == 0
 

@@ -1,0 +1,39 @@
+"""The rollouts of a running hub: what they need of its devices, its update repository and its link, put together."""
+
+from collections.abc import Iterable, Mapping
+
+from cloud_hub.loop import Hub, InferRefused
+from cloud_hub.registry import Registry
+from cloud_hub.repository import Repository
+from cloud_hub.rollout_catalog import Catalog
+from cloud_hub.rollout_store import RolloutStore
+from cloud_hub.rollouts import Desk, Rollouts
+from cloud_hub.state import StateDir
+from policies.waves import Member
+from wire.daemon import Log
+
+
+def open_rollouts(
+    hub: Hub, registry: Registry, grounds: tuple[StateDir, Repository], log: Log
+) -> tuple[Rollouts, Catalog]:
+    """Stop(DATABASE) if they cannot be read. The link hears of them at once; `run` is the caller's to start."""
+    state, repository = grounds
+
+    def members() -> Iterable[Member]:
+        active = (each for each in registry.devices() if each.active)
+        return [Member(each.id, each.device_class, each.region, each.tenant) for each in active]
+
+    def now_ms() -> int:
+        return int(hub.status()["time_ms"])
+
+    def speaking(model: str) -> Mapping[str, int]:
+        try:
+            return hub.versions.speaking(model, now_ms())
+        except InferRefused:
+            return {}
+
+    catalog = Catalog(repository, speaking, now_ms)
+    store = RolloutStore.open(state.rollouts)
+    rollouts = Rollouts(store, Desk(hub.voice.tell, hub.voice.seen, members, catalog.check, log))
+    hub.voice.rollouts = rollouts
+    return rollouts, catalog

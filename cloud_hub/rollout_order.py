@@ -1,0 +1,81 @@
+"""What `skerry rollout start` does before it asks the hub: reads parameters, publishes a bundle, lays it out to serve.
+
+Rule: nothing is given to any device here; what needs a signature from elsewhere ends the command with what to do.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cloud_hub.options import file_of, load_config
+from models.bundle import open_bundle
+from models.manifest import BundleError
+from models.request import RequestError, dump_request
+from wire.daemon import write_private
+from wire.exits import Exit, Stop
+
+_LISTS = frozenset(("waves", "lab"))
+
+
+def parameters(texts: Iterable[str]) -> dict[str, Any]:
+    """`soak_s=600`, `waves=1,25%,100%`, `gate.expected=-0.01`: names with their JSON values. Stop(USAGE) otherwise."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        group, dot, inner = key.partition(".")
+        if not group or not equals or (dot and not inner):
+            raise Stop(Exit.USAGE, f"--set {text!r}: write NAME=VALUE")
+        if dot:
+            found[group] = {**found.get(group, {}), inner: _value(value)}
+        else:
+            found[key] = [part.strip() for part in value.split(",")] if key in _LISTS else _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    """A word that is no JSON is itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def prepared(folder: Path, config: Path | None, state: Path | None) -> str:
+    """MODEL@VERSION of a bundle: published if it was not, and copied to the models folder if the hub has one.
+
+    Stop(WAITING) with a request to sign if the family's key is not here.
+    """
+    from cloud_hub.publish import publish_bundle  # noqa: PLC0415 - tuf, for who names a folder
+    from cloud_hub.publish_command import open_repository  # noqa: PLC0415
+
+    try:
+        manifest = open_bundle(folder).manifest
+        published = publish_bundle(open_repository(file_of(config)), folder, datetime.now(UTC))
+    except BundleError as error:
+        raise Stop(Exit.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
+    except RequestError as error:
+        raise Stop(Exit.CHECK_FAILED, str(error)) from None
+    if published.request is not None:
+        file = Path(f"{manifest.name}-{manifest.version}.request.json")
+        write_private(file, dump_request(published.request))
+        there = f"skerry keys sign {file} where the keys are, skerry models publish --finish {file} here"
+        raise Stop(Exit.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
+    _lay_out(folder, load_config(config, state).models_folder, manifest.model)
+    return manifest.model
+
+
+def _lay_out(folder: Path, models: Path | None, model: str) -> None:
+    """The hub finds it there when it is asked to serve it; a copy half done has no manifest's name yet."""
+    if models is None or folder.resolve().parent == models.resolve() or (models / model).exists():
+        return
+    scratch = models / f".{model}.{os.getpid()}"
+    try:
+        shutil.copytree(folder, scratch)
+        scratch.rename(models / model)
+    except OSError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise Stop(Exit.DISK, f"{models}: {error.strerror}") from None

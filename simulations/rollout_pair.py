@@ -1,0 +1,108 @@
+"""Two versions on the same samples: how often both, one or neither is right, and what the audits would see of it.
+
+Law: values. Made from recorded answers of real models, or made up from stated shares; a regression is made by turning
+right answers of the candidate into wrong ones, with the same confidence, so that only their quality has changed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Version(NamedTuple):
+    """Arrays `[n]`: what the head answers, how sure it is (0..1), and what its tail answers."""
+
+    edge: Labels
+    confidence: Floats
+    tail: Labels
+
+    def final(self, threshold: float) -> Labels:
+        """What is answered in the end: the tail's word where the head is unsure."""
+        return np.where(self.confidence < threshold, self.tail, self.edge)
+
+
+class Answers(NamedTuple):
+    """Both versions on the same samples, and the truth."""
+
+    truth: Labels
+    committed: Version
+    candidate: Version
+
+
+class Pair(NamedTuple):
+    """Shares of all samples. `worse`, `better`, `both`: whether candidate and committed head agree with the committed tail.
+
+    `unsure`, `unsure_before`: below the threshold. `sure`, `sure_sq`: mean and mean square of the confidence.
+    `spoilt`: wrong in the end, and right with the committed version. `points`: accuracy of local answers, candidate less
+    committed; `expected`: what the paired audits of a version as good would show.
+    """
+
+    worse: float
+    better: float
+    both: float
+    unsure: float
+    unsure_before: float
+    sure: float
+    sure_sq: float
+    spoilt: float
+    points: float
+    expected: float = 0.0
+
+
+def pair(answers: Answers, threshold: float) -> Pair:
+    """`expected`: by how much the audits mislead about these very two: to be taken from samples of another set."""
+    truth, old, new = answers
+    agrees, agreed = new.edge == old.tail, old.edge == old.tail
+    right, was_right = new.edge == truth, old.edge == truth
+    points = float(right.mean() - was_right.mean())
+    spoilt = (new.final(threshold) != truth) & (old.final(threshold) == truth)
+    return Pair(
+        worse=float((agreed & ~agrees).mean()),
+        better=float((agrees & ~agreed).mean()),
+        both=float((agrees & agreed).mean()),
+        unsure=float((new.confidence < threshold).mean()),
+        unsure_before=float((old.confidence < threshold).mean()),
+        sure=float(new.confidence.mean()),
+        sure_sq=float((new.confidence**2).mean()),
+        spoilt=float(spoilt.mean()),
+        points=points,
+        expected=min(0.0, float(agrees.mean() - agreed.mean()) - points),
+    )
+
+
+def regressed(answers: Answers, points: float, labels: int, rng: np.random.Generator, *, tail: bool = False) -> Answers:
+    """The candidate with `points` (0..1) fewer right local answers than the committed one; `tail`: its tail says the same."""
+    truth, old, new = answers
+    right = np.flatnonzero(new.edge == truth)
+    surplus = (new.edge == truth).mean() - (old.edge == truth).mean()
+    count = max(0, round((points + surplus) * len(truth)))
+    struck = rng.choice(right, min(count, len(right)), replace=False)
+    wrong = (truth[struck] + rng.integers(1, labels, len(struck))) % labels
+    edge, far = new.edge.copy(), new.tail.copy()
+    edge[struck] = wrong
+    if tail:
+        far[struck] = wrong
+    return Answers(truth, old, Version(edge, new.confidence, far))
+
+
+def halves(answers: Answers) -> tuple[Answers, Answers]:
+    """Every other sample: one half to measure `expected` with, the other to be answered."""
+    return _every(answers, 0), _every(answers, 1)
+
+
+def _every(answers: Answers, first: int) -> Answers:
+    pick = slice(first, None, 2)
+    versions = (Version(*(column[pick] for column in version)) for version in answers[1:])
+    return Answers(answers.truth[pick], *versions)
+
+
+def stated(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: float = 0.2) -> Pair:
+    """Made up: `harm` (0..1) of the answers go wrong that were right, and `churn` in either direction besides."""
+    worse, better = churn + harm, churn
+    both = accuracy - worse
+    spread = 0.8**2 + 0.02
+    return Pair(worse, better, both, unsure, unsure, 0.8, spread, worse * (1 - unsure), better - worse)

@@ -1,0 +1,99 @@
+"""Products with a defect, one each: what the fuzzer must find. Each is a few lines away from the real one."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cloud_hub.commands import Ending, Find, Key, Row, Stream
+from edge_agent.commands import Answer, Command, Correction, Facts, Finish, Memory, State, Transmit
+from edge_agent.core import EdgeCore
+from edge_agent.questions import Question
+from edge_agent.ruling import Ruling
+from policies.judge import Permit
+from policies.reasons import Denied
+from simulations.hub import HubDisk
+from simulations.twin import DeviceDisk, Write
+from simulations.weather import Clock
+from wire.messages import Prediction, Seqs, Verdict
+
+
+class DropsACommit(DeviceDisk):
+    """Every ninth step that ends a question never reaches the disk."""
+
+    ends = 0
+
+    def commit(self, writes: tuple[Write, ...], clock: Clock, now_s: float) -> None:
+        ends = any(type(write) is Finish for write in writes)
+        self.ends += ends
+        if not ends or self.ends % 9:
+            super().commit(writes, clock, now_s)
+
+
+class AnswersTwice(EdgeCore):
+    """Says every verdict twice."""
+
+    def on_verdict(self, seq: int, verdict: Verdict, now: float) -> list[Command]:
+        said = super().on_verdict(seq, verdict, now)
+        return [*said, *(each for each in said if isinstance(each, Answer | Correction))]
+
+
+class ForgetsWhatItSaid(EdgeCore):
+    """After a restart it no longer knows whom it has answered."""
+
+    def restore(self, memory: Memory, now: float) -> list[Command]:
+        rows = tuple(msgspec.structs.replace(row, answered=False) for row in memory.rows)
+        return super().restore(msgspec.structs.replace(memory, rows=rows), now)
+
+
+class SendsWithoutAsking(EdgeCore):
+    """What was allowed when it was stored is sent, whatever the policy says by now."""
+
+    def _send(self, question: Question, now: float) -> list[Command]:
+        self._open.move(question, State.SENT)
+        question.sent_at, question.charges = now, ()
+        question.at = now + self._setup.limits.resend_base_s
+        self._open.arm(question)
+        return [Transmit(question.seq, question.line)]
+
+
+class TakesEveryClassForOpen(EdgeCore):
+    """A label is lost on the way."""
+
+    def on_prediction(self, local: Prediction, facts: Facts, dice: object, now: float) -> list[Command]:
+        return super().on_prediction(local, msgspec.structs.replace(facts, data_class="open"), dice, now)  # type: ignore[arg-type]
+
+
+class IgnoresHowManyAreOpen(EdgeCore):
+    def _permit(self, ruling: Ruling, terms: object, facts: Facts, *, audit: bool) -> Permit | Denied:
+        del terms
+        return ruling.permit(facts.data_class, audit=audit, subject=facts.subject)
+
+
+class TakesAReceiptForAnEnd(EdgeCore):
+    """What the hub has stored needs no row any more."""
+
+    def on_receipt(self, seqs: Seqs, now: float, line: str = "") -> list[Command]:
+        for seq in seqs:
+            question = self._open.get(seq)
+            if question is not None:
+                self._open.drop(question)
+        return self._with_wake(self._flow(now))
+
+
+class FindsNothing(HubDisk):
+    """The store holds the rows, and a defect in the query finds none of them."""
+
+    def find(self, find: Find) -> tuple[Mapping[Key, Row], Mapping[Stream, int]]:
+        del find
+        return {}, {}
+
+
+class SaysItIsStored(HubDisk):
+    """Every fifth verdict is reported as stored and is not."""
+
+    endings = 0
+
+    def end(self, ending: Ending) -> None:
+        self.endings += 1
+        if self.endings % 5:
+            super().end(ending)
