@@ -58,8 +58,8 @@ bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, ea
 	@$(python) -m benchmarks.hub_peers --install
 	@$(python) -m benchmarks hub $(ARGS)
 
-sim: setup ## run the fleet in virtual time (ARGS='--edges 1000 --minutes 10 --seed 1')
-	@$(python) -m simulations $(ARGS)
+sim: setup ## ask a simulated fleet a question (ARGS='partition --seed 2'; `skerry sim list` names them)
+	@.venv/bin/skerry sim run $(or $(ARGS),storm)
 
 clean: ## remove .venv and every cache of this folder
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -61,7 +61,7 @@ ROOMS = {
     "keys": Room("models.keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."),
     "repository": Room("cloud_hub.publish_command:app", "The hub's update repository: export, install, status."),
     "why": Room("edge_agent.command:why", "Explain one answer of a running device."),
-    "sim": Room("simulations.command:app", "Ask a simulated fleet: will this policy hold, in this weather, with these faults?"),
+    "sim": Room("simulations.command:app", "Ask a simulated fleet: does it hold, in this weather, with these faults?"),
     "erase": Room("edge_agent.command:erase", "Forget a subject, on the device and at its hubs."),
 }
 

@@ -320,17 +320,18 @@ class RolloutCore:
         self._to(S.ABORTING, ms, by, why)
 
     def _finish(self, ms: int) -> None:
-        waiting = len(self.fleet.open())
-        if waiting and ms < self.course.ends_ms:
+        if self.fleet.open() and ms < self.course.ends_ms:
             return
+        self.fleet.close()
         self.told.release(ms / 1000)
-        unreached = self.fleet.states[DeviceState.UNREACHED] + waiting
+        unreached = self.fleet.states[DeviceState.UNREACHED]
         why = f"{unreached} devices were not heard of" if unreached else ""
         self._to(S.COMPLETED_PARTIAL if unreached else S.COMPLETED, ms, why=why)
 
     def _give_up(self, ms: int) -> None:
         """The wave's time is up without enough results: who of it never answered is not told any more."""
         self.told.withdraw(ms / 1000, everybody=True, passed=self.head.passed)
+        self.fleet.close()
         done = self.fleet.succeeded
         self._to(S.COMPLETED_PARTIAL, ms, why=f"too few results in the wave's time; {done} devices have the version")
 

@@ -48,7 +48,7 @@ class Fleet:
         self._timers: list[tuple[int, str]] = []
         for row in self.rows.values():
             self._add(row, 1)
-            self._watch(row)
+            self.watch(row)
 
     # -- sums
 
@@ -123,7 +123,7 @@ class Fleet:
         elif row.state in OPEN or row.state in _LATER:
             since = row.since_ms if _phase(row.sub) == _phase(report.state) and row.sub else ms
             self.change(row, state=D.IN_PROGRESS, sub=report.state, failure=None, since_ms=since)
-            self._watch(row)
+            self.watch(row)
         return ""
 
     def _right_bytes(self, row: Row, report: InstallReport) -> bool:
@@ -131,10 +131,6 @@ class Fleet:
         return (report.running, report.version) == (wanted.digest, wanted.version)
 
     # -- time
-
-    def watch(self, row: Row) -> None:
-        """It was told something: its time begins."""
-        self._watch(row)
 
     @property
     def due_at(self) -> float:
@@ -146,12 +142,21 @@ class Fleet:
         while self._timers and self._timers[0][0] <= ms:
             row = self.rows[heapq.heappop(self._timers)[1]]
             if row.state in OPEN and self._due(row) > ms:
-                self._watch(row)
+                self.watch(row)
             elif row.state in OPEN:
                 self.news = True
-                self.change(row, state=D.UNREACHED if row.state is D.NOTIFIED else D.TIMED_OUT)
+                self._give_up(row)
 
-    def _watch(self, row: Row) -> None:
+    def close(self) -> None:
+        """Nobody is waited for any more."""
+        for row in self.open():
+            self._give_up(row)
+
+    def _give_up(self, row: Row) -> None:
+        self.change(row, state=D.UNREACHED if row.state is D.NOTIFIED else D.TIMED_OUT)
+
+    def watch(self, row: Row) -> None:
+        """Its time runs."""
         if row.state in OPEN:
             heapq.heappush(self._timers, (self._due(row), row.device))
 
@@ -162,7 +167,7 @@ class Fleet:
         elif row.sub in _EARLY:
             limit_s = rules.download_s
         elif row.sub is InstallState.PROBATION:
-            limit_s = rules.in_progress_s + max(rules.max_soak_s, rules.soak_of(row.wave))
+            limit_s = rules.in_progress_s + max(rules.max_soak_s, rules.probation_s)
         else:
             limit_s = rules.in_progress_s
         return row.since_ms + int(limit_s * 1000)

@@ -22,17 +22,20 @@ _LISTS = frozenset(("waves", "lab"))
 
 
 def parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """`soak_s=600`, `waves=1,25%,100%`, `gate.expected=-0.01`: names with their JSON values. Stop(USAGE) otherwise."""
+    """`soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2`: names with their JSON values. Stop(USAGE) otherwise."""
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
-        group, dot, inner = key.partition(".")
-        if not group or not equals or (dot and not inner):
+        *groups, name = key.split(".")
+        if not equals or not all((*groups, name)):
             raise Stop(Exit.USAGE, f"--set {text!r}: write NAME=VALUE")
-        if dot:
-            found[group] = {**found.get(group, {}), inner: _value(value)}
-        else:
-            found[key] = [part.strip() for part in value.split(",")] if key in _LISTS else _value(value)
+        place = found
+        for group in groups:
+            inner = place.setdefault(group, {})
+            if not isinstance(inner, dict):
+                raise Stop(Exit.USAGE, f"--set {text!r}: {group} is a value already")
+            place = inner
+        place[name] = [part.strip() for part in value.split(",")] if key in _LISTS else _value(value)
     return found
 
 

@@ -36,9 +36,9 @@ def assignment(plan: Plan, rules: Rules, row: Row) -> Assignment | None:
         cohort=Cohort.CONTROL if row.goal is Goal.CONTROL else Cohort.CANDIDATE,
         withdraw=row.goal is Goal.WITHDRAWN,
         audit_share=rules.audit_share if row.goal in {Goal.CANDIDATE, Goal.CONTROL} else 0.0,
-        soak_s=rules.soak_of(row.wave),
+        soak_s=rules.probation_s,
         min_inferences=rules.min_inferences,
-        max_soak_s=max(rules.max_soak_s, rules.soak_of(row.wave)),
+        max_soak_s=max(rules.max_soak_s, rules.probation_s),
         strict=rules.strict,
         report_s=rules.report_s,
     )

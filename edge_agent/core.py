@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from edge_agent.commands import (
-    Answer, Command, Dice, Facts, Memory, Raise, Reseal, Rest, Setup, State, Store,
+    Answer, Command, Dice, Facts, Labels, Memory, Raise, Reseal, Rest, Setup, State, Store,
 )  # fmt: skip
 from edge_agent.lines import HOME, Lines
 from edge_agent.owing import put_off

@@ -25,7 +25,7 @@ from models.manifest import BundleError
 from models.poll import Offer, offers, slot_of
 from models.quarantine import MAX_TRIES, Quarantine
 from models.review import REVOKED
-from models.store import Slot, Store
+from models.store import Slot, Step, Store
 from models.trust import Refusal, failure_of
 from models.view import Listing
 from wire.rollout import Failure, InstallState
@@ -33,9 +33,12 @@ from wire.rollout import Failure, InstallState
 Reach = Callable[[InstallState], None]
 
 
-def run(errand: Errand, reach: Reach) -> Said:
-    """Blocks. Whatever the repository, the network, a bundle or the disk does is in what it says last."""
-    with Store(Path(errand.job.folder)) as store:
+def run(errand: Errand, reach: Reach, step: Callable[[Step], None] | None = None) -> Said:
+    """Blocks. Whatever the repository, the network, a bundle or the disk does is in what it says last.
+
+    `step`: told of each point of the store's work.
+    """
+    with Store(Path(errand.job.folder), *((step,) if step else ())) as store:
         try:
             return _fetched(errand, store, reach) if errand.target else _checked(errand, store)
         except Refused as refused:

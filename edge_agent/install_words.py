@@ -40,11 +40,11 @@ class Word(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """Where the machine stands, whole: written and synced before anything is done.
 
-    `counter`, `newest`: the highest that was accepted. `work` is being installed, `queued` comes after it, `control` is watched
-    while another version is tried elsewhere. `target`: of `work`, as the update repository has it. `tries`: of the
-    state's own action. `attempts`: starts that are left to a model in probation. `clean`: the process before this one
-    ended as it was told to. `safe`: nothing is left that may serve. `before`: figures of the model before; `seen`, `quality`: of this one, up to the last time
-    they were written down.
+    `counter`, `newest`: the highest that was accepted. `work` is being installed, `queued` comes after it, `control` is
+    watched while another version is tried elsewhere. `target`: of `work`, as the update repository has it. `tries`: of
+    the state's own action. `attempts`: starts that are left to a model in probation. `clean`: the process before this
+    one ended as it was told to. `safe`: nothing is left that may serve. `before`: figures of the model before; `seen`,
+    `quality`: of this one, up to the last time they were written down.
     """
 
     state: InstallState = InstallState.IDLE

@@ -36,8 +36,8 @@ class Ruling:
     """Of one device: its policy in its surroundings, and what it has spent."""
 
     __slots__ = (
-        "_around", "_beside", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy", "day", "notice", "purse",
-        "setup",
+        "_around", "_beside", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy", "day", "notice",
+        "purse", "setup",
     )  # fmt: skip
 
     def __init__(self, policy: Policy | None, setup: Setup) -> None:
@@ -56,23 +56,24 @@ class Ruling:
 
     def committed(self) -> "Ruling":
         """What may be done with features of the committed model while another is on trial; else of the only one."""
-        if self._beside is None:
+        beside = self._beside
+        if beside is None:
             return self
-        return self._beside._after(self)
+        beside.join(self.around, self.notice, self._policy)
+        beside.purse, beside.day = self.purse, self.day
+        return beside
 
     def on_trial(self, setup: Setup | None) -> None:
         """Another model than the one this speaks of is the committed one; None: no more."""
         self._beside = None if setup is None else Ruling(self._policy, setup)
 
-    def _after(self, main: "Ruling") -> "Ruling":
-        """The same moment, the same purse, another model."""
-        if (self._around, self.notice) != (main._around, main.notice):
-            self._around, self.notice = main._around, main.notice
+    def join(self, around: Context, notice: int, policy: Policy | None) -> None:
+        """The moment of another."""
+        if policy is not self._policy:
+            self.use(policy)
+        if (around, notice) != (self._around, self.notice):
+            self._around, self.notice = around, notice
             self._found.clear()
-        if self._policy is not main._policy:
-            self.use(main._policy)
-        self.purse, self.day = main.purse, main.day
-        return self
 
     @property
     def around(self) -> Context:

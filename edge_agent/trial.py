@@ -15,10 +15,14 @@ MOST_PENDING = 4096  # audits whose verdict may still come, and answers that a p
 _STEPS = 8  # of the histogram, to an octave: 9 %
 _BINS = 26 * _STEPS  # up to a minute
 _P95 = 0.95
+_NOTHING, _UNKNOWN = Signals(), Quality()
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """An audited sample: what answered it, and what the committed model says; None where that is the one that answers."""
+    """An audited sample: what answered it, and what the committed model says.
+
+    `committed` None: that is the one that answers.
+    """
 
     data_class: str
     share: float
@@ -32,7 +36,7 @@ class Seen:
 
     __slots__ = ("_already", "_bins", "_classes", "confidence", "confidence_sq", "errors", "escalated", "inferences")
 
-    def __init__(self, already: Signals = Signals()) -> None:
+    def __init__(self, already: Signals = _NOTHING) -> None:
         self._already = already
         self._bins = [0] * _BINS
         self._classes: dict[str, list[float]] = {
@@ -101,7 +105,7 @@ class Trial:
         self._pending: OrderedDict[int, Drawn] = OrderedDict()
         self._told: OrderedDict[str, Drawn | None] = OrderedDict()  # by answer id; None: judged already
 
-    def watch(self, assignment: Assignment | None, already: Signals = Signals(), quality: Quality = Quality()) -> None:
+    def watch(self, assignment: Assignment | None, already: Signals = _NOTHING, quality: Quality = _UNKNOWN) -> None:
         """Begin anew. `already`, `quality`: what was counted for it before."""
         self.assignment = assignment
         self.seen = Seen(already)

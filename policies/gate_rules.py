@@ -71,6 +71,8 @@ _OF_SIGNALS = {
     "confidence": _SHARES,
     "p95": (1.0, 1000.0),
     "rss": (1.0, 1000.0),
+    "p95_least_us": (0.0, 1e9),
+    "rss_least_bytes": (0.0, 1e15),
     "liars": (0.0, 0.49),
 }
 

@@ -28,7 +28,7 @@ from policies.signals import Behaviour, compare
 UNLIKE = 0.05  # the committed model may agree so much more or less in one cohort than in the other
 CLASS_HARM = 0.05  # one class alone may be worse by so much more than all together
 ROBUST = 0.05  # an abort must also stand, at this level, without the loudest devices
-_LONE = 5  # from so many devices on, one alone stops nothing
+_LONE = 5  # from so many devices on, one alone stops nothing; fewer do not make an abort by themselves
 
 # how the chance of a false alarm is shared out: audits, single classes, people's word, the control cohort
 _AUDITS, _CLASSES, _TOLD, _CONTROL = 1 / 2, 1 / 4, 1 / 16, 1 / 16  # the last two are spent twice each
@@ -180,7 +180,7 @@ def _class_worse(seen: _Seen) -> _Finding | None:
 
 def _behaves_worse(seen: _Seen) -> _Finding | None:
     if seen.behaviour.harm:
-        return _stop(seen.behaviour.harm[0], sure=True)
+        return _stop(seen.behaviour.harm[0], sure=seen.asked[0] >= _LONE)
     return _stop(seen.behaviour.disputed[0], sure=False) if seen.behaviour.disputed else None
 
 

@@ -42,17 +42,18 @@ class Step(NamedTuple):
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of one rollout. Shares are in percent, times in seconds.
 
-    `waves`: how far each reaches ("1" device, "10%"), () = by the size of the fleet. `soak_first_s`, `soak_s`: how long
-    the first and the later waves are watched, and how long a device of them stays in probation. `minimum` of terminal
-    results, or `min_share` of who is in reach, whichever is more, before a soak begins; 0 = 10, and 1 in a small fleet.
-    `per_minute` doubles with each `double_each` successes up to `most_per_minute`. `approvals`: people at least,
-    where its size asks for fewer.
+    `waves`: how far each reaches ("1" device, "10%"), () = by the size of the fleet. `probation_s`: how long a device
+    stays in probation, where alone both its models answer: what the gate is to see has to happen then. `soak_first_s`,
+    `soak_s`: how long the first and the later waves are watched after that, once `minimum` of results have come, or
+    `min_share` of who is in reach, whichever is more; `minimum` 0 = 10, and 1 in a small fleet. `per_minute` doubles
+    with each `double_each` successes up to `most_per_minute`. `approvals`: at least, where its size asks for fewer.
     """
 
     waves: tuple[str, ...] = ()
     lab: tuple[str, ...] = ()
     soak_first_s: float = 3600.0
-    soak_s: float = 3600.0
+    soak_s: float = 1800.0
+    probation_s: float = 3600.0
     max_soak_s: float = 86_400.0
     min_inferences: int = 200
     audit_share: float = 0.02
@@ -87,10 +88,11 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _DEFAULT = Rules()
 _PERCENT = ("min_share", "success_share", "max_failure_share", "rejected_share")
-_LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also finite and below 10 years
-    "soak_first_s": 0, "soak_s": 0, "max_soak_s": 0, "min_inferences": 0, "audit_share": 0, "report_s": 1, "look_s": 1,
-    "minimum": 0, "max_failures": 1, "per_minute": 1, "double_each": 1, "most_per_minute": 1, "in_progress_s": 1,
-    "download_s": 1, "wave_deadline_s": 1, "withdraw_s": 0, "inconclusive": 1, "approvals": 0, "approval_s": 1,
+_LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also below 10 years of seconds
+    "soak_first_s": 0, "soak_s": 0, "probation_s": 0, "max_soak_s": 0, "min_inferences": 0, "audit_share": 0,
+    "report_s": 1, "look_s": 1, "minimum": 0, "max_failures": 1, "per_minute": 1, "double_each": 1,
+    "most_per_minute": 1, "in_progress_s": 1, "download_s": 1, "wave_deadline_s": 1, "withdraw_s": 0,
+    "inconclusive": 1, "approvals": 0, "approval_s": 1,
 }  # fmt: skip
 _MOST: Mapping[str, float] = {"audit_share": 1.0, "per_minute": 100_000, "most_per_minute": 100_000, "approvals": 10}
 _LONG = 10 * 365 * 86_400.0
@@ -125,7 +127,7 @@ def checked(rules: Rules) -> Rules:
 def _check(key: str, value: float) -> None:
     least, most = (0.0, 100.0) if key in _PERCENT else (_LEAST[key], _MOST.get(key, _LONG))
     if not least <= value <= most:  # also not, if it is not a number
-        shown = value if abs(value) < _LONG * 1000 else "far beyond it"
+        shown = value if isinstance(value, float) or abs(value) < 1 << 64 else "far beyond it"
         raise RulesError(f"{key} = {shown}: write a number from {least:g} to {most:g}")
 
 
@@ -198,19 +200,19 @@ SETTLED = Excused(1 << 53, 1 << 53)  # of a wave that has passed: it pauses noth
 
 def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused = NO_EXCUSE) -> Status:
     """Looked at after every report: is this wave to be stopped now? GO means: nothing speaks against going on."""
-    failures, terminal = counts.failed, counts.terminal
-    share = _percent(failures, terminal)
+    failures, able = counts.failed, counts.told - counts.left - counts.incompatible
+    share = _percent(failures, able)  # of all that were told: failures come in before successes do
     if counts.integrity >= 2:
         return Status(Word.ABORT, f"{counts.integrity} devices refused what they were sent (integrity)")
     if first and counts.crashed >= 2:
         return Status(Word.ABORT, f"the new version did not stay up on {counts.crashed} devices of the first wave")
     if failures >= min(rules.max_failures, counts.size) > 0 and share > rules.max_failure_share:
-        return Status(Word.ABORT, f"{failures} of {terminal} results are failures ({share:.0f} %)")
+        return Status(Word.ABORT, f"{failures} of {able} devices that were told have failed ({share:.0f} %)")
     if counts.integrity > excused.integrity:
         return Status(Word.PAUSE, "a device refused what it was sent (integrity)")
-    odd = _percent(counts.incompatible, counts.told)
+    odd = _percent(counts.incompatible, counts.size)
     if counts.incompatible > excused.incompatible and odd > rules.rejected_share:
-        return Status(Word.PAUSE, f"{counts.incompatible} of {counts.told} devices cannot run it ({odd:.0f} %)")
+        return Status(Word.PAUSE, f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)")
     return Status(Word.GO)
 
 

@@ -22,7 +22,8 @@ HALF = 0.5
 class Allowances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By so much a candidate may differ from control: points of all answers (0..1), or a factor.
 
-    `liars`: the share of devices whose reports may be false.
+    Speed and memory must be beyond a factor *and* an amount: fractions of a millisecond are noise, and a device on
+    trial holds both models. `liars`: the share of devices whose reports may be false.
     """
 
     escalated: float = 0.10
@@ -30,6 +31,8 @@ class Allowances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: float = 0.10
     p95: float = 1.25
     rss: float = 1.2
+    p95_least_us: float = 5000.0
+    rss_least_bytes: float = float(128 << 20)
     liars: float = 0.3
 
 
@@ -89,8 +92,16 @@ def _measures(allowed: Allowances, classes: tuple[str, ...]) -> list[_Measure]:
     return [
         _Measure("errors", lambda s: _share(s.errors, s.inferences), lambda usual: usual + allowed.errors),
         _Measure("escalations", lambda s: _share(s.escalated, s.inferences), lambda usual: usual + allowed.escalated),
-        _Measure("p95 latency", lambda s: s.p95_us or nan, lambda usual: usual * allowed.p95),
-        _Measure("memory", lambda s: s.rss_bytes or nan, lambda usual: usual * allowed.rss),
+        _Measure(
+            "p95 latency",
+            lambda s: s.p95_us or nan,
+            lambda usual: usual + max((allowed.p95 - 1) * usual, allowed.p95_least_us),
+        ),
+        _Measure(
+            "memory",
+            lambda s: s.rss_bytes or nan,
+            lambda usual: usual + max((allowed.rss - 1) * usual, allowed.rss_least_bytes),
+        ),
         *by_class,
     ]
 

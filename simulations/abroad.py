@@ -70,9 +70,9 @@ class Abroad:
             at_s = self._ground.kernel.now + delay_s
             self.out.append(Passage(self._home(device), at_s, hub, Key(device, 0, 0), DOWN, frame))
 
-    def tell(self, kind: str, key: Key) -> None:
+    def tell(self, kind: str, key: Key, hub: str) -> None:
         """A fact of a hub of here, about a question of elsewhere."""
-        self.out.append(Passage(self._home(key.device), self._ground.kernel.now, "", key, kind))
+        self.out.append(Passage(self._home(key.device), self._ground.kernel.now, hub, key, kind))
 
     def over(self, key: Key) -> None:
         """No hub elsewhere will be asked for it any more."""
@@ -105,9 +105,9 @@ class Abroad:
     def _arrive(self, each: Passage) -> None:
         ground = self._ground
         if each.kind == EFFECT:
-            ground.judge.see(Effect(Name(*each.key)))
+            ground.judge.see(Effect(Name(*each.key), each.hub))
         elif each.kind == UNDONE:
-            ground.judge.see(Undone(Name(*each.key)))
+            ground.judge.see(Undone(Name(*each.key), each.hub))
         elif each.kind == OVER:
             ground.hubs[each.hub].disk.over(each.key)
         elif each.kind == DOWN:

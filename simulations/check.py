@@ -235,7 +235,7 @@ class Judge:
             return
         del self._cases[key]
         rest = tuple(hub for hub in case.sent or ("",) if hub not in case.at)
-        if rest and case.at != ("",):
+        if rest:
             self._bare[key] = rest
 
     def _is_over(self, key: Key) -> bool:

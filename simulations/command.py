@@ -3,26 +3,25 @@
 Law: a scenario is read whole before anything runs. Ctrl-C ends a run early and writes the report of what there is.
 """
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
 from simulations.comparison import comparison, rows
 from simulations.complaint import ScenarioError
 from simulations.expect import FAMILIES, FIGURES, judged
-from simulations.outcome import Outcome
+from simulations.filing import can_draw, exit_of, keep, prepare, replayed_by, saved, write
 from simulations.page import page
 from simulations.reader import find, load_scenario, names
 from simulations.scenario import Scenario
-from simulations.screen import helm, summary, ticking
+from simulations.screen import helm, print_json, summary, ticking
 from wire.exits import Exit, Stop
 
 app = typer.Typer(
@@ -31,7 +30,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A fleet in virtual time, by the production cores: will this policy hold, in this weather, with these faults?",
 )
-_INTERRUPTED = 130
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _LARGE = 1_000_000  # samples from which several processes are worth their start
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the scenario's.")]
@@ -51,17 +49,20 @@ def run(
 ) -> None:
     """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken."""
     wanted = _read(scenario)
-    wanted = wanted if seed is None else msgspec.structs.replace(wanted, seed=seed)
-    _can_draw()
-    _folder(out)
+    wanted = wanted if seed is None else replace(wanted, seed=seed)
+    prepare(out)
     from simulations.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
 
     with ticking(wanted.name, wanted.ends_s) as ticker:
         outcome = run_scenario(wanted, processes or _processes(wanted), helm(ticker, wanted))
-    outcome = judged(outcome, wanted.expect)
-    _keep(outcome, out, page(outcome, wanted))
-    _tell(outcome, out, as_json=as_json)
-    raise typer.Exit(_INTERRUPTED if ticker.stopped else exit_of(outcome))
+    outcome = replayed_by(judged(outcome, wanted.expect), f"skerry sim run {scenario}")
+    html = keep(outcome, wanted, out)
+    if as_json:
+        print_json(outcome)
+    else:
+        summary(Console(), outcome)
+        Console().print(f"report: {html}", highlight=False, soft_wrap=True)
+    raise typer.Exit(exit_of(outcome))
 
 
 @app.command("list")
@@ -92,11 +93,11 @@ def show(
         _read(what)
         print(find(what).read_text(encoding="utf-8"), end="")
         return
-    outcome = _saved(Path(what))
+    outcome = saved(Path(what))
     summary(Console(), outcome)
     if html is not None:
-        _can_draw()
-        _write(html, page(outcome))
+        can_draw()
+        write(html, page(outcome))
 
 
 @app.command()
@@ -108,10 +109,10 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Two runs side by side: every figure, and on the page every plot."""
-    one, other = _saved(first), _saved(second)
+    one, other = saved(first), saved(second)
     if html is not None:
-        _can_draw()
-        _write(html, comparison(one, other))
+        can_draw()
+        write(html, comparison(one, other))
     found = rows(one, other)
     if as_json:
         print(json.dumps([row.plain() for row in found], indent=2))
@@ -120,6 +121,14 @@ def compare(
     for row in found:
         table.add_row(row.name, *row.words, style="bold" if row.differs else "dim")
     Console().print(table)
+
+
+@app.command("live", add_help_option=False, context_settings=_PASS_ON)
+def live_(ctx: typer.Context) -> None:
+    """Act a scenario out in real time: real agents, a real broker and a real hub."""
+    from simulations.live_command import live  # noqa: PLC0415
+
+    _enter("live", live, ctx)
 
 
 @app.command("fuzz", add_help_option=False, context_settings=_PASS_ON)
@@ -137,13 +146,6 @@ def _enter(name: str, command: Callable[..., None], ctx: typer.Context) -> None:
     inside(args=ctx.args, prog_name=f"skerry sim {name}")
 
 
-def exit_of(outcome: Outcome) -> Exit:
-    """Laws before expectations."""
-    if outcome.violations or not outcome.history.ok:
-        return Exit.CHECK_FAILED
-    return Exit.OK if outcome.ok else Exit.EXPECTATION
-
-
 def _read(wanted: str) -> Scenario:
     try:
         return load_scenario(wanted)
@@ -151,50 +153,7 @@ def _read(wanted: str) -> Scenario:
         raise Stop(Exit.SCENARIO, str(error)) from None
 
 
-def _saved(path: Path) -> Outcome:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Outcome)
-    except OSError as error:
-        raise Stop(Exit.USAGE, f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Stop(Exit.SCENARIO, f"{path}: is no outcome of a run ({error})") from None
-
-
 def _processes(scenario: Scenario) -> int:
     """As many as there are regions and processors, where the run is long enough to be worth it."""
     samples = scenario.devices * scenario.load.samples_per_s * scenario.duration_s
     return 1 if samples < _LARGE else min(len(scenario.regions), os.cpu_count() or 1)
-
-
-def _can_draw() -> None:
-    """Said before the run and not after it."""
-    if importlib.util.find_spec("plotly") is None:
-        raise ModuleNotFoundError(name="plotly")
-
-
-def _folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}") from None
-
-
-def _keep(outcome: Outcome, folder: Path, html: str) -> None:
-    _write(folder / f"{outcome.scenario}.html", html)
-    _write(folder / f"{outcome.scenario}.json", json.dumps(outcome.plain(), indent=1) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}") from None
-
-
-def _tell(outcome: Outcome, folder: Path, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(outcome.plain(), indent=1))
-        return
-    console = Console()
-    summary(console, outcome)
-    console.print(f"report: {folder / outcome.scenario}.html", highlight=False, soft_wrap=True)

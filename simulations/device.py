@@ -26,6 +26,8 @@ from edge_agent.commands import (
 )
 from edge_agent.core import EdgeCore
 from edge_agent.records import Source
+from policies.locality import HubSite
+from policies.locality import HubSite
 from policies.policy import Policy
 from policies.reasons import Why
 from simulations.customs import content
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
 TIMER_S = 1e-3  # timers ring late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
-_WRITTEN = frozenset((Answer, Correction, Finish, Raise))
 
 
 class Device:
@@ -122,12 +123,12 @@ class Device:
         facts = Facts(data_class, int((now + self.offset_s) // DAY_S))
         commands = core.on_prediction(local, facts, dice, now)
         first = commands[0]
-        if type(first) is Answer:
+        if isinstance(first, Answer):
             self._ground.recorder.said(first, sampled)
             self._ground.judge.alone(first.why)
-            return
-        self._born[first.seq] = Sampled(sampled.at_s, sampled.truth, sampled.edge, sampled.hub, facts.day)  # type: ignore[union-attr]
-        self.obey(commands)
+        elif isinstance(first, Store):
+            self._born[first.seq] = sampled
+            self.obey(commands)
 
     @property
     def is_odd(self) -> bool:
@@ -185,14 +186,12 @@ class Device:
     def obey(self, commands: list[Command]) -> None:
         writes: list[Write] = []
         for command in commands:
-            kind = type(command)
-            if kind is WakeAt:
-                when = self.clock.when(command.when) + TIMER_S  # type: ignore[union-attr]
-                self._ground.kernel.at(when, self.wake, self.core)
-            elif kind is Mark:
-                self._marks[command.seq] = command  # type: ignore[union-attr, assignment]
-            elif kind in _WRITTEN:
-                writes.append(command)  # type: ignore[arg-type]
+            if isinstance(command, WakeAt):
+                self._ground.kernel.at(self.clock.when(command.when) + TIMER_S, self.wake, self.core)
+            elif isinstance(command, Mark):
+                self._marks[command.seq] = command
+            elif isinstance(command, Answer | Correction | Finish | Raise):
+                writes.append(command)
             else:
                 self._act(command)
         if writes:
@@ -219,7 +218,7 @@ class Device:
         if ground.weather.disk_fails():
             self.writer.submit((_nothing, ()), (self._not_stored, (store.seq, sampled, Why.NO_DISK)))
             return
-        frame = self._seal(store, store.permit.targets[0].region, sampled.hub)
+        frame = self._seal(store, store.permit.targets[0].region, sampled)
         put = Put(store, frame, sha256(frame).digest(), ground.kernel.now + ground.max_age_s, sampled)
         self.writer.submit((self._put, (put,)), (self._stored, (put,)))
 
@@ -240,18 +239,19 @@ class Device:
     def _not_stored(self, seq: int, sampled: Sampled, why: Why) -> None:
         if self.core is not None:
             for said in self.core.on_store_failed(seq, why, self.now()):
-                self._ground.recorder.said(said, sampled)  # type: ignore[arg-type]
-                self._ground.judge.alone(why)
+                if isinstance(said, Answer):
+                    self._ground.recorder.said(said, sampled)
+                    self._ground.judge.alone(why)
             self._herd.settle(self)
 
-    def _reseal(self, seq: int, target: object) -> None:
+    def _reseal(self, seq: int, target: HubSite | None) -> None:
         kept = self.disk.rows.get(seq)
         if kept is None:
             return
-        region = getattr(target, "region", kept.store.permit.targets[0].region)
-        frame = self._seal(kept.store, region, kept.sampled.hub)
+        target = target or kept.target
+        frame = self._seal(kept.store, target.region, kept.sampled)
         digest = sha256(frame).digest()
-        self.writer.submit((self._commit, ([Resealed(seq, frame, digest)],)), (self._resealed, (seq, digest)))
+        self.writer.submit((self._commit, ([Resealed(seq, frame, digest, target)],)), (self._resealed, (seq, digest)))
 
     def _resealed(self, seq: int, digest: bytes) -> None:
         if self.core is not None:
@@ -267,11 +267,11 @@ class Device:
         """What is said of a question is recorded first: with its end the row goes that knows the sample."""
         ground, rows = self._ground, self.disk.rows
         for write in writes:
-            if type(write) is Answer or type(write) is Correction:
+            if isinstance(write, Answer | Correction):
                 kept = rows.get(write.seq) if write.seq is not None else None
                 if kept is not None:
                     ground.recorder.said(write, kept.sampled)
-            elif type(write) is Finish:
+            elif isinstance(write, Finish):
                 self._marks.pop(write.seq, None)
                 ground.ended(self, write.seq)
         self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
@@ -285,13 +285,13 @@ class Device:
 
     # Frames: the form of the real ones, no cryptography
 
-    def _seal(self, store: Store, region: str, label: int) -> bytes:
+    def _seal(self, store: Store, region: str, sampled: Sampled) -> bytes:
         question = Escalation(
             store.id,
             self.model,
             store.permit.policy,
             region,
-            {"features": content(store.data_class, label)},
+            {"features": content(sampled.data_class, sampled.hub)},  # what it really is, whatever a core calls it
             store.budget_s,
             store.audit,
             "",

@@ -71,7 +71,7 @@ class Ground:
         self.rng = Generator(PCG64(seeds[1]))
         self.climate = region.link.climate
         self.weather = Weather(self.climate, Random(seeds[2]))  # noqa: S311
-        self.pace = Pace()
+        self.pace = Pace(commit_s=scenario.commit_s)
         self.recorder = Recorder(scenario.buckets, self.kernel)
         self.judge = Judge(max(scenario.duration_s, scenario.last_fault_ended_s), grace_s=scenario.grace_s)
         self.customs = Customs(self.judge, scenario.policy_text)
@@ -203,17 +203,17 @@ class Ground:
 
     # Facts
 
-    def effect(self, key: Key) -> None:
+    def effect(self, hub: str, key: Key) -> None:
         if number_of(key.device) in self.herd.numbers:
-            self.judge.see(Effect(Name(*key)))
+            self.judge.see(Effect(Name(*key), hub))
         else:
-            self.abroad.tell(EFFECT, key)
+            self.abroad.tell(EFFECT, key, hub)
 
-    def undone(self, key: Key) -> None:
+    def undone(self, hub: str, key: Key) -> None:
         if number_of(key.device) in self.herd.numbers:
-            self.judge.see(Undone(Name(*key)))
+            self.judge.see(Undone(Name(*key), hub))
         else:
-            self.abroad.tell(UNDONE, key)
+            self.abroad.tell(UNDONE, key, hub)
 
     def ended(self, device: Device, seq: int) -> None:
         """Its outcome is on record at the device: no hub will be asked for it any more."""
@@ -245,9 +245,9 @@ class Ground:
         hub.air.revive()
         self.herd.wires.retry_all(self.line_of(hub.name))
 
-    def storm(self, numbers: range, until_s: float) -> None:
+    def storm(self, numbers: Iterable[int], until_s: float) -> None:
         """Till then these are unsure of every sample."""
-        self._storms.append((numbers, until_s))
+        self._storms.append((numbers if isinstance(numbers, range) else frozenset(numbers), until_s))
 
     def confidence(self, number: int, drawn: float) -> float:
         now = self.kernel.now
@@ -263,5 +263,3 @@ class Ground:
 def _further(scenario: Scenario, region: Region) -> dict[str, str]:
     """Hubs of the regions that take over, and their regions."""
     return {name: other.name for other in scenario.regions if other.name in region.failover for name in other.hub_names}
-
-

@@ -102,7 +102,7 @@ class Herd:
             if type(found) is Answer:
                 recorder.alone(found.why, label == truth[k])
             else:
-                asked = Sampled(at_s[k], truth[k], label, says)
+                asked = Sampled(at_s[k], truth[k], label, says, classes[k])
                 (device or self._wake(number)).sample(local, classes[k], dice, asked)
 
         return sample
@@ -124,7 +124,7 @@ class Herd:
         core = idle.pop() if idle else self._core(device.policy, self._kind[place] & 1, ups)
         disk = device.disk = self.ground.cores.disk(device.name, self.epoch(number), self.ground.judge.see)
         disk.next_seq = self._next_seq[place]
-        disk.spend = self._spends.pop(number, None) or self._spend(place)
+        disk.spend = self._spends.pop(number) if number in self._spends else self._spend(place)
         core.resume(Rest(disk.epoch, disk.next_seq, disk.spend, self._day[place]))
         device.core = core
         device.writer = device.new_writer()

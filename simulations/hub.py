@@ -4,6 +4,7 @@ Rule: whatever the real loop keeps in memory is lost by `kill`; what its store c
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cloud_hub.commands import (
@@ -46,7 +47,7 @@ class Hub:
         self.line = Line()
         self.air = Air(ground.kernel, ground.weather)
         self.alive = False
-        self.disk = ground.cores.hub_disk(ground.kernel, ground.effect, ground.undone)
+        self.disk = ground.cores.hub_disk(ground.kernel, partial(ground.effect, name), partial(ground.undone, name))
         self._ground = ground
         self._kernel = ground.kernel
         self._is = region

@@ -9,8 +9,10 @@ import contextlib
 import resource
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,12 @@ from policies.document import parse
 from simulations import live_events
 from simulations.complaint import ScenarioError
 from simulations.demo_command import cache_folder
-from simulations.live_agents import Common, Crew
+from simulations.live_agents import AT_ONCE, Common, Crew
 from simulations.live_enrol import Fleet, FleetIdentity, enrol_fleet, name_of
 from simulations.live_limits import all_descriptors, many_objects, pass_over_closed, settled
 from simulations.live_links import Proxies, conditions, plan
 from simulations.live_load import Driver, Piles, piles
-from simulations.live_report import Reader, Where, series
+from simulations.live_report import Reader, Where, hub_times, series
 from simulations.live_store import FLEET_FILE, FleetStore
 from simulations.live_watch import Watch
 from simulations.outcome import Mark, Outcome, Passed, Violation, Wall
@@ -85,7 +87,9 @@ class _Run:
 
     async def run(self) -> Outcome:
         began = time.monotonic()
-        pass_over_closed(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        pass_over_closed(loop)
+        loop.set_default_executor(ThreadPoolExecutor(AT_ONCE, "connect"))  # a handshake blocks its thread
         bundle = open_bundle(self._wish.bundle) if self._wish.bundle else cached_demo_bundle(cache_folder())
         runner, policy = OnnxRunner(bundle), parse(self._scenario.policy_text).compile()
         found = _piles(runner, policy.base.threshold)
@@ -152,7 +156,8 @@ class _Run:
     async def _until_quiet(self, acting: list["asyncio.Task[None]"], driver: Driver, watch: Watch) -> None:
         """Until load and events are over and nothing is open any more, `heal_s` have passed, or somebody stops it."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._stop)
+        if self._progress is None and threading.current_thread() is threading.main_thread():
+            loop.add_signal_handler(signal.SIGINT, self._stop)
         while not self._stopped:
             await asyncio.sleep(_LOOK_S)
             at_s = time.monotonic() - self._began
@@ -182,7 +187,7 @@ class _Run:
             int(self._began_ms),
         )
         records = Reader(where, self._scenario, driver.truth).read(until_s)
-        counts = {**facts, **{f"load.{name}": count for name, count in driver.counts.items()}}
+        counts = facts | hub_times(where.fleet) | {f"load.{name}": count for name, count in driver.counts.items()}
         return Outcome(
             scenario=scenario.name,
             digest=self._scenario.digest,

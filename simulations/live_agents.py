@@ -17,6 +17,7 @@ from edge_agent.identity import Identity
 from edge_agent.link import dial
 from edge_agent.loop import Agent
 from edge_agent.settings import AgentSettings
+from edge_agent.surroundings import Attributes
 from models.runner import Runner
 from policies.policy import Policy
 from simulations.live_enrol import FleetIdentity
@@ -142,6 +143,7 @@ def settings_of(folder: Path, pulse_s: float) -> AgentSettings:
     """A device's own limits; longer where thousands share two cores, endless where records are counted."""
     return AgentSettings(
         state_dir=folder,
+        attributes=Attributes(power_supply=""),  # on mains: this machine's battery is not theirs
         connect_timeout_s=60.0,
         watchdog_s=pulse_s,
         upkeep_s=60.0 * max(1.0, pulse_s),

@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from edge_agent.records import Kind, Source
@@ -123,11 +124,14 @@ def series(found: Counter[int], scenario: Scenario) -> Series:
     return tuple(found[bucket] for bucket in range(scenario.buckets))
 
 
-def exact_s(fleet: Path, source: Source) -> list[float]:
-    """Every latency of the answers of a source, in order: what a histogram rounds."""
+def hub_times(fleet: Path) -> dict[str, int]:
+    """Medians of what the hub says of its answers, in microseconds: how long each waited for its batch, and it took."""
     with closing(sqlite3.connect(f"{fleet.absolute().as_uri()}?mode=ro", uri=True)) as db:
-        query = "select total_s from all_answers where source=? and kind='answer' order by total_s"
-        return [row[0] for row in db.execute(query, (source,))]
+        found = db.execute("select queue_s, compute_s from all_answers where source='hub'").fetchall()
+    return {
+        f"hub.{name}_us": round(median(column) * 1e6)
+        for name, column in zip(("queue", "compute"), zip(*found, strict=True), strict=bool(found))
+    }
 
 
 def _bins(found: Counter[int]) -> Bins:

@@ -172,9 +172,9 @@ def _right(outcome: Outcome) -> Panel:
         right = _added(of_source(outcome.right, *sources))
         given = _added(of_source(outcome.answers, *sources))
         shares = [r / g if g else None for r, g in zip(right, given, strict=True)]
-        some = [share for share in shares if share is not None]
-        lowest = min([lowest, *some])
-        traces += [_line(outcome, words, shares, colour)] if some else []
+        usual = sum(given) / max(1, sum(n > 0 for n in given))  # a moment with hardly an answer sets no scale
+        lowest = min([lowest, *(r / g for r, g in zip(right, given, strict=True) if g > usual / 5)])
+        traces += [_line(outcome, words, shares, colour)] if any(given) else []
     reach = (max(0.0, lowest - 0.02), 1.005)
     note = "Of those given in each moment; corrections apart."
     return Panel("right", "How many answers are right", note, "", traces, ticks=".0%", reach=reach)

@@ -82,10 +82,10 @@ class Recorder:
         return whys
 
     def said(self, said: Answer | Correction, sampled: Sampled) -> None:
-        if type(said) is Correction:
+        if isinstance(said, Correction):
             source, why = CORRECTION, Why.VERDICT
         else:
-            source, why = (HUB if said.source is Source.HUB else LOCAL), said.why  # type: ignore[union-attr]
+            source, why = (HUB if said.source is Source.HUB else LOCAL), said.why
         self._count(f"{source}.{why}", 1, said.prediction.label == sampled.truth)
         bins = self.record.latency[source][self.bucket]
         which = bin_of(self._kernel.now - sampled.at_s)

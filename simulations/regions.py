@@ -17,6 +17,7 @@ from simulations.recorder import Record
 from simulations.scenario import Scenario
 
 LONGEST_SLICE_S = 60.0
+_MANY = 10_000
 BORDER_SLICE_S = 0.25  # where questions may cross a border: nothing crosses faster
 
 
@@ -48,8 +49,10 @@ class Team:
 
     def __init__(self, scenario: Scenario, numbers: Sequence[int], cores: Cores) -> None:
         self.grounds = {number: Ground(scenario, number, cores) for number in numbers}
-        gc.collect()
-        gc.freeze()  # a million devices at rest need not be looked at again
+        if scenario.devices >= _MANY:  # at rest they need not be looked at again
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
         for ground in self.grounds.values():
             ground.begin()
 

@@ -132,6 +132,9 @@ class RolloutFleet:
     def report(self, device: str, report: InstallReport) -> None:
         self._obey(self.core.on_report(device, report, self._now()))
 
+    def version_of(self, digest: str) -> int:
+        return NEW.version if digest == NEW.digest else OLD.version
+
     # The hub
 
     def run(self) -> Story:

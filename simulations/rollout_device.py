@@ -64,6 +64,7 @@ class Surroundings(Protocol):
     def serves(self, device: str, *, candidate: bool) -> None: ...
     def report(self, device: str, report: InstallReport) -> None: ...
     def says(self, device: str, quality: Quality) -> Quality: ...
+    def version_of(self, digest: str) -> int: ...
 
 
 class RolloutDevice:
@@ -221,7 +222,7 @@ class RolloutDevice:
             family=word.family,
             state=word.state,
             failure=word.failure,
-            version=self._fleet_version(),
+            version=self._fleet.version_of(self.digest),
             running=self.digest,
             at_ms=self._now_ms(),
             cohort=Cohort.CONTROL if control else Cohort.CANDIDATE,
@@ -229,7 +230,3 @@ class RolloutDevice:
             signals=self._seen if figures else None,
         )
         self._fleet.kernel.after(self._fleet.manners.latency_s, self._fleet.report, self.name, report)
-
-    def _fleet_version(self) -> int:
-        target = self.core.row.target
-        return target.version if target and target.digest == self.digest else 1

@@ -6,6 +6,7 @@ Law: equal scenarios give equal outcomes but for `wall`, whatever the number of 
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from simulations.facts import Report
 from simulations.ground import Cores
@@ -19,7 +20,9 @@ Progress = Callable[[Passed], bool]
 STORIES_AT_MOST = 100
 
 
-def run(scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: Cores | None = None) -> Outcome:
+def run(
+    scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: Cores | None = None
+) -> Outcome:
     """`progress` hears of every slice; False = stop soon and say what there is. `cores`: in one process only."""
     began, told = time.monotonic(), progress or _go_on
     if processes > 1 and len(scenario.regions) > 1 and cores is None:
@@ -79,7 +82,7 @@ def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended]
     )
 
 
-def _series(record: Record) -> "dict[str, object]":
+def _series(record: Record) -> dict[str, Any]:
     """What is counted by bucket, as the outcome has it."""
 
     def frozen(counts: Counts) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from simulations.scenario import Event, EventKind, Limits, Link, Load, LoadKind, Model, Region, Scenario
 from simulations.weather import CALM, Climate
 
-HEAL_S = 900.0
+HEAL_S = 480.0
 PATIENCE_S = 420.0  # a device's retry limits add up: reconnect, resend, a hub's wish for silence, Ask
 DEVICES_AT_MOST = 12
 EVENTS_AT_MOST = 8
@@ -77,10 +77,10 @@ def _regions(rng: Random) -> tuple[Region, ...]:
         limits=limits,
         link=Link(climate=rng.choice(_CLIMATES)),
     )
-    if rng.random() < 0.7:
+    if rng.random() < 0.75:
         return (hub,)
     return (
-        replace(hub, name="eu", share=0.5, failover=("us",) if rng.random() < 0.7 else ()),
+        replace(hub, name="eu", share=0.5, failover=("us",) if rng.random() < 0.3 else ()),
         replace(hub, name="us", share=0.5),
     )
 

@@ -1,5 +1,6 @@
 """A run in the terminal: how far it is while it goes on, and what it showed when it is over."""
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -91,7 +92,10 @@ def summary(console: Console, outcome: Outcome) -> None:
     wall = outcome.wall
     if wall.seconds:
         rate = f"{outcome.samples / wall.seconds:,.0f} samples/s, {outcome.events / wall.seconds:,.0f} events/s"
-        console.print(f"{wall.seconds:.1f} s on {wall.processes} of this machine's processors: {rate}", highlight=False)
+        console.print(
+            f"{wall.seconds:.1f} s on {wall.processes} process{'es' if wall.processes > 1 else ''}: {rate}",
+            highlight=False,
+        )
 
 
 def _expected(judged: tuple[Judged, ...]) -> Table:
@@ -101,3 +105,7 @@ def _expected(judged: tuple[Judged, ...]) -> Table:
         mark = "[green]held[/]" if each.held else "[bold red]missed[/]"
         table.add_row(mark, each.figure, shown(each.figure, each.value), bounds(each), each.window)
     return table
+
+
+def print_json(outcome: Outcome) -> None:
+    print(json.dumps(outcome.plain(), indent=1))

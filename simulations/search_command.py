@@ -8,11 +8,10 @@ import msgspec
 import typer
 from rich.console import Console
 
+from simulations.filing import INTERRUPTED
 from simulations.fuzz import Found, Progress, Wish, search
 from simulations.screen import ticking
 from wire.exits import Exit
-
-_INTERRUPTED = 130
 
 
 def fuzz(
@@ -42,7 +41,7 @@ def _words(progress: Progress) -> str:
 def _exit(found: Found) -> int:
     if not found.ok:
         return Exit.CHECK_FAILED
-    return Exit.OK if found.complete else _INTERRUPTED
+    return Exit.OK if found.complete else INTERRUPTED
 
 
 def _tell(found: Found) -> None:

@@ -5,7 +5,7 @@ an answer twice, the twin keeps both and the history checker says so. A fact bec
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
@@ -14,6 +14,7 @@ from edge_agent.commands import Answer, Correction, Finish, Mark, Memory, Raise,
 from edge_agent.records import Kind, Source
 from policies import budget
 from policies.budget import Spend
+from policies.locality import HubSite
 from policies.policy import Coin
 from simulations.weather import Clock
 from simulations.facts import Accepted, AnswerSeen, Event, Key, Outcome
@@ -23,14 +24,14 @@ from simulations.kernel import Kernel
 class Sampled(msgspec.Struct, frozen=True, gc=False):
     """What the run knows of a sample and no core does: when it was taken (true time), and which answer is right.
 
-    `edge`, `hub`: the labels that the two models give it. `day`: as the device had it.
+    `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is.
     """
 
     at_s: float
     truth: int
     edge: int
     hub: int
-    day: int = 0
+    data_class: str
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
@@ -44,9 +45,12 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resealed(msgspec.Struct, frozen=True, gc=False):
+    """The same question under another key, perhaps for another hub."""
+
     seq: int
     frame: bytes
     digest: bytes
+    target: HubSite
 
 
 Write = Put | Resealed | Answer | Correction | Finish | Mark | Raise
@@ -60,6 +64,7 @@ class Kept(msgspec.Struct, gc=False):
     digest: bytes
     expires_s: float
     sampled: Sampled
+    target: HubSite
     state: State = State.SEALED
     not_before_s: float = 0.0
     attempts: int = 0
@@ -97,21 +102,20 @@ class DeviceDisk:
             if totals.get((each.key, each.period), 0) + each.amount > each.limit:
                 return False
         self.spend = budget.added(self.spend, store.permit.charges, store.permit.spend.day)
-        self.rows[store.seq] = Kept(store, put.frame, put.digest, put.expires_s, put.sampled)
+        self.rows[store.seq] = Kept(store, put.frame, put.digest, put.expires_s, put.sampled, store.permit.targets[0])
         self.next_seq = max(self.next_seq, store.seq + 1)
         day = max((each.period for each in store.permit.charges if each.key == Coin.BYTES), default=0)
         self.tell(Accepted(self._key(store.seq), store.id, now_s, len(put.frame), day))
         return True
 
-    def commit(self, writes: list[Write], clock: Clock, now_s: float) -> None:
+    def commit(self, writes: Iterable[Write], clock: Clock, now_s: float) -> None:
         for write in writes:
-            kind = type(write)
-            if kind is Answer:
-                self._answer(write)  # type: ignore[arg-type]
-            elif kind is Finish:
-                self._finish(write, now_s)  # type: ignore[arg-type]
-            elif kind is Mark:
-                self._mark(write, clock)  # type: ignore[arg-type]
+            if isinstance(write, Answer):
+                self._answer(write)
+            elif isinstance(write, Finish):
+                self._finish(write, now_s)
+            elif isinstance(write, Mark):
+                self._mark(write, clock)
             else:
                 self._other(write)
 
@@ -121,7 +125,8 @@ class DeviceDisk:
             self.tell(AnswerSeen(self.device, write.id, Kind.CORRECTION, hub=True, why="verdict", key=key))
         elif isinstance(write, Resealed) and write.seq in self.rows:
             kept = self.rows[write.seq]
-            kept.frame, kept.digest = write.frame, write.digest
+            kept.frame, kept.digest, kept.target = write.frame, write.digest, write.target
+            kept.state = State.SEALED
         elif isinstance(write, Raise):
             told = {(key, period): amount for key, period, amount in write.totals}
             totals = {at: max(self.spend.totals.get(at, 0), amount) for at, amount in told.items()}
@@ -164,7 +169,7 @@ class DeviceDisk:
             policy=store.permit.policy,
             data_class=store.data_class,
             egress=store.permit.egress,
-            target=store.permit.targets[0],
+            target=kept.target,
             digest=kept.digest,
             size=store.charge_bytes,
             expires=clock.read(kept.expires_s),

@@ -10,18 +10,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from edge_agent.address import ADDRESS_FILE, Address
-from edge_agent.client import get
 from edge_agent.install_table import InstallTable
 from edge_agent.install_words import Row
+from edge_agent.serve import version
 from models.floors import FloorsDb, commit
 from models.quarantine import Quarantine
 from models.store import Store
-from tests.edge_agent.device import DEVICE
 from tests.edge_agent.installing import assignment
 from tests.edge_agent.test_process import address, ended, running
 from tests.edge_agent.test_process_updates import by_tuf, waited
 from tests.edge_agent.updates_bench import Bench, bench
-from edge_agent.serve import version
 from tests.models.conftest import deadly_graph
 from wire.rollout import InstallState
 
@@ -39,7 +37,7 @@ def assigned(device: Bench, version: int) -> Path:
     """Version 1 is committed, and a hub that is gone by now has assigned `version`."""
     device.offer(1)
     config = by_tuf(device, policy="policy.toml")
-    config.write_text(config.read_text() + '[updates]\ninterval_s = 0\n')
+    config.write_text(config.read_text() + "[updates]\ninterval_s = 0\n")
     device.store = device.folder / "device" / "updates"
     first = device.run().current
     assert first

@@ -19,8 +19,8 @@ def cohort(beyond: int, **changed: float) -> list[Signals]:
     [
         ("errors", {"errors": 20}),
         ("escalations", {"escalated": 140}),
-        ("p95 latency", {"p95_us": 12_000}),
-        ("memory", {"rss_bytes": 130 << 20}),
+        ("p95 latency", {"p95_us": 15_000}),
+        ("memory", {"rss_bytes": 300 << 20}),
     ],
 )
 def test_each_measure_is_harm_when_most_devices_are_beyond(name: str, changed: dict[str, float]):

@@ -1,0 +1,77 @@
+"""Two versions of one real model, trained apart, and what both answer to the same 10,000 pictures (Fashion-MNIST).
+
+Law: nothing is tuned. Both are the same small trunk with an early exit on the device and a tail at the hub, trained on
+the same pictures from different first weights: the second is what a harmless update looks like. Kept beside the zoo's
+other networks, so that the next run need not train again.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.zoo.sets import fashion_mnist
+from simulations.rollout_pair import Answers, Version
+
+EPOCHS = 4
+BATCH = 128
+FILE = "rollout-answers-1.npz"
+LABELS = 10
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(
+            nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU()
+        )  # on the device
+        self.exit = nn.Sequential(nn.Flatten(), nn.Linear(784, LABELS))
+        self.tail = nn.Sequential(
+            nn.Conv2d(16, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 2, 1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(64 * 16, 128), nn.ReLU(), nn.Linear(128, LABELS),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        codes = self.trunk(x)
+        return self.exit(codes), self.tail(codes)
+
+
+def answers() -> Answers:
+    """Both versions on the held-out pictures; trained in two minutes if they are not in the cache."""
+    home = Path(os.environ.get("SKERRY_ZOO_CACHE", "") or Path.home() / ".cache" / "skerry")
+    path = home / FILE
+    if not path.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.savez_compressed(file, **_trained())
+    with np.load(path, allow_pickle=False) as kept:
+        old, new = (Version(*(kept[f"{part}{which}"] for part in ("edge", "sure", "tail"))) for which in (1, 2))
+        return Answers(kept["truth"], old, new)
+
+
+def _trained() -> dict[str, np.ndarray]:
+    data = fashion_mnist()
+    kept = {"truth": np.asarray(data.heldout.y).astype(np.int64)}
+    for which in (1, 2):
+        net = _train(which, torch.tensor(np.asarray(data.training.x[0])), torch.tensor(np.asarray(data.training.y)))
+        with torch.no_grad():
+            head, tail = net(torch.tensor(np.asarray(data.heldout.x[0])))
+        sure = torch.softmax(head, 1).max(1).values.double().numpy()
+        kept |= {f"edge{which}": head.argmax(1).numpy(), f"sure{which}": sure, f"tail{which}": tail.argmax(1).numpy()}
+    return kept
+
+
+def _train(seed: int, x: torch.Tensor, y: torch.Tensor) -> _Net:
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    net, loss = _Net(), nn.CrossEntropyLoss()
+    optimiser = torch.optim.Adam(net.parameters(), 2e-3)
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(len(x)).split(BATCH):
+            head, tail = net(x[batch])
+            optimiser.zero_grad()
+            (loss(head, y[batch].long()) + loss(tail, y[batch].long())).backward()
+            optimiser.step()
+    return net

@@ -1,0 +1,64 @@
+"""`skerry sim live`: a scenario acted out in real time by real agents, a real broker and a real hub, and its report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+from rich.console import Console
+
+from simulations.complaint import ScenarioError
+from simulations.expect import judged
+from simulations.filing import exit_of, keep, prepare, replayed_by
+from simulations.live import Wish
+from simulations.live import live as run_live
+from simulations.outcome import Outcome
+from simulations.reader import load_scenario
+from simulations.scenario import Scenario
+from simulations.screen import helm, print_json, summary, ticking
+from wire.exits import Exit, Stop
+
+
+def live(
+    scenario: Annotated[str, typer.Argument(help="A shipped name or a TOML file, of one region and one hub.")] = "live",
+    agents: Annotated[int | None, typer.Option("--agents", min=1, help="How many, in place of the scenario's.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0.1, help="Of samples; in real time.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the report goes.")] = Path("reports"),
+    state: Annotated[
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep databases and logs there.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Drive real agents (enrolled, mTLS, sealed) through a proxy that makes the weather; the report is the same."""
+    wanted = _wanted(scenario, agents, minutes)
+    prepare(out)
+    outcome = judged(_run(wanted, Wish(folder=state)), wanted.expect)
+    outcome = replayed_by(outcome, f"skerry sim live {scenario} --agents {wanted.devices}")
+    html = keep(outcome, wanted, out)
+    if as_json:
+        print_json(outcome)
+    else:
+        summary(Console(), outcome)
+        Console().print(f"report: {html}", highlight=False, soft_wrap=True)
+    raise typer.Exit(exit_of(outcome))
+
+
+def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenario:
+    try:
+        wanted = load_scenario(scenario)
+    except ScenarioError as error:
+        raise Stop(Exit.SCENARIO, str(error)) from None
+    wanted = wanted if agents is None else replace(wanted, devices=agents)
+    if minutes is None:
+        return wanted
+    events = tuple(event for event in wanted.events if event.at_s <= minutes * 60)
+    return replace(wanted, duration_s=minutes * 60, events=events)
+
+
+def _run(scenario: Scenario, wish: Wish) -> Outcome:
+    try:
+        with ticking(f"{scenario.name}, live", scenario.ends_s) as ticker:
+            return run_live(scenario, wish, helm(ticker, scenario), lambda words: ticker(0.0, words) and None)
+    except ScenarioError as error:
+        raise Stop(Exit.SCENARIO, f"{scenario.name}: {error}") from None
