@@ -59,6 +59,6 @@ def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenari
 def _run(scenario: Scenario, wish: Wish) -> Outcome:
     try:
         with ticking(f"{scenario.name}, live", scenario.ends_s) as ticker:
-            return run_live(scenario, wish, helm(ticker, scenario), lambda words: ticker(0.0, words) and None)
+            return run_live(scenario, wish, helm(ticker, scenario), ticker.say)
     except ScenarioError as error:
         raise Stop(Exit.SCENARIO, f"{scenario.name}: {error}") from None

@@ -54,7 +54,8 @@ class Drawn:
     def _judged(self, count: int) -> _Judged:
         if self._recorded is not None:
             rows = self._rng.integers(0, len(self._recorded.confidence), count)
-            return _Judged(*(column[rows] for column in self._recorded))
+            confidence, edge, hub = self._recorded
+            return _Judged(confidence[rows], edge[rows], hub[rows])
         return self._calibrated(count) if self._model.deciles else self._stated(count)
 
     def _calibrated(self, count: int) -> _Judged:

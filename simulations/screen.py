@@ -42,6 +42,10 @@ class Ticker:
             self._progress.console.print(f"{done / self._total:.0%}  {words}", highlight=False)
         return not self.stopped
 
+    def say(self, words: str) -> None:
+        """What is done before anything can be counted."""
+        self._progress.console.print(words, highlight=False)
+
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.stopped = True
         signal.signal(number, signal.default_int_handler)

@@ -4,6 +4,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from simulations.load import Arrivals, struck
 from simulations.scenario import Event, EventKind, Load, LoadKind, Region, Row, Scenario
@@ -14,7 +15,7 @@ TRACE = tuple(Row(n * 600.0, 100.0 * (n + 1)) for n in range(7))
 
 def scenario(kind=LoadKind.POISSON, **changes):
     load = Load(kind, 0.05, trace=TRACE if kind is LoadKind.TRACE else ())
-    return Scenario(**{"duration_s": HOUR_S, "devices": 400, "load": load} | changes)
+    return replace(Scenario(duration_s=HOUR_S, devices=400, load=load), **changes)
 
 
 def taken(scenario, number=0, step_s=60.0, seed=1):

@@ -18,7 +18,7 @@ KEYS = ["answers", "latency", "right", "queues", "bytes", "states", "rollout-cam
 
 
 def figures(html):
-    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', html)[1])
+    return json.loads(re.findall(r'<script type="application/json" id="figures">(.*?)</script>', html)[0])
 
 
 def words(html):
