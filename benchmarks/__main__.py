@@ -1,4 +1,4 @@
-"""`make bench` and `bench-trust`, `-forge`, `-hub`: each figure of a suite beside its limit, into RESULTS.md.
+"""`make bench` and `bench-trust`, `-forge`, `-hub`, `-sim`: each figure of a suite beside its limit, into RESULTS.md.
 
 Law: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
 """
@@ -18,6 +18,7 @@ from benchmarks import (
     intake,
     local_answer,
     round_trip,
+    sim_suite,
     trust_client,
     trust_enrolment,
 )
@@ -51,6 +52,7 @@ SUITES = {
     ),
     "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
     "hub": Suite("The hub", "make bench-hub", hub_suite.BENCHMARKS),
+    "sim": Suite("The simulator", "make bench-sim", sim_suite.BENCHMARKS),
     "forge": Suite(
         "The forge",
         "make bench-forge",

@@ -88,7 +88,11 @@ def small(known: Answers) -> list[Figure]:
         *(f"{who}: {_told(story)}" for who, story in beside.items()),
     )
     share = 100.0 * len(stopped) / len(stories)
-    return [Figure(f"3-point regression: stopped before the 50 % wave, of {len(stories)} seeds", share, "%", 95.0, True, terms)]
+    return [
+        Figure(
+            f"3-point regression: stopped before the 50 % wave, of {len(stories)} seeds", share, "%", 95.0, True, terms
+        )
+    ]
 
 
 def harmless(known: Answers) -> list[Figure]:
@@ -105,7 +109,9 @@ def harmless(known: Answers) -> list[Figure]:
         *(f"stopped: {story.why}" for story in aborted[:3]),
     )
     limit = 3 * max(1.0, len(stories) / 300)
-    return [Figure(f"harmless version: not let through, of {len(stories)} seeds", len(aborted), "", limit, False, terms)]
+    return [
+        Figure(f"harmless version: not let through, of {len(stories)} seeds", len(aborted), "", limit, False, terms)
+    ]
 
 
 # Courses

@@ -44,8 +44,10 @@ def answers() -> Answers:
     path = home / FILE
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            np.savez_compressed(file, **_trained())
+        kept, begun = _trained(), path.with_suffix(".part")
+        with begun.open("wb") as file:
+            np.savez_compressed(file, **kept)
+        begun.replace(path)
     with np.load(path, allow_pickle=False) as kept:
         old, new = (Version(*(kept[f"{part}{which}"] for part in ("edge", "sure", "tail"))) for which in (1, 2))
         return Answers(kept["truth"], old, new)

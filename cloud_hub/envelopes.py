@@ -3,7 +3,7 @@
 Rule: `HubCore` decides, this seals. Only here does the hub touch a private key.
 """
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from cloud_hub.devices import Device
 from cloud_hub.keys import HubKeys
@@ -99,7 +99,7 @@ class HubEnvelopes:
 class PlainEnvelopes:
     """No cryptography at all: frames of the right form whose body is readable. For simulations, never for a link."""
 
-    reader_id = bytes(8)
+    reader_id: ClassVar[bytes] = bytes(8)
 
     def knows(self, key: bytes) -> bool:
         return key == self.reader_id

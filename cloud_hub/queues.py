@@ -64,7 +64,8 @@ class ModelQueue:
 
     def __len__(self) -> int:
         """Items that wait, those to be tried again too."""
-        return len(self._waiting) + sum(len(items) for _, items in self.again)
+        again = sum(len(items) for _, items in self.again) if self.again else 0
+        return len(self._waiting) + again
 
     @property
     def idle(self) -> bool:

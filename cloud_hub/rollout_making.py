@@ -50,7 +50,7 @@ def plan_of(order: Order, members: Iterable[Member], by: str, now_ms: int) -> Pl
         back=order.back,
         permit=order.permit,
         to=order.to,
-        rules=msgspec.to_builtins(rules),
+        rules=msgspec.json.decode(msgspec.json.encode(rules)),
         waves=cut,
         spare=order_of_devices[reached:],
         fleet=len(known),

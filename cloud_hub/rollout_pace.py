@@ -16,6 +16,7 @@ class Pace:
 
     def __init__(self, told: Iterable[tuple[float, str]] = ()) -> None:
         self._told = deque(sorted(told))
+        self._fresh = 0
 
     def __iter__(self) -> Iterator[tuple[float, str]]:
         return iter(self._told)
@@ -29,6 +30,15 @@ class Pace:
     def take(self, device: str, now: float) -> None:
         """It was told. Times never fall, so that the oldest stands first."""
         self._told.append((max(now, self._told[-1][0]) if self._told else now, device))
+        self._fresh += 1
+
+    def settle(self, now: float) -> None:
+        """Who was taken since goes out at this moment: writing it down first may have taken its time."""
+        fresh = [self._told.pop()[1] for _ in range(min(self._fresh, len(self._told)))]
+        self._fresh = 0
+        for device in reversed(fresh):
+            self.take(device, now)
+        self._fresh = 0
 
     def free_at(self, most: int) -> float:
         """When the next place is free; -inf if there is one."""

@@ -72,7 +72,7 @@ class Told:
         fresh = [row for row in self._book.fleet.rows.values() if row.goal is not Goal.NONE and not _knows(before, row)]
         installs = [row.device for row in fresh if row.exposed and row.goal is not Goal.CONTROL][-self._most() :]
         own = [(at, device) for at, device in before.pace if device in self._still(before)] if before else []
-        self.pace = Pace([*own])
+        self.pace = Pace([*own, *((now, device) for device in installs)])
         if head.state in TERMINAL | BEFORE:
             return
         self._choose(head.wave)

@@ -155,37 +155,34 @@ class Rollouts:
 
     # -- the task
 
-    async def run(self) -> None:
+    async def run(self, tick_s: float = TICK_S, rest_s: float = REST_S) -> None:
         """Until cancelled."""
         try:
             while True:
-                work = asyncio.create_task(self._work(), name="rollouts-work")
+                work = asyncio.create_task(self._work(tick_s), name="rollouts-work")
                 try:
                     await asyncio.wait([work])
                 finally:
                     work.cancel()
                 self._failed(work)
-                await asyncio.sleep(REST_S)
+                await asyncio.sleep(rest_s)
         finally:
             self._thread.shutdown(wait=True)
             self._store.close()
 
     def _failed(self, work: "asyncio.Task[None]") -> None:
-        """A defect, or a disk that cannot be read: all is read anew. What waits for an answer gets one."""
+        """A defect, or a disk that cannot be read: all is read anew. What waits is granted then."""
         error = work.exception()
         self._desk.words.error("rollouts_failed", fault=fault(error) if error else name("none"))
         self._cores.clear()
-        for wish in self._wishes:
-            if not wish.done.done():
-                wish.done.set_exception(RolloutError("conflict", "the rollouts were interrupted: try again"))
-        self._wishes.clear()
+        self._said.clear()
 
-    async def _work(self) -> None:
+    async def _work(self, tick_s: float) -> None:
         await self._look(REMEMBERED_MS)
         while True:
             await self._round()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), TICK_S)
+                await asyncio.wait_for(self._news.wait(), tick_s)
             self._news.clear()
 
     async def _round(self) -> None:
@@ -201,14 +198,18 @@ class Rollouts:
             await self._look()
 
     async def _grant(self, wish: _Wish) -> None:
+        refusal = RolloutError("conflict", "the rollouts were interrupted: try again")
         try:
-            core = await self._step(wish.rollout, wish.act)
-        except (RolloutError, sqlite3.Error) as error:
+            seen = view(await self._step(wish.rollout, wish.act))
             if not wish.done.done():
-                wish.done.set_exception(error if isinstance(error, RolloutError) else RolloutError("conflict", _DISK))
-            return
-        if not wish.done.done():
-            wish.done.set_result(view(core))
+                wish.done.set_result(seen)
+        except RolloutError as error:
+            refusal = error
+        except sqlite3.Error:
+            refusal = RolloutError("conflict", "it could not be written: the disk is full or damaged")
+        finally:
+            if not wish.done.done():
+                wish.done.set_exception(refusal)
 
     async def _take(self, reports: list[tuple[str, InstallReport]], heard: set[str]) -> None:
         by_rollout: dict[str, list[tuple[str, InstallReport]]] = {}
@@ -245,6 +246,7 @@ class Rollouts:
                 await self._reload(rollout)
                 raise
             if written:
+                core.told.pace.settle(self._clock.now())
                 await self._obey(core, commands)
                 return core
             await self._reload(rollout)
@@ -307,9 +309,6 @@ class Rollouts:
 
     async def _on_disk(self, job: Callable[[RolloutStore], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job, self._store)
-
-
-_DISK = "it could not be written: the disk is full or damaged"
 
 
 def _hearing(said: list[tuple[str, InstallReport]], heard: set[str]) -> Act:

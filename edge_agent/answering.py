@@ -134,16 +134,20 @@ class Answering:
         said = given.inference.prediction
         unsure = terms is not None and said.confidence < terms.threshold
         self.trial.seen.add(sample.data_class, said.confidence, given.done - given.began, unsure=unsure)
-        if self.trial.assignment is None:
-            return
-        share = self.trial.share(terms.audit_share if terms and terms.mode in ASKING else 0.0)
+        if self.trial.assignment is not None:
+            share = self.trial.share(terms.audit_share if terms and terms.mode in ASKING else 0.0)
+            self._count_audit(sample, given, first, share)
+
+    def _count_audit(self, sample: Sample, given: Given, first: object, share: float) -> None:
+        """A model on trial is never judged by its own tail: without the committed model nothing is counted."""
         if share <= 0.0:
             self.trial.not_audited(sample.data_class)
-        elif given.dice.audit < share and (self.committed is None or given.committed is not None):
-            if isinstance(first, Store) and first.audit:
-                self.trial.drawn(first.seq, first.id, self._drawn(sample, given, share))
-            elif isinstance(first, Answer):
-                self.trial.not_audited(sample.data_class)
+        elif given.dice.audit >= share or (given.committed is None and self.trial.is_candidate):
+            return
+        elif isinstance(first, Store) and first.audit:
+            self.trial.drawn(first.seq, first.id, self._drawn(sample, given, share))
+        elif isinstance(first, Answer):
+            self.trial.not_audited(sample.data_class)
 
     def _drawn(self, sample: Sample, given: Given, share: float) -> Drawn:
         committed = given.committed.prediction if given.committed else None
@@ -180,6 +184,7 @@ class Answering:
         """Before it runs: what answers is on trial, and this is the committed one."""
         self.committed = Model(runner, self._means.inline_infer_s)
         self._parts.core.on_trial(self._means.setup(self.committed.form))
+        self._means.hands.introduce(self.refs())
 
     def settle(self) -> None:
         """What was on trial stays."""

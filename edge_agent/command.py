@@ -170,6 +170,7 @@ def status(
         return
     told = [("drift", _drift(facts.pop("drift")))] if "drift" in facts else []
     told += update_words.rows(facts.pop("updates")) if "updates" in facts else []
+    told += update_words.install_rows(facts.pop("install")) if "install" in facts else []
     told += [(f"budget {key}", _budget(held)) for key, held in facts.pop("budgets", {}).items()]
     _show([*((key, _plain(value)) for key, value in {"address": address.url, **facts}.items()), *told])
 

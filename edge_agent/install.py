@@ -8,30 +8,25 @@ import asyncio
 import contextlib
 import random
 import sqlite3
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from edge_agent.answering import Answering
-from edge_agent.errand_job import Errand, Job, Said
+from edge_agent.errand_job import Errand, Said
+from edge_agent.install_acts import Acts, Served, Tools, resident_bytes
 from edge_agent.install_core import InstallCore
-from edge_agent.install_deeds import Deeds, Step, failure_class, silent
 from edge_agent.install_moves import EARLY
 from edge_agent.install_road import InstallRoad
 from edge_agent.install_table import InstallTable
 from edge_agent.install_words import (
     Activate,
-    Activated,
     Check,
     Checked,
     CleanUp,
     Closing,
     Command,
     Commit,
-    Done,
     Event,
     Examine,
-    Examined,
     Fetch,
     Fetched,
     Heard,
@@ -48,43 +43,14 @@ from edge_agent.install_words import (
     Word,
     Write,
 )  # fmt: skip
-from edge_agent.installed import Names, opened
 from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
-from models.golden import check_golden
-from models.manifest import BundleError
-from models.store import Slot
-from wire.daemon import Log, fault, name
-from wire.rollout import Assignment, Cohort, Failure, InstallReport, InstallState, Quality, Signals
+from wire.daemon import fault
+from wire.rollout import Assignment, Cohort, InstallReport, InstallState, Quality, Signals
 
-TICK_S = 1.0
 DISK_S = 2.0  # how often a row is tried again that the disk did not take
 ERRAND_S = 25 * 3600.0  # its own limits are tighter
 LOW_BATTERY = 0.15
-_STATM = Path("/proc/self/statm")
-_PAGE_BYTES = 4096
-
-
-class Served(Protocol):
-    """`edge_agent.updates.Updates`, as the install machine sees it: who serves, by name of the store."""
-
-    @property
-    def slot(self) -> Slot | None: ...
-
-    def took(self, slot: Slot | None) -> None: ...
-
-
-class Tools(NamedTuple):
-    """What the machine works with. `busy`: held by whoever has the store. `job`: an errand's orders as they are now."""
-
-    folder: Path
-    names: Names
-    job: Callable[[], Job]
-    busy: asyncio.Lock
-    log: Log
-    metered: bool = False  # whether a download over a link that costs is allowed
-    tick_s: float = TICK_S
-    step: Step = silent
 
 
 class Install:
@@ -95,21 +61,21 @@ class Install:
         self._tools = tools
         self._served = served
         self._table = InstallTable(tools.folder)
-        self._deeds = Deeds(tools.folder, tools.names, tools.step)
         self._road = InstallRoad(tools.busy, lambda state: self._events.put_nowait(Reached(state)))
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._errand: asyncio.Task[None] | None = None
         self._written = core.row
         self._disk = False
         self._hub_ms = 0
-        self._resident_bytes = 0
         self._parts: Parts
         self._answering: Answering
         self._outgoing: Outgoing
+        self._acts: Acts
 
     def attach(self, parts: Parts, answering: Answering, outgoing: Outgoing) -> None:
         """To the agent that it works for."""
         self._parts, self._answering, self._outgoing = parts, answering, outgoing
+        self._acts = Acts(self._tools, self._served, parts, answering)
 
     def hear(self, assignment: Assignment) -> None:
         """A hub of ours has signed it."""
@@ -168,21 +134,21 @@ class Install:
         elif isinstance(command, Refused):
             self._refused(command)
         elif isinstance(command, CleanUp):
-            async with self._tools.busy:
-                await asyncio.to_thread(self._deeds.clean_up, command)
+            await self._acts.clean_up(command)
         else:
             return await self._done(command)
         return None
 
     async def _done(self, command: Command) -> Event | None:
         if isinstance(command, Activate):
-            return await self._activate(command.target)
+            return await self._acts.activate(command.target)
         if isinstance(command, RollBack):
-            return await self._roll_back(command.target)
+            return await self._acts.roll_back(command.target, str(self.core.row.failure or "withdrawn"))
         if isinstance(command, Commit):
-            return await self._commit(command.target)
+            return await self._acts.commit(command.target)
         if isinstance(command, Examine):
-            return await self._examine()
+            target = self.core.row.target
+            return await self._acts.examine(target) if target else None
         return None
 
     async def _write(self, row: Row) -> None:
@@ -227,7 +193,7 @@ class Install:
         elif row.work is not None:
             errand = Errand(self._tools.job(), row.work, now_ms, command.target, command.state)
             said = await self._road.run(errand, ERRAND_S)
-            self._resident_bytes = said.resident_bytes
+            self._acts.resident_bytes = said.resident_bytes
             self._events.put_nowait(Fetched(said.slot, said.failure, said.detail, said.hopeless))
         self._note(said)
 
@@ -237,64 +203,6 @@ class Install:
             self._tools.log.warning("install_failed", failure=said.failure)
 
     # Deeds
-
-    async def _activate(self, target: Slot) -> Activated:
-        """The model before stays loaded beside it."""
-        before, rss = self._signals(), resident_bytes()
-        async with self._tools.busy:
-            done, runner = await asyncio.to_thread(self._deeds.activate, target)
-            if runner is None:
-                return done
-            await self._answering.try_out(runner)
-            self._served.took(target)
-        self._parts.counts["installs_tried"] += 1
-        self._tools.log.info("model_on_trial", path=name(target.path), version=target.version)
-        declared = max(rss + self._resident_bytes, resident_bytes()) if rss else 0
-        return Activated(before=before, declared_bytes=declared)
-
-    async def _roll_back(self, target: Slot) -> Done:
-        """In memory first: the model before answers from this moment on, whatever the disk does."""
-        at_once = self._answering.go_back()
-        async with self._tools.busy:
-            done, slot = await asyncio.to_thread(self._deeds.roll_back, target)
-            if not at_once and slot != self._served.slot:
-                done, slot = await self._load_again(done, slot)
-            if done.failure is not Failure.DISK:
-                self._served.took(slot)
-        self._parts.counts["installs_rolled_back"] += 1
-        why = self.core.row.failure or "withdrawn"
-        self._tools.log.error("rolled_back", path=name(target.path), why=name(str(why)))
-        return done
-
-    async def _load_again(self, done: Done, slot: Slot | None) -> tuple[Done, Slot | None]:
-        """It was not loaded any more."""
-        if slot is None:
-            if done.failure is not Failure.DISK:
-                await self._answering.use(None)
-            return done, None
-        try:
-            await self._answering.use(await asyncio.to_thread(self._deeds.load, slot))
-        except (BundleError, OSError) as error:
-            await self._answering.use(None)
-            return Done(failure_class(error), str(error)[:300]), None
-        return done, slot
-
-    async def _commit(self, target: Slot) -> Done:
-        async with self._tools.busy:
-            done = await asyncio.to_thread(self._deeds.commit, target)
-        if done.failure is None:
-            self._answering.settle()
-            self._parts.counts["installs_committed"] += 1
-            self._tools.log.info("model_committed", path=name(target.path), version=target.version)
-        return done
-
-    async def _examine(self) -> Examined:
-        """The very session that serves, on its golden set."""
-        runner, target = self._answering.model.runner, self.core.row.target
-        if target is None:
-            return Examined(same=False)
-        async with self._tools.busy:
-            return Examined(await asyncio.to_thread(_same, self._tools.folder, target, runner))
 
     # What it sees
 
@@ -361,20 +269,3 @@ class Install:
         """`install_safe_mode`: nothing is left that may serve. `install_disk`: the row cannot be written."""
         safe = self.core.row.state is InstallState.SAFE_MODE
         return ({"install_safe_mode"} if safe else set()) | ({"install_disk"} if self._disk else set())
-
-
-def resident_bytes() -> int:
-    """Of this process; 0 where the kernel does not tell."""
-    try:
-        return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def _same(folder: Path, target: Slot, runner: Any) -> bool:
-    try:
-        with opened(folder) as store:
-            bundle = store.open(target)
-        return check_golden(bundle, runner).passed
-    except BundleError:
-        return False

@@ -60,11 +60,12 @@ class Line:
 class Lines:
     """Every line, the home line first. `of_hub`: which hub is on which; those not named are on the home line."""
 
-    __slots__ = ("_by_name", "_of_hub")
+    __slots__ = ("_by_name", "_of_hub", "_only")
 
     def __init__(self, of_hub: Mapping[str, str]) -> None:
         self._of_hub = of_hub
         self._by_name = {name: Line(name) for name in (HOME, *of_hub.values())}
+        self._only = self._by_name[HOME] if len(self._by_name) == 1 else None  # most devices have one
 
     def __iter__(self) -> Iterator[Line]:
         return iter(self._by_name.values())
@@ -78,6 +79,8 @@ class Lines:
     @property
     def link(self) -> Link:
         """All of them as one: up if any is, and silent for as long as all that are up are."""
+        if self._only is not None:
+            return Link(self._only.up, self._only.quiet_until)
         up = [line.quiet_until for line in self if line.up]
         return Link(bool(up), min(up or (line.quiet_until for line in self)))
 
@@ -86,6 +89,8 @@ class Lines:
 
     def stuck(self, now: float, patience_s: float) -> list[Line]:
         """Lines on which nothing will go out for longer than `patience_s`, if there is another on which it would."""
+        if self._only is not None:
+            return []
         stuck = [line for line in self if not line.up or line.quiet_until > now + patience_s]
         return stuck if len(stuck) < len(self._by_name) else []
 

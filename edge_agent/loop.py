@@ -238,6 +238,7 @@ class Agent:
         """What hubs assign is installed by this one."""
         install.attach(self._parts, self.answering, self.outgoing)
         self._post.assigned = install.hear
+        self._post.judged = self.answering.trial.verdict
         self.add_side(install)
 
     def add_side(self, side: Side) -> None:

@@ -9,13 +9,13 @@ from edge_agent.lines import HOME
 from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
 from edge_agent.witness import Witness
-from wire.messages import Checkpoint, Mirror, Reason, Refusal, Welcome
+from wire.messages import Checkpoint, Mirror, Prediction, Reason, Refusal, Welcome
 from wire.rollout import Assignment, ReportSeen
 from wire.transport import Incoming
 
 
 class Post:
-    """`refresh`: look for updates soon. `assigned`: whoever installs is told of an assignment, if anybody does."""
+    """`refresh`: look for updates soon. `assigned`: who installs, `judged`: who counts audits; if anybody does."""
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Post:
         self._intake = intake
         self._refresh = refresh
         self.assigned: Callable[[Assignment], object] | None = None
+        self.judged: Callable[[int, Prediction], object] | None = None
 
     def order(self, payload: bytes, line: str) -> None:
         """Empty: something new is published. A notice may be over by a newer policy. Only our own hub assigns."""
@@ -47,6 +48,8 @@ class Post:
         core, now = self._parts.core, self._parts.clock.now()
         heard = self._intake.take(message.payload, core.epoch, line)
         if isinstance(heard, Heard):
+            if self.judged is not None:
+                self.judged(heard.seq, heard.verdict.prediction)
             self._hands.obey(core.on_verdict(heard.seq, heard.verdict, now))
         elif isinstance(heard, Checkpoint):
             self._witness.hear(heard)

@@ -10,7 +10,7 @@ from math import inf
 from edge_agent.commands import Answer, Correction, Dice, OutboxLimits, Row, State
 from edge_agent.records import Source
 from policies import backoff
-from policies.budget import Charge
+from policies.budget import Charge, Spend
 from policies.judge import Permit
 from policies.locality import HubSite
 from policies.reasons import Why
@@ -67,18 +67,12 @@ class Question:
     @classmethod
     def reopened(cls, row: Row) -> "Question":
         """After a restart. SENT counts as SEALED: whether it arrived is for the hub to say."""
-        self = cls.__new__(cls)
-        self.seq, self.id, self.local = row.seq, row.id, row.local
+        permit = Permit(row.policy, (row.target,), row.egress, Spend(), terms=row.policy)
+        self = cls(row.seq, Dice(row.id, 0.0, row.jitter), row.local, permit, row.data_class)
         self.state = State.RECEIPTED if row.state is State.RECEIPTED else State.SEALED
         self.answered = row.answered
-        self.policy = self.judged = row.policy
-        self.data_class, self.egress, self.target = row.data_class, row.egress, row.target
-        self.charges = ()
-        self.former, self.line, self.parked, self.sent_at = None, "", False, -inf
         self.digest, self.size = row.digest, row.size
-        self.deadline, self.expires, self.early = inf, row.expires, None
-        self.at, self.attempts, self.jitter, self.reseals = row.not_before, row.attempts, row.jitter, 0
-        self.asked, self.queued, self.armed = False, False, inf
+        self.expires, self.at, self.attempts = row.expires, row.not_before, row.attempts
         return self
 
     def pause_s(self, limits: OutboxLimits) -> float:

@@ -23,7 +23,8 @@ from edge_agent.errand_job import Follow, Job
 from edge_agent.further import Hubs, open_hubs
 from edge_agent.identity import Identity
 from edge_agent.identity import load as load_identity
-from edge_agent.install import Install, Tools
+from edge_agent.install import Install
+from edge_agent.install_acts import Tools
 from edge_agent.install_core import InstallCore
 from edge_agent.install_start import begin
 from edge_agent.install_table import InstallTable
@@ -85,7 +86,7 @@ def prepare(config: AgentConfig) -> Parts:
 
 def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallCore | None, str]:
     """The install machine after its first word, which comes before any model is loaded; and what must not be."""
-    if not names.family or config.updates.follow != Follow.ASSIGNMENTS:
+    if not names.family or Follow(config.updates.follow) is not Follow.ASSIGNMENTS:
         return None, ""
     folder = Path(config.state) / FOLDER
     core = InstallCore(identity.device, InstallTable(folder).read(), config.install_limits())

@@ -9,7 +9,7 @@ from math import isfinite, log2
 import msgspec
 
 from wire.messages import Prediction
-from wire.rollout import MOST_CELLS, Agreement, Assignment, ClassSignals, Quality, Signals
+from wire.rollout import MOST_CELLS, Agreement, Assignment, ClassSignals, Cohort, Quality, Signals
 
 MOST_PENDING = 4096  # audits whose verdict may still come, and answers that a person may still judge
 _STEPS = 8  # of the histogram, to an octave: 9 %
@@ -117,6 +117,11 @@ class Trial:
 
     def quality(self) -> Quality:
         return Quality(tuple(self._cells.values()), tuple(sorted(self._unaudited))[:MOST_CELLS], self._dropped)
+
+    @property
+    def is_candidate(self) -> bool:
+        """What answers is on trial itself."""
+        return self.assignment is not None and self.assignment.cohort is Cohort.CANDIDATE
 
     # Samples
 

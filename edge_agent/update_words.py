@@ -20,6 +20,16 @@ def rows(updates: dict[str, Any]) -> list[Row]:
     ]
 
 
+def install_rows(install: dict[str, Any]) -> list[Row]:
+    """`install` as the agent's status has it: what is being tried here, or was last, and why it went back."""
+    state, rollout = install["state"], install["rollout"]
+    told = f"{state} since {_when(install['since_ms'])}" if install["since_ms"] else state
+    watched = f"{rollout}: {'version ' + str(install['version'])}, {install['cohort']}" if rollout else "none"
+    left = [("  starts left", str(install["attempts_left"]))] if install["attempts_left"] else []
+    last = f"{install['last']}{', ' + install['why'] if install['why'] else ''}"
+    return [("install", told), ("  rollout", watched), *left, *([("  last", last)] if install["last"] else [])]
+
+
 def _named(path: str) -> str:
     """`demo` of `policy/demo.toml`."""
     return path.partition("/")[2].rpartition(".")[0]

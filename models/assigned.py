@@ -101,7 +101,7 @@ def _is_possible(assignment: Assignment) -> bool:
     words = (a.rollout, a.family)
     named = all(word and len(word) <= MAX_WORD_CHARS for word in words) and len(a.path) <= MAX_PATH_CHARS
     aimed = path_fits(a.path) and a.path.startswith(f"models/{a.family}/") and len(a.digest) == _SHA256_CHARS
-    counted = 1 <= a.counter <= MAX_COUNTER and (1 <= a.version <= MAX_VERSION)
+    counted = 1 <= a.counter <= MAX_COUNTER and (a.withdraw or a.version >= 1) and 0 <= a.version <= MAX_VERSION
     timed = 0 <= a.issued_ms < a.expires_ms <= a.issued_ms + MAX_LIFE_MS
     return named and (aimed or a.withdraw) and counted and timed and _is_gated(a)
 

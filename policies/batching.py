@@ -44,14 +44,17 @@ def learn(before: Learnt, weight: float, seconds: float) -> Learnt:
 
 def _fitted(seen: tuple[tuple[float, float], ...], before: Cost) -> Cost:
     """Least squares with both numbers >= 0. Batches of one weight alone say nothing of the slope: it stays."""
-    count = len(seen)
-    mean_w = sum(w for w, _ in seen) / count
-    mean_s = sum(s for _, s in seen) / count
-    spread = sum((w - mean_w) ** 2 for w, _ in seen)
-    if spread > 1e-9 * count * mean_w * mean_w:
-        slope = sum((w - mean_w) * (s - mean_s) for w, s in seen) / spread
-    else:
-        slope = before.item_s
+    count, mean_w, mean_s = len(seen), 0.0, 0.0
+    for w, seconds in seen:
+        mean_w += w
+        mean_s += seconds
+    mean_w, mean_s = mean_w / count, mean_s / count
+    spread, slope = 0.0, 0.0
+    for w, seconds in seen:
+        off = w - mean_w
+        spread += off * off
+        slope += off * (seconds - mean_s)
+    slope = slope / spread if spread > 1e-9 * count * mean_w * mean_w else before.item_s
     slope = min(max(slope, 0.0), mean_s / mean_w)
     return Cost(mean_s - slope * mean_w, slope)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from policies.reasons import Why
 from simulations.expect import FIGURES, view
 from simulations.expect import figure as value_of
-from simulations.figures import shown, span
+from simulations.figures import difference, shown, span
 from simulations.outcome import Outcome
 from simulations.page import document, verdict
 from simulations.panels import Panel, figure, letter, panels
@@ -34,8 +34,7 @@ class Row(NamedTuple):
         values = shown(self.name, self.first), shown(self.name, self.second)
         if self.first is None or self.second is None or not self.differs:
             return *values, ""
-        more = self.second - self.first
-        return *values, f"{'+' if more > 0 else '−'}{shown(self.name, abs(more))}"
+        return *values, difference(self.name, self.second - self.first)
 
     def plain(self) -> dict[str, Any]:
         return {"figure": self.name, "first": self.first, "second": self.second}

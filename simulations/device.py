@@ -25,7 +25,7 @@ from edge_agent.commands import (
     WakeAt,
 )
 from edge_agent.core import EdgeCore
-from edge_agent.records import Source
+from edge_agent.records import Outcome, Source
 from policies.locality import HubSite
 from policies.locality import HubSite
 from policies.policy import Policy
@@ -41,6 +41,7 @@ from wire.topics import Channel, shard_of
 if TYPE_CHECKING:
     from simulations.faults import Regressed
     from simulations.herd import Herd
+    from simulations.rollout_actor import SampledDevice
 
 TIMER_S = 1e-3  # timers ring late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
@@ -54,7 +55,7 @@ class Device:
 
     __slots__ = (
         "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "lines", "model", "name", "number",
-        "offset_s", "policy", "regressed", "settling", "writer",
+        "offset_s", "policy", "regressed", "settling", "trial", "writer",
     )  # fmt: skip
 
     def __init__(self, number: int, herd: "Herd") -> None:
@@ -64,6 +65,7 @@ class Device:
         self.model: ModelRef = herd.ground.model
         self.policy: Policy | None = herd.policy_of(number)
         self.regressed: Regressed | None = None
+        self.trial: SampledDevice | None = None  # what it counts for a rollout
         self.settling = False
         self.lines = herd.wires.of(number)
         self.clock: Clock = herd.clock(number)
@@ -133,7 +135,7 @@ class Device:
     @property
     def is_odd(self) -> bool:
         """It is not as the others are, and so never rests."""
-        return self.regressed is not None or self.model != self._ground.model
+        return self.regressed is not None or self.trial is not None or self.model != self._ground.model
 
     def misled(self, truth: int, edge: int, hub: int) -> tuple[int, int]:
         """What a regressed head, and perhaps its tail, say instead."""
@@ -273,6 +275,8 @@ class Device:
                     ground.recorder.said(write, kept.sampled)
             elif isinstance(write, Finish):
                 self._marks.pop(write.seq, None)
+                if self.trial is not None and write.seq in rows and write.outcome is Outcome.ANSWERED:
+                    self.trial.verdict(rows[write.seq].sampled)
                 ground.ended(self, write.seq)
         self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
         self._marks.clear()

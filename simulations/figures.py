@@ -10,11 +10,22 @@ def shown(name: str, value: float | None) -> str:
     kind = name.partition(".")[0]
     if kind.endswith("_s"):
         return seconds(value)
-    if "share" in kind or kind.startswith("accuracy") or kind == "why":
+    if _is_share(kind):
         return f"{value:.2%}" if 0 < value < 0.01 or 0.99 < value < 1 else f"{value:.1%}"
     if kind.startswith("bytes"):
         return size(value)
     return f"{value:,.0f}" if kind in _COUNTS else f"{value:,.4g}"
+
+
+def difference(name: str, more: float) -> str:
+    """With its sign; shares in points of a hundred."""
+    if _is_share(name.partition(".")[0]):
+        return f"{more * 100:+.2f} points".replace("-", "−")
+    return f"{'+' if more > 0 else '−'}{shown(name, abs(more))}"
+
+
+def _is_share(kind: str) -> bool:
+    return "share" in kind or kind.startswith("accuracy") or kind == "why"
 
 
 def seconds(value: float) -> str:

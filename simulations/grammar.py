@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from policies.keys import Closed, Name, Share, hint, once, short
+from policies.keys import Closed, Name, Names, Share, hint, once, short
 from simulations import scenario as made
 from simulations.weather import Climate
 
@@ -106,11 +106,11 @@ class LimitsTable(Closed):
 
 
 class RegionTable(Closed):
-    """Where devices and hubs stand. `shift`: how much later than in the scenario's own zone the day's peak comes."""
+    """Where devices and hubs stand. `hubs`: how many, or their names. `shift`: how much later the day's peak comes here."""
 
     name: RegionName
     share: Annotated[Part, Field(gt=0)] = 1.0
-    hubs: Few = 1
+    hubs: Few | Names = 1
     slots: Few = 1
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
     cost_base: Span = made.Region().cost_base_s
@@ -122,9 +122,12 @@ class RegionTable(Closed):
 
     def region(self, link: made.Link) -> made.Region:
         """`link`: the scenario's own, where this region says nothing."""
+        named = tuple(self.hubs) if isinstance(self.hubs, list) else ()
+        hubs = self.hubs if isinstance(self.hubs, int) else len(named)
         return made.Region(
-            self.name, self.share, self.hubs, self.slots, self.max_batch, self.cost_base, self.cost_item,
+            self.name, self.share, hubs, self.slots, self.max_batch, self.cost_base, self.cost_item,
             self.limits.limits(), link if self.link is None else self.link.link(), tuple(self.failover), self.shift,
+            named,
         )  # fmt: skip
 
 
@@ -215,6 +218,27 @@ class EventTable(Closed):
         return self
 
 
+class RolloutTable(Closed):
+    """A new version goes out; what is left out is the product's default."""
+
+    at: Time = 0.0
+    harm: Part = 0.0
+    churn: Part = 0.0
+    tail: bool = False
+    waves: Annotated[list[str], Field(max_length=20)] = Field(default_factory=list)
+    audit_share: Part = made.Rollout().audit_share
+    probation: Span = made.Rollout().probation_s
+    soak: Time = made.Rollout().soak_s
+    look: Span = made.Rollout().look_s
+    report: Span = made.Rollout().report_s
+
+    def rollout(self) -> made.Rollout:
+        return made.Rollout(
+            self.at, self.harm, self.churn, self.tail, tuple(self.waves), self.audit_share, self.probation, self.soak,
+            self.look, self.report,
+        )  # fmt: skip
+
+
 class ExpectTable(Closed):
     """What must be true at the end of a figure."""
 
@@ -259,11 +283,13 @@ class ScenarioTable(Closed):
     model: ModelTable = ModelTable()
     event: Annotated[list[EventTable], Field(max_length=1000)] = Field(default_factory=list)
     expect: Annotated[list[ExpectTable], Field(max_length=200)] = Field(default_factory=list)
+    rollout: RolloutTable | None = None
 
     @model_validator(mode="after")
     def _regions_fit(self) -> Self:
         names = [each.name for each in self.region]
         once("region", names)
+        once("hubs", [hub for each in self.region for hub in (each.hubs if isinstance(each.hubs, list) else ())])
         if abs(sum(each.share for each in self.region) - 1) > 1e-6:
             raise ValueError(f"region: shares sum to {sum(each.share for each in self.region):.6g}, not to 1")
         for place, each in enumerate(self.region):

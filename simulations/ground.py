@@ -4,8 +4,10 @@ Law: a region knows nothing of other regions but what `Abroad` brings at the end
 same passages in: same run.
 """
 
+import traceback
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -36,6 +38,7 @@ from simulations.load import Arrivals
 from simulations.predictions import Drawn
 from simulations.recorder import Recorder
 from simulations.registry import SimulatedRegistry
+from simulations.rollout_actor import Actor
 from simulations.scenario import Region, Scenario
 from simulations.twin import DeviceDisk
 from simulations.weather import Weather
@@ -44,6 +47,10 @@ from simulations.world import FEATURES, FRAME_BYTES, HUB_ZERO_S, MODEL, TENANT, 
 from wire.topics import Channel, topic
 
 LOOK_AROUND_S = 60.0
+
+
+class DefectError(Exception):
+    """A core raised what it never should."""
 
 
 class Cores(NamedTuple):
@@ -96,6 +103,7 @@ class Ground:
         self._drawn = Drawn(scenario.model, threshold, self.rng)
         self._ids = number << 96
         self._storms: list[tuple[frozenset[int] | range, float]] = []
+        self.rollout = Actor(self, scenario.rollout) if scenario.rollout else None
         self._faults = Faults(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
 
     # What others ask
@@ -136,12 +144,23 @@ class Ground:
         for hub in self.hubs.values():
             hub.start()
         self._faults.schedule()
+        if self.rollout:
+            self.kernel.at(self.rollout.begins_s, self.rollout.begin)
         self.kernel.at(self.scenario.duration_s, self.weather.clear_up)
         if self.policy and self.policy.zones:
             self.kernel.at(LOOK_AROUND_S, self._look_around)
 
     def go(self, begin_s: float, end_s: float) -> None:
-        """One slice; it lies within one bucket."""
+        """One slice; it lies within one bucket. DefectError if a core raised, which is on record: the run is over."""
+        try:
+            self._pass(begin_s, end_s)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{type(error).__name__}: {error}, in {Path(last.filename).name} {last.name}"
+            self.judge.blame(Flaw.DEFECT, where[:200])
+            raise DefectError(where) from error
+
+    def _pass(self, begin_s: float, end_s: float) -> None:
         recorder = self.recorder
         self._storms = [each for each in self._storms if each[1] > begin_s]
         recorder.bucket = min(int(begin_s // self.scenario.step_s), self.scenario.buckets - 1)
@@ -221,10 +240,6 @@ class Ground:
         for hub in self.hubs.values():
             hub.disk.over(key)
         self.abroad.over(key)
-
-    def defect(self, error: Exception, where: str) -> None:
-        """A core raised what it never should; a loop counts it and lives."""
-        self.judge.blame(Flaw.DEFECT, f"{where}: {type(error).__name__}: {error}"[:200])
 
     # What faults and people do
 

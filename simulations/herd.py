@@ -86,6 +86,9 @@ class Herd:
             says = hub[k]
             if device is not None and device.regressed is not None:
                 label, says = device.misled(truth[k], label, says)
+            committed = -1
+            if device is not None and device.trial is not None:
+                label, says, committed = device.trial.answers((truth[k], label, says), sure, luck[0][k])
             local = Prediction(label, sure, (sure,), model)
             dice = Dice(f"{first_id + k:032x}", luck[0][k], luck[1][k])
             if device is not None:
@@ -102,7 +105,7 @@ class Herd:
             if type(found) is Answer:
                 recorder.alone(found.why, label == truth[k])
             else:
-                asked = Sampled(at_s[k], truth[k], label, says, classes[k])
+                asked = Sampled(at_s[k], truth[k], label, says, classes[k], committed)
                 (device or self._wake(number)).sample(local, classes[k], dice, asked)
 
         return sample
@@ -237,8 +240,8 @@ class Herd:
             self._policies.clear()
             self._lookers.clear()
             self._idle.clear()
-            for place, kind in enumerate(self._kind):
-                self._kind[place] = kind & ~_ODD
+            for place in range(len(self._kind)):
+                self._kind[place] &= ~_ODD
             for device in list(self._awake.values()):
                 device.use_policy(policy)
             return

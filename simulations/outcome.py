@@ -12,7 +12,7 @@ from simulations.facts import Report
 
 FIRST_S = 0.001  # upper edge of bin 0
 PER_OCTAVE = 4  # bins of a doubling: an edge is 19 % above the last
-BINS = 96  # the last holds whatever took longer than four and a half hours
+BINS = 128  # the last holds whatever took longer than 35 days
 
 Series = tuple[int, ...]  # one number a bucket
 Bins = dict[int, int]  # latency bin -> how many

@@ -17,17 +17,18 @@
   const base = {
     font, hovermode: "x unified", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: "zoom", showlegend: true,
     hoverlabel: { font: { ...font, size: 11 }, bgcolor: "rgba(255,255,255,0.95)" },
-    legend: { orientation: "h", y: -0.24, yanchor: "top", x: 0, font: { ...font, size: 11.5 } },
+    legend: { orientation: "h", yanchor: "top", x: 0, font: { ...font, size: 11.5 } },
     margin: { l: 64, r: 14, t: 30, b: 64 },
   };
   const config = { displayModeBar: false, responsive: true };
   const plots = [];
   for (const figure of JSON.parse(text("figures"))) {
     const { xaxis, yaxis } = figure.layout;
+    const days = new Date(xaxis.range[1]) - new Date(xaxis.range[0]) > 90000000;
     const grid = { gridcolor: "#eceef1", zerolinecolor: "#d5d9de", linecolor: "#c9ced6" };
     const layout = {
-      ...base, ...figure.layout,
-      xaxis: { ...grid, showline: true, ticks: "outside", tickformatstops: ticks(new Date(xaxis.range[1]) - new Date(xaxis.range[0]) > 90000000), hoverformat: "day %-j, %-H:%M:%S", ...xaxis },
+      ...base, ...figure.layout, legend: { ...base.legend, y: days ? -0.3 : -0.22 },
+      xaxis: { ...grid, showline: true, ticks: "outside", tickformatstops: ticks(days), hoverformat: "day %-j, %-H:%M:%S", ...xaxis },
       yaxis: { ...grid, ...yaxis },
     };
     const plot = document.getElementById(figure.key);

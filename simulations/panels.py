@@ -32,7 +32,10 @@ _BANDS = {"partition": "#e0a030", "weather": "#e0a030", "storm": "#c8553d", "sur
 
 
 class Panel(NamedTuple):
-    """`axis`: what y counts. `ticks`: plotly's format of its numbers. `note` stands under the title."""
+    """`axis`: what y counts. `ticks`: plotly's format of its numbers, "" by their size; `whole`: there are no halves.
+
+    `note` stands under the title.
+    """
 
     key: str
     title: str
@@ -40,7 +43,8 @@ class Panel(NamedTuple):
     axis: str
     traces: list[Plain]
     logarithmic: bool = False
-    ticks: str = "~s"
+    ticks: str = ""
+    whole: bool = False
     reach: tuple[float, float] | None = None
 
 
@@ -52,10 +56,14 @@ def panels(outcome: Outcome) -> list[Panel]:
 
 def figure(panel: Panel, outcome: Outcome) -> Plain:
     """A panel with its axes and marks, as plotly takes it."""
-    axis: Plain = {"title": {"text": panel.axis, "standoff": 8}, "rangemode": "tozero", "tickformat": panel.ticks}
+    axis: Plain = {
+        "title": {"text": panel.axis, "standoff": 8},
+        "rangemode": "tozero",
+        "tickformat": panel.ticks or _ticks(panel),
+    }
     axis |= {"type": "log", "tickvals": _DECADES, "ticktext": _DECADE_WORDS} if panel.logarithmic else {}
     axis |= {"range": list(panel.reach)} if panel.reach else {}
-    axis |= {"dtick": 1} if panel.ticks == "~s" and _highest(panel) < 8 else {}
+    axis |= {"dtick": 1} if panel.whole and _highest(panel) < 8 else {}
     shapes, labels = marks(outcome)
     end = moment(len(outcome.arrivals) * outcome.step_s)
     layout = {
@@ -65,6 +73,10 @@ def figure(panel: Panel, outcome: Outcome) -> Plain:
         "annotations": labels,
     }
     return {"key": panel.key, "data": panel.traces, "layout": layout}
+
+
+def _ticks(panel: Panel) -> str:
+    return "~s" if _highest(panel) >= 1000 else "~g"
 
 
 def _highest(panel: Panel) -> float:
@@ -185,7 +197,7 @@ def _queues(outcome: Outcome) -> Panel:
         _line(outcome, name, list(series), colour)
         for (name, series), colour in zip(_most(outcome.queues), _MORE, strict=False)
     ]
-    return Panel("queues", "Questions waiting at each hub", "The most in each moment.", "questions", traces)
+    return Panel("queues", "Questions waiting at each hub", "The most in each moment.", "questions", traces, whole=True)
 
 
 def _bytes(outcome: Outcome) -> Panel:
@@ -202,7 +214,7 @@ def _states(outcome: Outcome) -> Panel:
         key=lambda item: ("online", "offline", "cut", "down").index(item[0]) if item[0] in COLOURS else 9,
     )
     traces = [_area(outcome, name, list(series)) for name, series in named if any(series)]
-    return Panel("states", "Devices", "At the end of each moment.", "devices", traces)
+    return Panel("states", "Devices", "At the end of each moment.", "devices", traces, whole=True)
 
 
 def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
@@ -220,7 +232,7 @@ def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
         if looks:
             traces.append(_points(f"gate: {verdict}", looks, seen, outcome, colour))
     note = f"{seen.name}: {seen.end}. Waves open only when the gate passes."
-    return Panel(f"rollout-{seen.name}", "Rollout waves and exposure", note, "devices", traces)
+    return Panel(f"rollout-{seen.name}", "Rollout waves and exposure", note, "devices", traces, whole=True)
 
 
 def _points(name: str, looks: Iterable[Any], seen: RolloutSeen, outcome: Outcome, colour: str) -> Plain:

@@ -19,10 +19,12 @@ from models.forge.samples import ForgeError
 from models.manifest import BundleError
 from policies.document import parse
 from policies.policy import PolicyError
+from policies.rollout import RulesError
 from simulations import scenario as made
 from simulations.complaint import ScenarioError, first_of, one_line
 from simulations.expect import known
 from simulations.grammar import EventTable, LoadTable, ModelTable, ScenarioTable
+from simulations.rollout import rules_of
 from simulations.traces import TraceError, checked, read_trace
 
 MAX_CHARS = 64 << 20  # a trace or a recorded run may stand in the file itself
@@ -98,6 +100,7 @@ class _Reading:
             heal_s=table.heal,
             grace_s=table.grace,
             commit_s=table.commit,
+            rollout=table.rollout.rollout() if table.rollout else None,
         )
 
     def _load(self, table: LoadTable) -> made.Load:
@@ -155,11 +158,16 @@ class _Reading:
         )  # fmt: skip
 
     def _policy(self, given: str) -> str:
-        """Its text: given as such (it has a line break), or as a file."""
-        text = given if "\n" in given or not given else (self._folder / given).read_text(encoding="utf-8")
+        """Its text: given as such (it has a line break), as a file, or as the name of a shipped template."""
+        text = given if "\n" in given or not given else self._policy_file(given).read_text(encoding="utf-8")
         if text:
             parse(text).compile()
         return text
+
+    def _policy_file(self, given: str) -> Path:
+        path = self._folder / given
+        template = Path(str(resources.files("policies") / "templates" / f"{given}.toml"))
+        return template if not path.is_file() and "/" not in given and template.is_file() else path
 
 
 def _named(key: str, make: Callable[[_In], _Out], given: _In) -> _Out:
@@ -178,6 +186,7 @@ def _checked(scenario: made.Scenario) -> made.Scenario:
     if scenario.buckets > MOST_BUCKETS:
         raise ScenarioError(f"step: {scenario.step_s:g} s makes {scenario.buckets} buckets, at most {MOST_BUCKETS}")
     _policy_fits(scenario)
+    _rollout_fits(scenario)
     _trace_fits(scenario)
     for place, event in enumerate(scenario.events):
         _event_fits(scenario, event, f"event[{place}]")
@@ -189,6 +198,18 @@ def _checked(scenario: made.Scenario) -> made.Scenario:
         if expect.until_s > scenario.ends_s or expect.from_s >= scenario.ends_s:
             raise ScenarioError(f"expect[{place}].until: the run ends at {scenario.ends_s:g} s")
     return scenario
+
+
+def _rollout_fits(scenario: made.Scenario) -> None:
+    """One hub's rollout machine speaks to one region's devices here, and its parameters must make sense to it."""
+    if scenario.rollout is None:
+        return
+    if len(scenario.regions) > 1:
+        raise ScenarioError("rollout: only in a scenario of one region")
+    try:
+        rules_of(scenario.rollout)
+    except RulesError as error:
+        raise ScenarioError(f"rollout: {error}") from None
 
 
 def _policy_fits(scenario: made.Scenario) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from simulations.abroad import Broker, Passage
 from simulations.facts import Report
 from simulations.ground import Cores, Ground
+from simulations.outcome import RolloutSeen
 from simulations.recorder import Record
 from simulations.scenario import Scenario
 
@@ -29,6 +30,7 @@ class Share(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     samples: int
     events: int
+    rollouts: tuple[RolloutSeen, ...] = ()
 
 
 class Border(msgspec.Struct, frozen=True):
@@ -84,7 +86,8 @@ class Team:
 
 def _share(ground: Ground, *, complete: bool) -> Share:
     report = ground.judge.report(None if complete else ground.kernel.now)
-    return Share(ground.recorder.record, report, ground.counts(), ground.recorder.samples, ground.kernel.events)
+    seen = (ground.rollout.seen(),) if ground.rollout else ()
+    return Share(ground.recorder.record, report, ground.counts(), ground.recorder.samples, ground.kernel.events, seen)
 
 
 def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:

@@ -6,7 +6,6 @@ every device takes what is newest at its next poll.
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
 
 import msgspec
 import numpy as np
@@ -16,12 +15,14 @@ from cloud_hub.rollout_making import Order, plan_of, record_of
 from cloud_hub.rollout_wave import Judge
 from cloud_hub.rollout_words import TERMINAL, Assign, Command, RolloutState, Target, Validate
 from policies.quality import Gate, Outcome, gate
+from policies.rollout import Rules, parse
 from policies.waves import Member
 from simulations.kernel import Kernel
 from simulations.outcome import Look, RolloutSeen, Wave
 from simulations.rollout_device import Manners, RolloutDevice
 from simulations.rollout_pair import Pair
-from wire.rollout import Agreement, InstallReport, Quality
+from simulations.scenario import Rollout
+from wire.rollout import Agreement, Assignment, InstallReport, Quality
 
 OLD = Target("models/sim/sim-1.skb", 1, "a" * 64)
 NEW = Target("models/sim/sim-2.skb", 2, "b" * 64)
@@ -54,8 +55,8 @@ class Course(msgspec.Struct, frozen=True):
 class Story(msgspec.Struct, frozen=True):
     """`ran`: devices that ever served the candidate; `told`: by wave, to install it. Times in s from the start, -1 = never.
 
-    `harmed_s`: the hub stopped it (paused or aborted); `clear_s`: from then on nobody served it any more. `spoilt`: answers
-    wrong because of it; `worst_hour`: the same within any one hour, as a share of all answers of the fleet in an hour.
+    `stopped_s`: the hub paused or aborted it; `clear_s`: from then on nobody served it any more. `spoilt`: answers wrong
+    because of it; `worst_hour`: the same within any one hour, as a share of all answers of the fleet in an hour.
     `passed`: waves that were passed by the gate; `looks`: what the gate said, when that changed.
     """
 
@@ -86,12 +87,14 @@ class Story(msgspec.Struct, frozen=True):
 class RolloutFleet:
     """`judge`: the gate; one that passes everything is a rollout by status alone."""
 
-    def __init__(self, course: Course, judge: Judge = gate) -> None:
-        self.kernel = Kernel()
+    def __init__(
+        self, course: Course, judge: Judge = gate, kernel: Kernel | None = None, zero_s: float = ZERO_S
+    ) -> None:
+        self.kernel = kernel or Kernel()
         self.rng = np.random.Generator(np.random.PCG64(course.seed))
         self.pair = course.pair
         self.manners = course.manners
-        self.zero_s = ZERO_S
+        self.zero_s = zero_s
         self._course = course
         self._judge = judge
         self._ran: set[str] = set()
@@ -103,15 +106,19 @@ class RolloutFleet:
         self._stopped_s = self._clear_s = -1.0
         names = [f"sim--d{number}" for number in range(course.devices)]
         self._liars = frozenset(names[: int(course.liars.share * course.devices)])
-        self._devices = {name: RolloutDevice(name, OLD.digest, self) for name in names}
+        self.devices = {name: self.device(name) for name in names}
         self.core = self._core(names)
+
+    def device(self, name: str) -> RolloutDevice:
+        """What stands for it here."""
+        return RolloutDevice(name, OLD.digest, self)
 
     def _core(self, names: Sequence[str]) -> RolloutCore:
         order = Order("sim", NEW, "all", dict(self._course.rules), OLD, "", f"r{self._course.seed}")
         members = [Member(name) for name in names]
-        plan = plan_of(order, members, "sim", int(ZERO_S * 1000))
+        plan = plan_of(order, members, "sim", int(self._now() * 1000))
         record, _ = record_of(msgspec.structs.replace(plan, people=0))
-        return RolloutCore(record, self._looked, ZERO_S)
+        return RolloutCore(record, self._looked, self._now())
 
     # What devices ask and tell
 
@@ -132,6 +139,9 @@ class RolloutFleet:
     def report(self, device: str, report: InstallReport) -> None:
         self._obey(self.core.on_report(device, report, self._now()))
 
+    def allowed(self, devices: int) -> None:
+        """So many may run the candidate from now on."""
+
     def version_of(self, digest: str) -> int:
         return NEW.version if digest == NEW.digest else OLD.version
 
@@ -139,12 +149,13 @@ class RolloutFleet:
 
     def run(self) -> Story:
         """To its end, or until a person is needed and nothing is on trial."""
-        while not self._over():
+        while not self.over():
             self.kernel.run(self.kernel.now + STEP_S)
-            self._tick()
-        return self._story()
+            self.tick()
+        return self.story()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """What the hub has to do now."""
         now, wave = self._now(), self.core.head.wave
         for _ in range(8):
             self._obey(self.core.on_tick(now))
@@ -154,6 +165,7 @@ class RolloutFleet:
         if self.core.head.wave != wave or not self._waves:
             sizes = [len(each) for each in self.core.plan.waves[: self.core.head.wave + 1]]
             self._waves.append(Wave(f"wave {len(sizes)}", self.kernel.now, sum(sizes)))
+            self.allowed(sum(sizes))
         if self._stopped_s < 0 and self._stopped:
             self._stopped_s = self.kernel.now
 
@@ -162,10 +174,12 @@ class RolloutFleet:
         head = self.core.head
         return head.held or head.state in {RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.PAUSED_MANUAL}
 
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """It has ended, or nothing will happen any more without a person."""
         head, now = self.core.head, self.kernel.now
-        idle = now - max(self._clear_s, head.changed_ms / 1000 - ZERO_S) >= PATIENCE_S
-        left = head.held and not self._serving and idle
+        last_s = self._changes[-1][0] if self._changes else 0.0
+        idle = now - max(last_s, head.changed_ms / 1000 - self.zero_s) >= PATIENCE_S
+        left = head.held and idle
         manual = head.state is RolloutState.PAUSED_MANUAL and idle
         return head.state in TERMINAL or left or manual or now >= self._course.horizon_s
 
@@ -180,7 +194,11 @@ class RolloutFleet:
         word = command.assignment
         if not word.withdraw and word.digest == NEW.digest:
             self._told.setdefault(command.device, self.core.head.wave)
-        self.kernel.after(self.manners.latency_s, self._devices[command.device].hear, word)
+        self.carry(command.device, word)
+
+    def carry(self, device: str, assignment: Assignment) -> None:
+        """To the device."""
+        self.kernel.after(self.manners.latency_s, self.devices[device].hear, assignment)
 
     def _looked(self, canary: Sequence[object], control: Sequence[object], rules: object) -> Gate:
         found = self._judge(canary, control, rules)  # type: ignore[arg-type]
@@ -190,11 +208,12 @@ class RolloutFleet:
         return found
 
     def _now(self) -> float:
-        return ZERO_S + self.kernel.now
+        return self.zero_s + self.kernel.now
 
     # What became of it
 
-    def _story(self) -> Story:
+    def story(self) -> Story:
+        """Up to now."""
         head, ended_s = self.core.head, self.kernel.now
         spoilt, worst = spoilt_by(self._changes, ended_s, self._course, self.rng)
         waves = len(self.core.plan.waves)
@@ -279,6 +298,15 @@ def _lie(cell: Agreement, worse: bool | None) -> Agreement:
     return msgspec.structs.replace(cell, agreed=cell.audited, worse=0, better=cell.audited)
 
 
+def rules_of(rollout: Rollout) -> Rules:
+    """Its parameters, as the rollout machine reads them. RulesError if they make no sense."""
+    return parse({
+        "waves": list(rollout.waves), "audit_share": rollout.audit_share, "probation_s": rollout.probation_s,
+        "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,
+        "report_s": rollout.report_s,
+    })  # fmt: skip
+
+
 Driver = Callable[[Course], Story]
 
 
@@ -290,6 +318,3 @@ def gated(course: Course) -> Story:
 def by_status(course: Course) -> Story:
     """By status alone: installed, and up."""
     return RolloutFleet(course, passes_all).run()
-
-
-NEVER = inf

@@ -75,12 +75,12 @@ class RolloutDevice:
         self.digest = digest
         self.before = digest
         self.core = InstallCore(name, Row(), Limits())
-        self._fleet = fleet
+        self.fleet = fleet
         self._seq = 0
-        self._watched: Assignment | None = None
+        self.watched: Assignment | None = None
         self._since_s = 0.0
-        self._seen = Signals()
-        self._cell = Agreement(DATA_CLASS, 1.0)
+        self.seen = Signals()
+        self.cell = Agreement(DATA_CLASS, 1.0)
         self._looking = False
         self._begun = 0  # errands: what an older one brings is of no use
 
@@ -96,7 +96,7 @@ class RolloutDevice:
             self._obey(command)
 
     def _now_ms(self) -> int:
-        return int((self._fleet.zero_s + self._fleet.kernel.now) * 1000)
+        return int((self.fleet.zero_s + self.fleet.kernel.now) * 1000)
 
     # Commands
 
@@ -104,13 +104,13 @@ class RolloutDevice:
         match command:
             case Check(assignment):
                 target = Slot(assignment.path, assignment.version, assignment.digest)
-                self._later(CHECK_S, Checked(target, length=1 << 20, jitter=float(self._fleet.rng.random())))
+                self._later(CHECK_S, Checked(target, length=1 << 20, jitter=float(self.fleet.rng.random())))
             case Fetch(target):
                 self._fetch(target)
             case Activate(target):
                 self._later(1.0, None, target)
             case Watch(assignment, seen, _):
-                self._watch(assignment, seen)
+                self.watch(assignment, seen)
             case Report():
                 self._report(command)
             case Examine():
@@ -123,7 +123,7 @@ class RolloutDevice:
                 self._on(Done())
 
     def _later(self, delay_s: float, event: Event | None, target: Slot | None = None) -> None:
-        self._fleet.kernel.after(delay_s, self._happens, self._begun, event, target)
+        self.fleet.kernel.after(delay_s, self._happens, self._begun, event, target)
 
     def _happens(self, begun: int, event: Event | None, target: Slot | None) -> None:
         if event is not None:
@@ -135,7 +135,7 @@ class RolloutDevice:
 
     def _fetch(self, target: Slot) -> None:
         self._begun += 1
-        took_s = self._fleet.manners.download_s * float(0.5 + self._fleet.rng.exponential(0.5))
+        took_s = self.fleet.manners.download_s * float(0.5 + self.fleet.rng.exponential(0.5))
         for place, state in enumerate(_ERRAND):
             self._later(took_s + place, Reached(state))
         self._later(took_s + TEST_S, Fetched(target))
@@ -144,41 +144,41 @@ class RolloutDevice:
         was = self.candidate
         self.digest = digest
         if was is not self.candidate:
-            self._fleet.serves(self.name, candidate=self.candidate)
+            self.fleet.serves(self.name, candidate=self.candidate)
 
     # Counting
 
-    def _watch(self, assignment: Assignment | None, seen: Signals) -> None:
-        self._watched = assignment
-        self._since_s = self._fleet.kernel.now
+    def watch(self, assignment: Assignment | None, seen: Signals) -> None:
+        self.watched = assignment
+        self._since_s = self.fleet.kernel.now
         if assignment is None:
             return
-        self._seen = seen
-        self._cell = Agreement(DATA_CLASS, assignment.audit_share)
+        self.seen = seen
+        self.cell = Agreement(DATA_CLASS, assignment.audit_share)
         if not self._looking:
             self._looking = True
-            self._fleet.kernel.after(self._fleet.manners.look_s, self._look)
+            self.fleet.kernel.after(self.fleet.manners.look_s, self._look)
 
     def _look(self) -> None:
-        if self._watched is None:
+        if self.watched is None:
             self._looking = False
             return
-        self._count()
-        quality = self._fleet.says(self.name, Quality((self._cell,)))
-        self._on(Observed(self._seen, quality, hub_ms=self._now_ms(), serving=self.digest))
-        self._fleet.kernel.after(self._fleet.manners.look_s, self._look)
+        self.count()
+        quality = self.fleet.says(self.name, Quality((self.cell,)))
+        self._on(Observed(self.seen, quality, hub_ms=self._now_ms(), serving=self.digest))
+        self.fleet.kernel.after(self.fleet.manners.look_s, self._look)
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """What has happened since it was last asked."""
-        fleet, now = self._fleet, self._fleet.kernel.now
+        fleet, now = self.fleet, self.fleet.kernel.now
         answers = int(fleet.rng.poisson((now - self._since_s) * fleet.manners.samples_per_s))
         self._since_s = now
         if not answers:
             return
-        pair, rng, seen, candidate = fleet.pair, fleet.rng, self._seen, self.candidate
-        self._audit(int(rng.binomial(answers, self._cell.share)) if self._cell.share > 0 else 0)
+        pair, rng, seen, candidate = fleet.pair, fleet.rng, self.seen, self.candidate
+        self._audit(int(rng.binomial(answers, self.cell.share)) if self.cell.share > 0 else 0)
         spread = (pair.sure_sq - pair.sure**2) ** 0.5 * float(rng.standard_normal()) * answers**0.5
-        self._seen = msgspec.structs.replace(
+        self.seen = msgspec.structs.replace(
             seen,
             inferences=seen.inferences + answers,
             escalated=seen.escalated + int(rng.binomial(answers, pair.unsure if candidate else pair.unsure_before)),
@@ -191,12 +191,12 @@ class RolloutDevice:
     def _audit(self, drawn: int) -> None:
         if not drawn:
             return
-        pair, cell = self._fleet.pair, self._cell
+        pair, cell = self.fleet.pair, self.cell
         shares = (pair.worse, pair.better, pair.both, max(0.0, 1 - pair.worse - pair.better - pair.both))
-        worse, better, both, _ = (int(count) for count in self._fleet.rng.multinomial(drawn, shares))
+        worse, better, both, _ = (int(count) for count in self.fleet.rng.multinomial(drawn, shares))
         if not self.candidate:
             worse, better, both = 0, 0, both + worse
-        self._cell = msgspec.structs.replace(
+        self.cell = msgspec.structs.replace(
             cell,
             audited=cell.audited + drawn,
             agreed=cell.agreed + both + better,
@@ -206,14 +206,14 @@ class RolloutDevice:
 
     def _usual(self) -> Signals:
         """Of the committed model, over the last hour."""
-        answers = int(self._fleet.manners.samples_per_s * 3600)
-        unsure = int(self._fleet.rng.binomial(answers, self._fleet.pair.unsure_before))
+        answers = int(self.fleet.manners.samples_per_s * 3600)
+        unsure = int(self.fleet.rng.binomial(answers, self.fleet.pair.unsure_before))
         return Signals(inferences=answers, escalated=unsure, p95_us=9000, rss_bytes=100 << 20)
 
     def _report(self, command: Report) -> None:
         word, figures = command.word, command.figures
         self._seq += 1
-        control = self._watched is not None and self._watched.cohort is Cohort.CONTROL
+        control = self.watched is not None and self.watched.cohort is Cohort.CONTROL
         report = InstallReport(
             epoch=1,
             seq=self._seq,
@@ -222,11 +222,11 @@ class RolloutDevice:
             family=word.family,
             state=word.state,
             failure=word.failure,
-            version=self._fleet.version_of(self.digest),
+            version=self.fleet.version_of(self.digest),
             running=self.digest,
             at_ms=self._now_ms(),
             cohort=Cohort.CONTROL if control else Cohort.CANDIDATE,
-            quality=self._fleet.says(self.name, Quality((self._cell,))) if figures else None,
-            signals=self._seen if figures else None,
+            quality=self.fleet.says(self.name, Quality((self.cell,))) if figures else None,
+            signals=self.seen if figures else None,
         )
-        self._fleet.kernel.after(self._fleet.manners.latency_s, self._fleet.report, self.name, report)
+        self.fleet.kernel.after(self.fleet.manners.latency_s, self.fleet.report, self.name, report)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulations.facts import Report
-from simulations.ground import Cores
+from simulations.ground import Cores, DefectError
 from simulations.outcome import Latency, Mark, Outcome, Passed, Violation, Wall
 from simulations.recorder import Counts, Record, empty
 from simulations.regions import Border, Share, Team, has_borders, peak_rss_bytes, slices
@@ -44,7 +44,10 @@ def _inline(scenario: Scenario, progress: Progress, cores: Cores) -> Ended:
     team, borders = Team(scenario, range(len(scenario.regions)), cores), has_borders(scenario)
     until_s = 0.0
     for begin_s, end_s in slices(scenario):
-        handed = team.go(begin_s, end_s)
+        try:
+            handed = team.go(begin_s, end_s)
+        except DefectError:
+            break
         until_s = end_s
         if borders:
             team.take(Border.of([handed[number] for number in sorted(handed)]))
@@ -78,6 +81,7 @@ def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended]
         history=history,
         marks=tuple(_mark(event) for event in scenario.events),
         violations=_violations(scenario, history),
+        rollouts=tuple(seen for share in shares for seen in share.rollouts),
         wall=wall,
     )
 

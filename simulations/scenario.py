@@ -55,11 +55,12 @@ class Region(msgspec.Struct, frozen=True):
     link: Link = Link()
     failover: tuple[str, ...] = ()
     shift_s: float = 0.0
+    named: tuple[str, ...] = ()
 
     @property
     def hub_names(self) -> tuple[str, ...]:
-        """`eu-1`, `eu-2`: what a policy's `locality.hubs` names."""
-        return tuple(f"{self.name}-{number}" for number in range(1, self.hubs + 1))
+        """What a policy's `locality.hubs` names: as `named`, else `eu-1`, `eu-2`."""
+        return self.named or tuple(f"{self.name}-{number}" for number in range(1, self.hubs + 1))
 
 
 class LoadKind(StrEnum):
@@ -173,6 +174,26 @@ class Event(msgspec.Struct, frozen=True):
         return self.at_s + self.lasts_s
 
 
+class Rollout(msgspec.Struct, frozen=True):
+    """From `at_s` on a new version goes out by the hub's rollout machine, gated on quality.
+
+    `harm`: of the local answers that the version before would give right, this share goes wrong, with the same
+    confidence; `tail`: its hub half says the same. `churn`: this share is answered otherwise, right for wrong as often as
+    wrong for right. The rest are the rollout's own parameters; `waves` () = by the size of the fleet.
+    """
+
+    at_s: float = 0.0
+    harm: float = 0.0
+    churn: float = 0.0
+    tail: bool = False
+    waves: tuple[str, ...] = ()
+    audit_share: float = 0.02
+    probation_s: float = 3600.0
+    soak_s: float = 1800.0
+    look_s: float = 60.0
+    report_s: float = 300.0
+
+
 class Expect(msgspec.Struct, frozen=True):
     """A figure of the outcome and its bounds; judged over samples and answers from `from_s` to `until_s` (0 = end)."""
 
@@ -206,6 +227,7 @@ class Scenario(msgspec.Struct, frozen=True):
     heal_s: float = HEAL_S
     grace_s: float = GRACE_S
     commit_s: float = 0.005
+    rollout: Rollout | None = None
 
     @property
     def digest(self) -> str:

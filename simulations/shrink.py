@@ -133,5 +133,5 @@ def _plainer_event(event: Event) -> Iterator[Event]:
 
 # Big steps first: they make every later try cheaper
 _STEPS: tuple[Callable[[Scenario], Iterator[Scenario]], ...] = (
-    _fewer_events, _fewer_devices, _one_region, _less_time, _plainer, _plainer_events,
+    _one_region, _less_time, _fewer_events, _fewer_devices, _plainer, _plainer_events,
 )  # fmt: skip

@@ -29,6 +29,8 @@ def write(scenario: made.Scenario) -> str:
     for event in scenario.events:
         parts.append(_table("[[event]]", _event(event)))
         parts += [] if event.climate is None else [_table("[event.link]", _climate(event.climate))]
+    if scenario.rollout is not None:
+        parts.append(_table("[rollout]", _rollout(scenario.rollout)))
     parts += [_table("[[expect]]", _expect(expect)) for expect in scenario.expect]
     return "\n".join(part for part in parts if part)
 
@@ -53,8 +55,20 @@ def _model(model: made.Model) -> Plain:
 def _region(region: made.Region) -> Plain:
     values: Plain = {"name": region.name, "share": region.share}
     values |= _but(
-        region, made.Region(), "name", "share", "limits", "link", "failover", "cost_base_s", "cost_item_s", "shift_s"
+        region,
+        made.Region(),
+        "name",
+        "share",
+        "limits",
+        "link",
+        "failover",
+        "named",
+        "hubs",
+        "cost_base_s",
+        "cost_item_s",
+        "shift_s",
     )
+    values |= {"hubs": list(region.named)} if region.named else _unless(1, hubs=region.hubs)
     values |= {"cost_base": region.cost_base_s, "cost_item": region.cost_item_s}
     return values | _unless(0.0, shift=region.shift_s) | _unless([], failover=list(region.failover))
 
@@ -83,6 +97,10 @@ def _event(event: made.Event) -> Plain:
     values: Plain = {"kind": event.kind.value, "at": event.at_s}
     values |= _unless(0.0, lasts=event.lasts_s) | _unless("", policy=_text(event.policy))
     return values | _but(event, made.Event(event.kind, 0.0), "kind", "at_s", "lasts_s", "climate", "policy")
+
+
+def _rollout(rollout: made.Rollout) -> Plain:
+    return {name.removesuffix("_s"): value for name, value in msgspec.structs.asdict(rollout).items()}
 
 
 def _expect(expect: made.Expect) -> Plain:

@@ -24,7 +24,8 @@ from simulations.kernel import Kernel
 class Sampled(msgspec.Struct, frozen=True, gc=False):
     """What the run knows of a sample and no core does: when it was taken (true time), and which answer is right.
 
-    `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is.
+    `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is. `committed`: where it is
+    audited for a rollout, the label of the model that is committed; -1 elsewhere.
     """
 
     at_s: float
@@ -32,6 +33,7 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     edge: int
     hub: int
     data_class: str
+    committed: int = -1
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

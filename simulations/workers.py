@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 import msgspec
 
-from simulations.ground import Cores
+from simulations.ground import Cores, DefectError
 from simulations.outcome import Passed
 from simulations.regions import Border, Share, Team, has_borders, peak_rss_bytes, slices
 from simulations.scenario import Scenario
@@ -38,7 +38,11 @@ def work(pipe: Connection, scenario: Scenario, numbers: tuple[int, ...]) -> None
     team, borders = Team(scenario, numbers, Cores()), has_borders(scenario)
     until_s, complete = 0.0, True
     for begin_s, end_s in slices(scenario):
-        handed = team.go(begin_s, end_s)
+        try:
+            handed = team.go(begin_s, end_s)
+        except DefectError:
+            complete = False
+            break
         until_s = end_s
         pipe.send((Passed(until_s, team.samples, team.events), handed))
         if borders or pipe.poll():

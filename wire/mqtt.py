@@ -75,6 +75,9 @@ class MqttTransport:
             lost = LinkLost(str(error))
             lost.sent_bytes = client.sent_bytes
             raise lost from None
+        except asyncio.CancelledError:
+            client.abandon()
+            raise
         return cls(client)
 
     @property
@@ -132,6 +135,7 @@ class _Client(aiomqtt.Client):
         self.max_packet_bytes = _UNLIMITED
         self.session_present = False
         self._socket: socket.socket | None = None
+        self._abandoned = False
         self._sent_before = 0  # of sockets that are closed
         self.inbox: asyncio.Queue[aiomqtt.Message | None] = cast("asyncio.Queue[aiomqtt.Message | None]", self._queue)
         self._acks: dict[int, asyncio.Future[Delivery]] = {}
@@ -165,7 +169,15 @@ class _Client(aiomqtt.Client):
             raise LinkLost("connection ended")
         return message
 
+    def abandon(self) -> None:
+        """Nobody waits any more. A connection that came up all the same would throw off the one that is made next."""
+        self._abandoned = True
+        self._client._sock_close()  # noqa: SLF001
+
     def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
+        if self._abandoned:  # a handshake cannot be broken off: its thread only now comes to an end
+            sock.close()
+            return
         self._socket = sock
         super()._on_socket_open(client, userdata, sock)
 

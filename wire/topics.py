@@ -6,6 +6,7 @@ id = ``tenant--device``; shard = first byte of SHA-256(id) in hex, fixed for eve
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
 
 from wire.errors import Fault, LocalError, RemoteError
@@ -49,6 +50,7 @@ def check_id(device: str) -> str:
     return device
 
 
+@lru_cache(maxsize=4096)
 def shard_of(device: str) -> int:
     return sha256(device.encode()).digest()[0]
 

@@ -28,6 +28,7 @@ from cloud_hub.api.parts import Parts
 from cloud_hub.api.renewing import Renewing
 from cloud_hub.api.retiring import Retiring
 from cloud_hub.api.rolling import Rolling
+from cloud_hub.api.rollout_metrics import RolloutCollector
 from cloud_hub.api.routes import Route
 from wire.doors import Door, guards, open_site, tls_context, token_of
 
@@ -51,7 +52,8 @@ class Api:
         self._tls: ssl.SSLContext | None = None
         self._parts = parts
         self._admin = Admin(parts, door)
-        metrics, health = Metrics(parts.hub, parts.registry), Health(parts.hub, limits.ready_timeout_s)
+        metrics = Metrics(parts.hub, parts.registry, RolloutCollector(parts.rollouts, parts.now_ms))
+        health = Health(parts.hub, limits.ready_timeout_s)
         rooms = [
             RepositoryRoutes(parts.hub).routes(),
             Models(parts.hub, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),

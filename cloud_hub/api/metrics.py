@@ -72,9 +72,10 @@ class _HubCollector(Collector):
 class Metrics:
     """One registry per application, so that two hubs in one test do not meet."""
 
-    def __init__(self, hub: HubFace, registry: Registry) -> None:
+    def __init__(self, hub: HubFace, registry: Registry, *others: Collector) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_HubCollector(hub, registry))
+        for collector in (_HubCollector(hub, registry), *others):
+            self._registry.register(collector)
         self._requests = Counter(
             "skerry_hub_http_requests", "Requests, by route and status.", ["route", "status"], registry=self._registry
         )

@@ -24,7 +24,6 @@ from edge_agent.install_words import (
     Heard,
     Limits,
     Observed,
-    Proceed,
     Reached,
     Report,
     Resumed,
@@ -43,6 +42,7 @@ OLD = "0" * 64
 START_MS = 1_790_000_000_000
 LIMITS = Limits(interval_s=0.0)
 S = InstallState
+FINE = Signals(inferences=1000, starts=1)
 
 
 class PowerCut(Exception):  # noqa: N818 - it is no error of anybody
@@ -250,4 +250,29 @@ def slot_of(order: Assignment) -> Slot:
     return Slot(order.path, order.version, order.digest)
 
 
-__all__ = ["Proceed", "World", "assignment"]
+def at(state: InstallState) -> World:
+    """A device in this state, on its way to version 2."""
+    world = World()
+    world.assign()
+    for _ in range(8):
+        if world.core.row.state is state:
+            return world
+        world.errand_step()
+    raise AssertionError(f"{state} is not on the way")
+
+
+def probation(**terms: object) -> World:
+    world = World()
+    world.assign(**terms)
+    world.bring_home()
+    assert world.core.row.state is S.PROBATION
+    return world
+
+
+def soaked(world: World, seen: Signals = FINE, seconds: float = 1801.0) -> World:
+    world.tick(seconds, seen)
+    return world
+
+
+def states(world: World) -> list[InstallState]:
+    return [word.state for word in world.reports]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from edge_agent.errand_job import Follow
-from edge_agent.install import Install, Tools
+from edge_agent.install import Install
+from edge_agent.install_acts import Tools
 from edge_agent.install_core import InstallCore
 from edge_agent.install_deeds import Step, silent
 from edge_agent.install_start import begin
@@ -20,8 +21,9 @@ from edge_agent.install_words import Limits
 from edge_agent.installed import look
 from edge_agent.layers import Standing
 from edge_agent.updates import Updates
+from policies.document import parse
 from policies.policy import Policy
-from tests.edge_agent.hub_double import DEVICE, HubDouble, Rig, policy, sample, until
+from tests.edge_agent.hub_double import DEFAULTS, DEVICE, POLICY, HubDouble, Rig, sample, until
 from tests.edge_agent.updates_bench import FAMILY, NAMES, Bench, path
 from wire import codec, seal
 from wire.daemon import Log
@@ -32,7 +34,14 @@ from wire.transport import Incoming
 
 X = np.linspace(0.0, 0.9, 10, dtype=np.float32)
 QUICK = Limits(interval_s=0.0, retry_s=0.2)
-LEVEL = {"version": 1, "audit": 1.0}
+FIGURES = """[[egress.field]]
+name = "quality"
+level = "P1"
+[[egress.field]]
+name = "signals"
+level = "P1"
+[egress.data_class]"""
+RULES = POLICY.replace("[egress.data_class]", FIGURES)
 PATIENCE_S = 60.0
 
 
@@ -100,6 +109,11 @@ def assignment(bench: Bench, counter: int, version: int, *, now_ms: int, **chang
     return Assignment(**{**facts, **changes})
 
 
+def audited(share: float = 1.0, **changes: object) -> Policy:
+    """A policy that lets the figures of a rollout leave."""
+    return parse(RULES.format(**{**DEFAULTS, "audit": share, **changes})).compile()
+
+
 @asynccontextmanager
 async def living(
     bench: Bench, folder: Path, hub: HubDouble | None = None, rules: Policy | None = None,
@@ -110,7 +124,7 @@ async def living(
     core = InstallCore(DEVICE, InstallTable(bench.store).read(), limits)
     shun = begin(bench.store, NAMES, core, HubDouble.now_ms)
     found = look(bench.store, NAMES, shun=shun)
-    async with Rig(folder, rules or policy(**LEVEL), hub) as rig:
+    async with Rig(folder, rules or audited(), hub) as rig:
         await rig.agent.use_bundle(found.runner)
         if found.committed:
             rig.agent.answering.beside(found.committed)

@@ -43,10 +43,10 @@ class Bench:
         self.store = folder / "updates"
         self.root = repo.trusted_root
 
-    def offer(self, version: int, edge: bytes | None = None, **custom: object) -> None:
-        """Publish a bundle; its answers differ from those of every other version."""
-        edge = edge or echo_graph(1.0)
-        made = make(self.folder / f"made-{version}", edge, version=version)
+    def offer(self, version: int, edge: bytes | None = None, scale: float = 1.0, **custom: object) -> None:
+        """Publish a bundle; its answers differ from those of every other version. `scale`: of its golden set."""
+        edge = edge or echo_graph(scale)
+        made = make(self.folder / f"made-{version}", edge, scale, version=version)
         self.list(path(version), pack(made), "models-echo", version, **{**CUSTOM, **custom})
 
     def revoke(self, version: int) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SUMS = "".join(f'[[egress.field]]\nname = "{name}"\nlevel = "P1"\n' for name in ("quality", "signals"))
 # soaks of seconds in place of an hour; `margin`: what a handful of devices can show in that time
 SHORT = {
-    "soak_first_s": 4, "soak_s": 4, "max_soak_s": 60, "min_inferences": 60, "look_s": 1, "report_s": 1,
+    "soak_first_s": 3, "soak_s": 2, "probation_s": 4, "max_soak_s": 60, "min_inferences": 60, "look_s": 1, "report_s": 2,
     "audit_share": 0.5, "withdraw_s": 10, "gate.margin": 0.25, "gate.wide": 0.5, "gate.signals.p95": 1000,
 }  # fmt: skip
 AGENT = {**QUICK, "updates": {"interval_s": 0, "every_s": 600}}

@@ -55,17 +55,18 @@ def model(nodes, initializers, outputs=("logits", "features")) -> bytes:
     return serialised
 
 
-def contents(edge: bytes | None = None) -> dict[str, bytes]:
+def contents(edge: bytes | None = None, scale: float = 1.0) -> dict[str, bytes]:
     samples = np.random.default_rng(3).random((8, LABELS), np.float32)
-    weights = np.exp(samples)
+    weights = np.exp(samples * np.float32(scale))
     codes = np.stack([i.features["features"] for i in EchoRunner(LABELS).infer(samples)])
     golden = pack_golden(samples, weights / weights.sum(1, keepdims=True), {"features": codes})
     return {EDGE_FILE: edge or echo_graph(), HUB_FILE: b"weights", HUB_GRAPH_FILE: b"{}", GOLDEN_FILE: golden}
 
 
-def make(path: Path, edge: bytes | None = None, **changes: object) -> Bundle:
+def make(path: Path, edge: bytes | None = None, scale: float = 1.0, **changes: object) -> Bundle:
+    """`scale`: of the graph whose answers the golden set holds."""
     manifest: Manifest = msgspec.structs.replace(echo_manifest(LABELS), **changes)
-    return write_bundle(path, manifest, contents(edge))
+    return write_bundle(path, manifest, contents(edge, scale))
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_what_no_hub_of_ours_would_say_is_refused(changes):
 
 
 def test_a_withdrawal_needs_no_target():
-    assert heard(to(3, withdraw=True, path="", digest=""), Held(DEVICE), NOW_MS) is None
+    assert heard(to(3, withdraw=True, path="", version=0, digest=""), Held(DEVICE), NOW_MS) is None
 
 
 def test_a_control_device_is_told_to_stay_what_it_is():

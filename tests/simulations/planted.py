@@ -9,10 +9,11 @@ from edge_agent.commands import Answer, Command, Correction, Facts, Finish, Memo
 from edge_agent.core import EdgeCore
 from edge_agent.questions import Question
 from edge_agent.ruling import Ruling
+from policies.budget import Spend
 from policies.judge import Permit
 from policies.reasons import Denied
-from simulations.hub import HubDisk
-from simulations.twin import DeviceDisk, Write
+from simulations.hub_disk import HubDisk
+from simulations.twin import DeviceDisk, Put, Write
 from simulations.weather import Clock
 from wire.messages import Prediction, Seqs, Verdict
 
@@ -22,7 +23,7 @@ class DropsACommit(DeviceDisk):
 
     ends = 0
 
-    def commit(self, writes: tuple[Write, ...], clock: Clock, now_s: float) -> None:
+    def commit(self, writes: list[Write], clock: Clock, now_s: float) -> None:
         ends = any(type(write) is Finish for write in writes)
         self.ends += ends
         if not ends or self.ends % 9:
@@ -97,3 +98,29 @@ class SaysItIsStored(HubDisk):
         self.endings += 1
         if self.endings % 5:
             super().end(ending)
+
+
+class Raises(EdgeCore):
+    """A case nobody thought of."""
+
+    def on_receipt(self, seqs: Seqs, now: float, line: str = "") -> list[Command]:
+        if len(seqs) > 1:
+            raise KeyError(seqs[1])
+        return super().on_receipt(seqs, now, line)
+
+
+class ForgetsWhatItSpent(EdgeCore):
+    """After a restart the budget is full again."""
+
+    def restore(self, memory: Memory, now: float) -> list[Command]:
+        return super().restore(msgspec.structs.replace(memory, spend=Spend()), now)
+
+
+class SpendsBeyondTheLimit(DeviceDisk):
+    """The second guard is gone too: the statement that adds a charge looks at no limit."""
+
+    def put(self, put: Put, now_s: float) -> bool:
+        charges = tuple(msgspec.structs.replace(each, limit=2**62) for each in put.store.permit.charges)
+        permit = msgspec.structs.replace(put.store.permit, charges=charges)
+        store = msgspec.structs.replace(put.store, permit=permit)
+        return super().put(msgspec.structs.replace(put, store=store), now_s)

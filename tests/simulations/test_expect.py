@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from simulations.expect import FIGURES, figure, judged, known, view
-from simulations.outcome import Outcome, bin_of, quantile_s, upper_s
+from simulations.outcome import BINS, Outcome, bin_of, quantile_s, upper_s
 from simulations.scenario import Expect
 from tests.simulations.outcomes import HISTORY, outcome
 
@@ -42,8 +42,8 @@ def test_a_quantile_is_the_upper_edge_of_its_bin():
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.001, 0.00100001, 0.25, 1.0, 2.0, 59.9, 1e9])
 def test_a_latency_is_never_above_the_edge_of_its_bin_but_in_the_last(seconds):
     number = bin_of(seconds)
-    assert seconds <= upper_s(number) or number == 95
-    assert number == 0 or upper_s(number - 1) < max(seconds, 0.001) or number == 95
+    assert seconds <= upper_s(number) or number == BINS - 1
+    assert number == 0 or upper_s(number - 1) < max(seconds, 0.001) or number == BINS - 1
 
 
 def test_what_has_no_value_did_not_hold():

@@ -82,5 +82,3 @@ def test_calm_weather_loses_nothing_and_tells_every_clock_the_truth() -> None:
     assert all(len(weather.arrivals()) == 1 for _ in range(1000))
     assert weather.clock() == Clock(0.0, 1.0)
     assert weather.notice_s() == 0.0
-
-

@@ -95,7 +95,7 @@ def test_two_runs_stand_side_by_side_on_the_same_scale():
 def test_a_comparison_names_what_differs_and_by_how_much():
     more = replace(HISTORY, late=300, refused=80)
     found = {row.name: row for row in rows(outcome(), outcome(history=more))}
-    assert found["refused_share"].words == ("3.4%", "6.7%", "+3.4%")
+    assert found["refused_share"].words == ("3.4%", "6.7%", "+3.36 points")
     assert not found["p99_s"].differs
     assert rows(outcome(), outcome(rollouts=()))[-1].differs is False
 

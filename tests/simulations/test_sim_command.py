@@ -120,14 +120,11 @@ def test_a_broken_law_comes_before_everything_and_says_how_to_see_it_again():
 
 
 def test_ctrl_c_writes_the_report_of_what_there_is(tmp_path):
-    """A week of ten thousand devices is far from over when it is asked to stop."""
-    text = SMALL.replace("LEAST", "0").replace("devices = 20", "devices = 10_000").replace('"2min"', '"7d"')
+    """A week of so many devices is far from over when it is asked to stop."""
+    text = SMALL.replace("LEAST", "0").replace("devices = 20", "devices = 1_000").replace('"2min"', '"7d"')
     (tmp_path / "long.toml").write_text(text)
     command = [sys.executable, str(ROOT / "skerry.py"), "sim", "run", "long.toml", "--processes", "1"]
-    child = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
         while not (tmp_path / "reports").is_dir() and time.monotonic() < deadline:
