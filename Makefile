@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test heavy live check lint bench bench-trust bench-forge bench-hub bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help setup setup-demo demo test heavy live check lint bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -57,6 +57,9 @@ fuzz-policies: setup ## 100,000 random policies and samples through each propert
 bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, each in an environment of its own (1.5 GB)
 	@$(python) -m benchmarks.hub_peers --install
 	@$(python) -m benchmarks hub $(ARGS)
+
+bench-rollout: setup ## good and bad versions through a simulated fleet, beside newest-wins and status alone (SKERRY_DATA=folder)
+	@$(python) -m benchmarks rollout $(ARGS)
 
 bench-sim: setup ## the simulator's figures: steady and million in virtual time, live agents on this machine
 	@$(python) -m benchmarks sim $(ARGS)

@@ -17,6 +17,8 @@ from benchmarks import (
     hub_suite,
     intake,
     local_answer,
+    rollout,
+    rollout_device,
     round_trip,
     sim_suite,
     trust_client,
@@ -53,6 +55,7 @@ SUITES = {
     "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
     "hub": Suite("The hub", "make bench-hub", hub_suite.BENCHMARKS),
     "sim": Suite("The simulator", "make bench-sim", sim_suite.BENCHMARKS),
+    "rollout": Suite("Rollouts", "make bench-rollout", {"fleet": rollout.run, "device": rollout_device.run}),
     "forge": Suite(
         "The forge",
         "make bench-forge",

@@ -1,4 +1,4 @@
-"""Rollouts of good and bad versions beside newest-wins and status-gated ones: who ran it, what it spoilt, who was stopped.
+"""Rollouts of good and bad versions, beside newest-wins and a gate on status alone: who ran it, and what it spoilt.
 
 `python -m benchmarks rollout` (`make bench-rollout`). 10,000 devices, a sample per 10 s, audits 2 % in canary and
 control. The answers are those of two real models (`rollout_nets`), replayed; a regression turns right local answers of
@@ -22,7 +22,7 @@ from benchmarks import bench
 from benchmarks.figures import Figure
 from simulations.rollout import Course, Story, by_status, gated, newest
 from simulations.rollout_device import Manners
-from simulations.rollout_pair import Answers, Pair, halves, pair, regressed
+from simulations.rollout_pair import Answers, Pair, expected, halves, pair, regressed
 
 DEVICES = 10_000
 BIG, SMALL = 0.20, 0.03
@@ -82,9 +82,10 @@ def small(known: Answers) -> list[Figure]:
     stopped = [story for story in stories if story.aborted and not story.told[HALF]]
     beside = {"newest wins": newest(courses[0]), "status gate alone": by_status(courses[0])}
     waves = [sum(story.passed == wave for story in stopped) for wave in range(HALF)]
+    worst = max(story.worst_hour for story in stories)
     terms = (
-        f"{courses[0].pair.points * 100:+.1f} points, churn {_churn(courses[0].pair)}; in the canary wave {waves[0]}, in the "
-        f"10 % wave {waves[1]}; at most {max(s.worst_hour for s in stories) * 100:.3f} % of the worst hour's answers spoilt",
+        f"{courses[0].pair.points * 100:+.1f} points, churn {_churn(courses[0].pair)}; in the canary wave {waves[0]}, "
+        f"in the 10 % wave {waves[1]}; at most {100 * worst:.3f} % of the worst hour's answers spoilt",
         *(f"{who}: {_told(story)}" for who, story in beside.items()),
     )
     share = 100.0 * len(stopped) / len(stories)
@@ -104,7 +105,7 @@ def harmless(known: Answers) -> list[Figure]:
     ends = ", ".join(f"{s.end} in {s.ended_s / 3600:.1f} h" for s in whole)
     terms = (
         f"{courses[0].pair.points * 100:+.1f} points, churn {_churn(courses[0].pair)}, expected "
-        f"{100 * courses[0].pair.expected:.1f}; canary and 10 % wave; aborted, held or left inconclusive all count",
+        f"{courses[0].rules['gate']}; canary and 10 % wave; aborted, held or left inconclusive all count",
         f"all four waves, {len(whole)} seeds: {ends}",
         *(f"stopped: {story.why}" for story in aborted[:3]),
     )
@@ -123,10 +124,9 @@ def _course(known: Answers, points: float | None, seed: int, rules: dict[str, ob
     if points is not None:
         known = regressed(known, points, LABELS, rng, tail=tail)
     threshold = float(np.quantile(known.committed.confidence, UNSURE_SHARE))
-    measured, answered = (pair(half, threshold) for half in halves(known))
-    expected = max(-0.1, measured.expected)
-    seen = answered._replace(expected=expected)
-    return Course(DEVICES, seed, seen, {**rules, "gate": {"expected": expected}}, Manners(look_s=300.0))
+    measured, answered = halves(known)
+    gate = {"expected": max(-0.1, expected(measured))}
+    return Course(DEVICES, seed, pair(answered, threshold), {**rules, "gate": gate}, Manners(look_s=300.0))
 
 
 def _all(driver: Driver, courses: Sequence[Course]) -> list[Story]:
@@ -146,7 +146,8 @@ def _churn(seen: Pair) -> str:
 
 def _told(story: Story) -> str:
     end = f"stopped in wave {story.passed + 1}" if story.aborted else f"never stopped ({story.end})"
-    return f"{end}, {100 * story.ran / DEVICES:.0f} % of devices ran it, {100 * story.worst_hour:.2f} % of the worst hour spoilt"
+    ran, spoilt = 100 * story.ran / DEVICES, 100 * story.worst_hour
+    return f"{end}, {ran:.0f} % of devices ran it, {spoilt:.2f} % of the worst hour's answers spoilt"
 
 
 if __name__ == "__main__":

@@ -161,10 +161,6 @@ class RolloutCore:
             self._out.append(Alarm(odd))
         return self._drain()
 
-    def on_heard(self, device: str) -> None:
-        """Any signed word of it: it is in reach."""
-        self.fleet.speaks(device)
-
     def on_tick(self, now: float) -> list[Command]:
         """Time passes, at any spacing."""
         ms = _ms(now)

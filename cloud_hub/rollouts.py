@@ -315,7 +315,7 @@ def _hearing(said: list[tuple[str, InstallReport]], heard: set[str]) -> Act:
     def act(core: RolloutCore, now: float) -> list[Command]:
         commands: list[Any] = []
         for device in heard:
-            core.on_heard(device)
+            core.fleet.speaks(device)
         for device, report in said:
             commands += core.on_report(device, report, now)
         return commands

@@ -21,11 +21,12 @@ from edge_agent.parts import Parts
 from edge_agent.records import AnswerRecord, Disabled, Sample, Timings
 from edge_agent.ruling import Ruled
 from edge_agent.subjects import Subjects
+from edge_agent.threshold import Threshold
 from edge_agent.trial import Drawn, Trial
 from edge_agent.upkeep import Upkeep
 from models.runner import Inference, RunError, Runner
 from policies.policy import ASKING, Mode
-from wire.messages import ModelRef
+from wire.messages import ModelRef, Prediction
 
 _LOTS = secrets.SystemRandom()  # whom a rule that asks by lot asks must be foreseen by nobody
 
@@ -57,6 +58,7 @@ class Answering:
         self.model = model
         self.committed: Model | None = None
         self.trial = Trial()
+        self.threshold: Threshold | None = None
         self._parts = parts
         self._means = means
 
@@ -110,6 +112,8 @@ class Answering:
         parts, inference, dice = self._parts, given.inference, given.dice
         now = parts.clock.now()
         self.model.watch(inference, parts.clock)
+        if self.threshold is not None and self.model.alarms():
+            self.threshold.fail("drift")
         facts = self._means.upkeep.classes.of(sample.data_class)
         subject = self._means.subjects.of(sample.subject)
         if subject or self.committed is not None:
@@ -134,6 +138,8 @@ class Answering:
         said = given.inference.prediction
         unsure = terms is not None and said.confidence < terms.threshold
         self.trial.seen.add(sample.data_class, said.confidence, given.done - given.began, unsure=unsure)
+        if self.threshold is not None and isinstance(first, Store) and first.audit:
+            self.threshold.audited(first.seq, said)
         if self.trial.assignment is not None:
             share = self.trial.share(terms.audit_share if terms and terms.mode in ASKING else 0.0)
             self._count_audit(sample, given, first, share)
@@ -152,6 +158,18 @@ class Answering:
     def _drawn(self, sample: Sample, given: Given, share: float) -> Drawn:
         committed = given.committed.prediction if given.committed else None
         return Drawn(sample.data_class, share, given.inference.prediction, committed, self.tolerance)
+
+    def verdict(self, seq: int, said: Prediction) -> None:
+        """A hub has answered an audit."""
+        self.trial.verdict(seq, said)
+        if self.threshold is not None:
+            self.threshold.verdict(seq, said, self.tolerance)
+
+    def calibrate(self, threshold: Threshold) -> None:
+        """Let it narrow the policy's threshold while it keeps its promise."""
+        self.threshold = threshold
+        threshold.attach(self._parts.core.ruling)
+        threshold.serving(self.model.manifest.model)
 
     @property
     def tolerance(self) -> float:
@@ -207,6 +225,8 @@ class Answering:
 
     def _serve(self, model: Model, committed: Model | None) -> None:
         self.model, self.committed = model, committed
+        if self.threshold is not None:
+            self.threshold.serving(model.manifest.model)
         parts, setup = self._parts, self._means.setup
         parts.core.on_model(setup(model.form))
         parts.core.on_trial(setup(committed.form) if committed else None)

@@ -136,6 +136,7 @@ class AgentConfig(BaseSettings):
 
     `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository. A list of policies:
     layers, each of which narrows the others. `airgap`: nothing leaves at all, there is not even a link.
+    `thresholds`: a file of `skerry models calibrate`.
     """
 
     model_config = SettingsConfigDict(
@@ -145,6 +146,7 @@ class AgentConfig(BaseSettings):
     bundle: str
     policy: str | tuple[str, ...] = ""
     airgap: bool = False
+    thresholds: str = ""
     data_class: str = Field(default="", pattern=_DATA_CLASS)
     threads: int = Field(default=1, ge=1, le=64)
     log_level: Literal["info", "warning", "error"] = "info"
@@ -196,7 +198,7 @@ class AgentConfig(BaseSettings):
         )  # fmt: skip
 
 
-_PATHS = (("state",), ("bundle",), ("policy",), ("folder", "path"), ("device", "metered_file"))
+_PATHS = (("state",), ("bundle",), ("policy",), ("thresholds",), ("folder", "path"), ("device", "metered_file"))
 _PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file"))
 
 

@@ -94,7 +94,7 @@ class EdgeCore(Sending):
         return self._store(question, permit, ruling, now, audit=decision.audit)
 
     def look(self, local: Prediction, facts: Facts, dice: Dice, now: float) -> Answer | tuple[Ruled, Decision]:
-        """The answer of one that need not be asked about; else under which terms and why it would be. Changes nothing."""
+        """The answer of one that need not be asked about; else by which terms and why it would be. Changes nothing."""
         ruled = self.ruling.of(facts.data_class)
         if isinstance(ruled, Denied):
             held = self.policy.hash if self.policy else ""
@@ -147,9 +147,9 @@ class EdgeCore(Sending):
         return self._with_wake(commands + self._flow(now))
 
     def rest(self, now: float) -> Rest | None:
-        """All that this core would have to remember; None while anything is open or waited for. `resume` takes it up."""
+        """All that this core would have to remember; None while anything is open or awaited. `resume` takes it up."""
         ready = self.ruling.notice == 0 and self.ruling.purse.mirrored
-        if not (ready and self._open.idle and self._lines.idle(now)):
+        if len(self._open) or not (ready and self._lines.idle(now)):
             return None
         return Rest(self.epoch, self._next_seq, self.ruling.purse.spend, self.ruling.day)
 
@@ -159,6 +159,7 @@ class EdgeCore(Sending):
         self.ruling.purse.open(rest.spend)
         self.ruling.day = rest.day
         self._open = Questions()
+        self._lines.forget()
 
     def on_stored(self, seq: int, digest: bytes, now: float) -> list[Command]:
         """The question is on disk under `digest` (SHA-256 of the sealed frame): accepted, or sealed anew."""

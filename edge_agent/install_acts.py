@@ -1,4 +1,4 @@
-"""What an install changes in the running agent: which model answers, which stays beside it, what the store calls current.
+"""What an install changes in the running agent: which model answers, which stays beside it, what is current on disk.
 
 Law: a model that goes back goes back in memory first, whatever the disk does; `busy` is held from the store's change
 until the agent follows it, so that no look for updates comes between.
@@ -17,6 +17,7 @@ from edge_agent.installed import Names, opened
 from edge_agent.parts import Parts
 from models.golden import check_golden
 from models.manifest import BundleError
+from models.runner import Runner
 from models.store import Slot
 from wire.daemon import Log, name
 from wire.rollout import Failure
@@ -128,7 +129,7 @@ def resident_bytes() -> int:
         return 0
 
 
-def _same(folder: Path, target: Slot, runner: Any) -> bool:
+def _same(folder: Path, target: Slot, runner: Runner) -> bool:
     try:
         with opened(folder) as store:
             bundle = store.open(target)

@@ -17,11 +17,12 @@ import msgspec
 
 from edge_agent.errand import HOPELESS, road
 from edge_agent.errand_job import Errand, Said
-from models.assigned import Facts, Listed, Permit, Target, judge
+from models.assigned import Facts, Listed, Target, judge
 from models.fetch import Refused, Session
 from models.firstload import FirstLoad, Outcome, first_load
 from models.fit import judge_custom, judge_target, this_host
 from models.manifest import BundleError
+from models.permits import Permit
 from models.poll import Offer, offers, slot_of
 from models.quarantine import MAX_TRIES, Quarantine
 from models.review import REVOKED

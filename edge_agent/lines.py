@@ -98,6 +98,12 @@ class Lines:
         """Nothing is waited for on any, and what was measured on them is too old to count."""
         return all(line.idle(now, measured=len(self._by_name) > 1) for line in self._by_name.values())
 
+    def forget(self) -> None:
+        """Nothing that was waited for or measured counts any more; what is up stays up."""
+        for line in self._by_name.values():
+            line.quiet_until = line.ask_at = line.latency_s = 0.0
+            line.measured_at = -inf
+
     def place(self, question: Question, target: HubSite) -> Line:
         """From now on it is for this hub, and on its line."""
         line = self.of(target.name)

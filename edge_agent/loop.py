@@ -37,6 +37,7 @@ from edge_agent.report import Side, report
 from edge_agent.settings import AgentSettings
 from edge_agent.subjects import Subjects
 from edge_agent.tasks import end, pause
+from edge_agent.threshold import Threshold
 from edge_agent.upkeep import Upkeep
 from edge_agent.vault import Vault
 from edge_agent.witness import Witness
@@ -238,8 +239,14 @@ class Agent:
         """What hubs assign is installed by this one."""
         install.attach(self._parts, self.answering, self.outgoing)
         self._post.assigned = install.hear
-        self._post.judged = self.answering.trial.verdict
+        self._post.judged = self.answering.verdict
         self.add_side(install)
+
+    def calibrate(self, threshold: Threshold) -> None:
+        """Ask by the threshold of this device's class, while it keeps its promise."""
+        self.answering.calibrate(threshold)
+        self._post.judged = self.answering.verdict
+        self.add_side(threshold)
 
     def add_side(self, side: Side) -> None:
         """What runs beside us: its facts and alarms become part of our status."""

@@ -125,11 +125,6 @@ class Questions:
     def __iter__(self) -> Iterator[Question]:
         return iter(self._rows.values())
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is open, and no tick will ring."""
-        return not self._rows and self._tick == inf
-
     def get(self, seq: int) -> Question | None:
         return self._rows.get(seq)
 

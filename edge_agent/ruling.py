@@ -36,8 +36,8 @@ class Ruling:
     """Of one device: its policy in its surroundings, and what it has spent."""
 
     __slots__ = (
-        "_around", "_beside", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy", "day", "notice",
-        "purse", "setup",
+        "_around", "_beside", "_calibrated", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy",
+        "day", "notice", "purse", "setup",
     )  # fmt: skip
 
     def __init__(self, policy: Policy | None, setup: Setup) -> None:
@@ -45,6 +45,7 @@ class Ruling:
         self.day = 0
         self.notice = 0  # counter of the newest deny-all notice
         self._beside: Ruling | None = None
+        self._calibrated: float | None = None
         self._policy = policy
         self._around = Context("")
         self._found: dict[str, Ruled | Denied] = {}
@@ -99,6 +100,8 @@ class Ruling:
         found = terms(self._policy, context)
         if isinstance(found, Denied):
             return found
+        if self._calibrated is not None and self._calibrated < found.threshold:
+            found = msgspec.structs.replace(found, threshold=self._calibrated)
         denied = Denied(Why.DENIED_NOTICE, f"notice {self.notice}: until a policy clears it") if self.noticed else None
         return Ruled(found, self._clearance.of(found), self._labels(found), denied)
 
@@ -160,6 +163,11 @@ class Ruling:
         """
         zones = self._policy.zones if self._policy else ()
         return self.purse.mirrored and (not zones or bool(self._around.minute_of_week))
+
+    def calibrate(self, threshold: float | None) -> None:
+        """Ask below this confidence, where the policy would ask sooner; None: as the policy says."""
+        self._calibrated = threshold
+        self._found.clear()
 
     def surround(self, around: Context) -> bool:
         """Battery, link cost, time, the device itself; whether the link is up is told by `link`. True if it is news."""

@@ -36,6 +36,7 @@ from edge_agent.loop import Agent
 from edge_agent.renew import Renewer
 from edge_agent.settings import name_of
 from edge_agent.sources import Feed, Folder, Lines, read_lines
+from edge_agent.threshold import Threshold, open_thresholds
 from edge_agent.updates import Updates
 from models.bundle import open_bundle
 from models.manifest import BundleError
@@ -149,6 +150,9 @@ class Process:
             settings, identity, parts.runner, parts.standing.policy, Connects(connect, further), clock=clock
         )
         self._agent.add_side(self._renewer)
+        if config.thresholds:
+            kept = Path(config.state)
+            self._agent.calibrate(Threshold(open_thresholds(Path(config.thresholds)), config.device.kind, kept))
         fetches = config.updates.enabled and not config.airgap
         self._updates = self._updating() if parts.names and fetches else None
         self._install: Install | None = None

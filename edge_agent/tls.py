@@ -21,8 +21,10 @@ class DeviceSocket(ssl.SSLSocket):
             super().do_handshake(block)
             if isinstance(self.context, DeviceContext):
                 self.context.check(self.getpeercert() or {})
-        except ssl.SSLCertVerificationError:
-            self.close()  # who called may know nothing of a handshake that fails after its end
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise  # not failed, only not done
+        except OSError:
+            self.close()  # who called may know nothing of a handshake that fails, least of all after its end
             raise
 
 

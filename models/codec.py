@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 
+_MOST = 255  # that a code can be
+
+
 class _Coder(NamedTuple):
     """Of one feature, for its number of codes."""
 
@@ -73,7 +76,8 @@ class FeatureCodec:
             got = f"{tensor.dtype} {list(tensor.shape)} of {len(tensor.data)} bytes"
             raise CodecError(f"{feature}: {got}; {self.name} of {list(spec.shape)} is UINT8 [{size}]")
         codes = coder.unpack(tensor.data)
-        if not spec.low <= int(codes.min()) <= int(codes.max()) <= spec.high:
+        whole = spec.low <= 0 and spec.high >= _MOST  # then nothing that a code can be is outside
+        if not whole and not spec.low <= int(codes.min()) <= int(codes.max()) <= spec.high:
             raise CodecError(f"{feature}: codes {codes.min()}..{codes.max()} outside {spec.low:g}..{spec.high:g}")
         return codes.reshape(spec.shape)
 

@@ -43,7 +43,7 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What a wave of so many devices can show within an hour or so of audits."""
         if self.margin:
             return self.margin
-        return 0.25 if devices < SMALL else 0.15 if devices < FEW else 0.08 if devices < MANY else 0.025
+        return 0.25 if devices < SMALL else 0.15 if devices < FEW else 0.08 if devices < MANY else 0.03
 
 
 class GateRulesError(ValueError):

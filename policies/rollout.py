@@ -88,14 +88,14 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _DEFAULT = Rules()
 _PERCENT = ("min_share", "success_share", "max_failure_share", "rejected_share")
-_LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also below 10 years of seconds
+_LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also below 3 years of seconds
     "soak_first_s": 0, "soak_s": 0, "probation_s": 0, "max_soak_s": 0, "min_inferences": 0, "audit_share": 0,
     "report_s": 1, "look_s": 1, "minimum": 0, "max_failures": 1, "per_minute": 1, "double_each": 1,
     "most_per_minute": 1, "in_progress_s": 1, "download_s": 1, "wave_deadline_s": 1, "withdraw_s": 0,
     "inconclusive": 1, "approvals": 0, "approval_s": 1,
 }  # fmt: skip
 _MOST: Mapping[str, float] = {"audit_share": 1.0, "per_minute": 100_000, "most_per_minute": 100_000, "approvals": 10}
-_LONG = 10 * 365 * 86_400.0
+_LONG = 1e8  # devices take no longer span
 MAX_LAB = 1000
 
 
@@ -127,7 +127,7 @@ def checked(rules: Rules) -> Rules:
 def _check(key: str, value: float) -> None:
     least, most = (0.0, 100.0) if key in _PERCENT else (_LEAST[key], _MOST.get(key, _LONG))
     if not least <= value <= most:  # also not, if it is not a number
-        shown = value if isinstance(value, float) or abs(value) < 1 << 64 else "far beyond it"
+        shown = f"{value}" if -(1 << 64) < value < 1 << 64 or value != value else "far beyond it"  # noqa: PLR0124
         raise RulesError(f"{key} = {shown}: write a number from {least:g} to {most:g}")
 
 

@@ -14,7 +14,7 @@ from simulations.expect import figure as value_of
 from simulations.figures import difference, shown, span
 from simulations.outcome import Outcome
 from simulations.page import document, verdict
-from simulations.panels import Panel, figure, letter, panels
+from simulations.panels import Panel, figure, happened, letter, panels
 
 
 class Row(NamedTuple):
@@ -72,7 +72,7 @@ def _title(first: Outcome, second: Outcome) -> str:
 def _head(side: str, outcome: Outcome) -> str:
     held, words = verdict(outcome)
     happened = ", ".join(
-        f"<b>{letter(at)}</b> {escape(mark.text or mark.kind)}" for at, mark in enumerate(outcome.marks)
+        f"<b>{letter(at)}</b> {escape(mark.text or mark.kind)}" for at, mark in enumerate(happened(outcome))
     )
     return (
         f"<h2>{side} · {escape(outcome.scenario)}</h2><p>{escape(outcome.question)}</p>"

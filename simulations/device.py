@@ -25,8 +25,7 @@ from edge_agent.commands import (
     WakeAt,
 )
 from edge_agent.core import EdgeCore
-from edge_agent.records import Outcome, Source
-from policies.locality import HubSite
+from edge_agent.records import Outcome
 from policies.locality import HubSite
 from policies.policy import Policy
 from policies.reasons import Why
@@ -54,8 +53,8 @@ class Device:
     """
 
     __slots__ = (
-        "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "lines", "model", "name", "number",
-        "offset_s", "policy", "regressed", "settling", "trial", "writer",
+        "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "lines", "model", "name",
+        "number", "offset_s", "policy", "regressed", "settling", "trial", "writer",
     )  # fmt: skip
 
     def __init__(self, number: int, herd: "Herd") -> None:

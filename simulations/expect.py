@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from policies.reasons import Why
+from simulations.figures import clock
 from simulations.outcome import Bins, Judged, Outcome, Series, quantile_s
 from simulations.scenario import DAY_S, Expect
 
@@ -76,7 +77,7 @@ def _within(value: float, expect: Expect) -> bool:
 def _words(expect: Expect, outcome: Outcome) -> str:
     if not expect.from_s and not expect.until_s:
         return ""
-    return f"from {expect.from_s:g} s to {expect.until_s or outcome.until_s:g} s"
+    return f"from {clock(expect.from_s)} to {clock(expect.until_s or outcome.until_s)}"
 
 
 def figure(seen: View, name: str) -> float | None:

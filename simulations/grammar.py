@@ -106,7 +106,7 @@ class LimitsTable(Closed):
 
 
 class RegionTable(Closed):
-    """Where devices and hubs stand. `hubs`: how many, or their names. `shift`: how much later the day's peak comes here."""
+    """Where devices and hubs stand. `hubs`: how many, or their names. `shift`: so much later is the day's peak."""
 
     name: RegionName
     share: Annotated[Part, Field(gt=0)] = 1.0

@@ -5,8 +5,9 @@ same passages in: same run.
 """
 
 import traceback
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from policies.context import Context
 from policies.document import parse
 from policies.locality import HubSite
 from policies.policy import Policy
+from simulations import wires
 from simulations.abroad import EFFECT, UNDONE, Abroad, Broker
 from simulations.air import Air
 from simulations.check import Judge
@@ -42,11 +44,12 @@ from simulations.rollout_actor import Actor
 from simulations.scenario import Region, Scenario
 from simulations.twin import DeviceDisk
 from simulations.weather import Weather
-from simulations import wires
 from simulations.world import FEATURES, FRAME_BYTES, HUB_ZERO_S, MODEL, TENANT, Pace, name_of, number_of
 from wire.topics import Channel, topic
 
 LOOK_AROUND_S = 60.0
+_ROUNDING_S = 1e-9
+PORTION_S = 60.0  # samples are drawn for at most so long at once
 
 
 class DefectError(Exception):
@@ -102,6 +105,8 @@ class Ground:
         self._unsure = threshold / 2
         self._drawn = Drawn(scenario.model, threshold, self.rng)
         self._ids = number << 96
+        self._drawn_s, self._at_s, self._taken = 0.0, list[float](), 0
+        self._sample: Callable[[int], None]
         self._storms: list[tuple[frozenset[int] | range, float]] = []
         self.rollout = Actor(self, scenario.rollout) if scenario.rollout else None
         self._faults = Faults(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
@@ -164,16 +169,27 @@ class Ground:
         recorder = self.recorder
         self._storms = [each for each in self._storms if each[1] > begin_s]
         recorder.bucket = min(int(begin_s // self.scenario.step_s), self.scenario.buckets - 1)
-        some = self._arrivals.between(begin_s, end_s)
-        if some.at_s:
-            recorder.sampled(len(some.at_s))
-            self.kernel.merge(some.at_s, self.herd.sampler(some, self._drawn.take(len(some.at_s)), self._ids))
-            self._ids += len(some.at_s)
+        if begin_s >= self._drawn_s - _ROUNDING_S:
+            self._draw(begin_s)
+        first, last = self._taken, bisect_left(self._at_s, end_s + _ROUNDING_S, self._taken)
+        if first < last:
+            recorder.sampled(last - first)
+            self.kernel.merge(self._at_s[first:last], self._sample, first)
+            self._taken = last
         self.kernel.run(end_s)
         for why, count in recorder.close().items():
             self.judge.alone(why, count)
-        if end_s >= (recorder.bucket + 1) * self.scenario.step_s - 1e-9:
+        if end_s >= (recorder.bucket + 1) * self.scenario.step_s - _ROUNDING_S:
             recorder.states(self.herd.states().items())
+
+    def _draw(self, begin_s: float) -> None:
+        """The samples of the next while: however short slices are, they are drawn in the same portions."""
+        bucket_ends_s = (self.recorder.bucket + 1) * self.scenario.step_s
+        self._drawn_s = min(begin_s + PORTION_S, bucket_ends_s)
+        some = self._arrivals.between(begin_s, self._drawn_s)
+        self._at_s, self._taken = some.at_s, 0
+        self._sample = self.herd.sampler(some, self._drawn.take(len(some.at_s)), self._ids)
+        self._ids += len(some.at_s)
 
     def counts(self) -> dict[str, int]:
         """Whatever else was counted, by dotted name."""

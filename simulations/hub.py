@@ -26,7 +26,6 @@ from cloud_hub.envelopes import PlainEnvelopes
 from cloud_hub.settings import HubSettings
 from cloud_hub.work import ModelCard
 from simulations.air import Air, Line
-from simulations.hub_disk import HubDisk
 from simulations.scenario import Region
 from simulations.twin import Writer
 from simulations.world import FEATURES, verdict_of
@@ -156,7 +155,7 @@ class Hub:
 
     def _act(self, command: Command) -> None:
         match command:
-            case Keep(question):
+            case Keep():
                 self._keep(command)
             case Judged(key, device, verdict, binding):
                 frame = self._envelopes.verdict(device, key, verdict, binding, self._now())
@@ -171,6 +170,11 @@ class Hub:
                 self._end(ending)
             case Find():
                 self.writer.submit((_nothing, ()), (self._find, (command,)))
+            case _:
+                self._act_seldom(command)
+
+    def _act_seldom(self, command: Command) -> None:
+        match command:
             case Check(model):
                 self._kernel.after(self._is.cost_base_s, self._checked, model, self._life)
             case Forget(key):

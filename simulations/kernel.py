@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Kernel:
-    """`now` in virtual seconds; it only moves forward, and only inside `run` and `merge`. `ends_s`: nothing is after."""
+    """`now` in virtual seconds; it moves forward, and only inside `run` and `merge`. Nothing happens after `ends_s`."""
 
     def __init__(self, ends_s: float = inf) -> None:
         self.now = 0.0
@@ -26,7 +26,7 @@ class Kernel:
         if when <= self._ends_s:
             self._serial = serial = self._serial + 1
             now = self.now
-            heappush(self._heap, (when if when > now else now, serial, call, args))
+            heappush(self._heap, (max(when, now), serial, call, args))
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         """As `at`, so many seconds (none of them negative) from now."""
@@ -46,10 +46,10 @@ class Kernel:
             call(*args)
         self.now = max(self.now, until)
 
-    def merge(self, times: list[float], call: Callable[[int], None]) -> None:
-        """Call `call(0)`, `call(1)`, ... each at its time (sorted), and before each whatever of the heap is due."""
+    def merge(self, times: list[float], call: Callable[[int], None], first: int = 0) -> None:
+        """Call `call(first)`, `call(first + 1)`, ... at these times (sorted), and before each whatever else is due."""
         heap, done = self._heap, 0
-        for number, when in enumerate(times):
+        for number, when in enumerate(times, first):
             while heap and heap[0][0] <= when:
                 self.now, _, due, args = heappop(heap)
                 done += 1

@@ -50,11 +50,12 @@ Say = Callable[[str], None]
 class Wish(msgspec.Struct, frozen=True):
     """How to run. `folder`: keeps everything the run wrote (None: a temporary one, cleared away).
 
-    `pulse_s`: how often each agent looks after itself; `bundle`: its model (None: the demo's digits).
+    `pulse_s`, `ask_s`: see `live_agents.Common`. `bundle`: the agents' model (None: the demo's digits).
     """
 
     folder: Path | None = None
     pulse_s: float = 1.0
+    ask_s: float = 60.0
     bundle: Path | None = None
 
 
@@ -103,9 +104,11 @@ class _Run:
             await proxies.use(conditions(self._scenario, plan(self._scenario), -1.0))
             store = FleetStore(self._folder / FLEET_FILE)
             await store.begin()
+            stack.push_async_callback(store.close)
             climate = self._scenario.regions[0].link.climate
-            common = Common(runner, policy, store, climate, self._scenario.seed, self._wish.pulse_s)
+            common = Common(runner, policy, store, climate, self._scenario.seed, self._wish.pulse_s, self._wish.ask_s)
             crew = Crew(identities, common)
+            stack.push_async_callback(crew.rest)
             self._say(f"{len(crew)} agents connect")
             await crew.wake_all()
             settled()
@@ -113,8 +116,6 @@ class _Run:
             watch = Watch(self._scenario, stage, crew, proxies)
             until_s = await self._act(live_events.Events(self._scenario, stage, crew, proxies), driver, watch)
             facts = await watch.facts()
-            await crew.rest()
-            await store.close()
         return self._outcome(driver, watch, facts, until_s, time.monotonic() - began)
 
     def _enrol(self, hub: HubHandle, proxies: Proxies) -> list[FleetIdentity]:

@@ -16,7 +16,7 @@ from edge_agent.clock import HubClock, boot_s, wall_ms
 from edge_agent.identity import Identity
 from edge_agent.link import dial
 from edge_agent.loop import Agent
-from edge_agent.settings import AgentSettings
+from edge_agent.settings import AgentSettings, OutboxLimits
 from edge_agent.surroundings import Attributes
 from models.runner import Runner
 from policies.policy import Policy
@@ -30,7 +30,10 @@ _NEVER = 10**15  # rows: half a history proves nothing, so nothing is pruned
 
 
 class Common(msgspec.Struct, frozen=True):
-    """What all agents of a run have in common. `pulse_s`: how often each looks after itself (a device: 1 s)."""
+    """What all agents of a run have in common.
+
+    `pulse_s`: how often each looks after itself (a device: 1 s); `ask_s`: how often it asks a hub what it is owed.
+    """
 
     runner: Runner
     policy: Policy
@@ -38,6 +41,7 @@ class Common(msgspec.Struct, frozen=True):
     climate: Climate = CALM
     seed: int = 1
     pulse_s: float = 1.0
+    ask_s: float = OutboxLimits().ask_interval_s
 
 
 class _Pinned:
@@ -56,7 +60,7 @@ class FleetAgent(Agent):
     def __init__(self, number: int, identity: FleetIdentity, common: Common) -> None:
         self.number = number
         self._database = partial(common.store.of, number)
-        settings = settings_of(identity.folder or Path(), common.pulse_s)
+        settings = settings_of(identity.folder or Path(), common)
         connect = dial(_Pinned(identity), settings.connect_timeout_s)
         clock = clock_of(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
         super().__init__(settings, identity, common.runner, common.policy, connect, clock=clock)
@@ -139,14 +143,15 @@ def clock_of(floor_ms: int, climate: Climate, rng: Random) -> HubClock:
     return HubClock(floor_ms, lambda: skew_s + begun_s + rate * (boot_s() - begun_s), lambda: wall_ms() + wrong_ms)
 
 
-def settings_of(folder: Path, pulse_s: float) -> AgentSettings:
+def settings_of(folder: Path, common: Common) -> AgentSettings:
     """A device's own limits; longer where thousands share two cores, endless where records are counted."""
     return AgentSettings(
         state_dir=folder,
         attributes=Attributes(power_supply=""),  # on mains: this machine's battery is not theirs
         connect_timeout_s=60.0,
-        watchdog_s=pulse_s,
-        upkeep_s=60.0 * max(1.0, pulse_s),
+        outbox=OutboxLimits(ask_interval_s=common.ask_s),
+        watchdog_s=common.pulse_s,
+        upkeep_s=60.0 * max(1.0, common.pulse_s),
         recent_records=64,
         frames_cache_bytes=256 * 1024,
         answers_max_rows=_NEVER,

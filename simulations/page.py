@@ -17,7 +17,7 @@ from simulations.expect import View, view
 from simulations.expect import figure as value_of
 from simulations.figures import clock, shown, span
 from simulations.outcome import Judged, Outcome
-from simulations.panels import Panel, figure, letter, panels
+from simulations.panels import Panel, figure, happened, letter, panels
 from simulations.scenario import Model, Region, Scenario
 
 _CARDS = (
@@ -145,12 +145,13 @@ def _cards(seen: View) -> str:
 
 
 def _events(outcome: Outcome) -> str:
-    if not outcome.marks:
+    marks = happened(outcome)
+    if not marks:
         return ""
     rows = [
         f'<tr><td class="l"><span class="key">{letter(place)}</span>{escape(mark.text or mark.kind)}</td>'
         f"<td>{clock(mark.at_s)}</td><td>{span(mark.lasts_s) if mark.lasts_s else '–'}</td></tr>"
-        for place, mark in enumerate(outcome.marks[:200])
+        for place, mark in enumerate(marks[:200])
     ]
     head = '<tr><th class="l">what</th><th>at</th><th>for</th></tr>'
     return f'<section><h2>What happened</h2><div class="scroll"><table>{head}{"".join(rows)}</table></div></section>'

@@ -28,7 +28,14 @@ _WORDS = {
     "local.budget_elapsed": "device, hub too late", "local.hub_quiet": "device, hub asked for silence",
     "local.refused": "device, hub refused", "local.audit": "device, audited",
 }  # fmt: skip
-_BANDS = {"partition": "#e0a030", "weather": "#e0a030", "storm": "#c8553d", "surge": "#c8553d", "policy": "#6a994e"}
+_BANDS = {
+    "partition": "#e0a030",
+    "weather": "#e0a030",
+    "storm": "#c8553d",
+    "surge": "#c8553d",
+    "policy": "#6a994e",
+    "rollout": "#7b5ea7",
+}
 
 
 class Panel(NamedTuple):
@@ -104,6 +111,14 @@ def moment(seconds: float) -> str:
 _DAYS_BEFORE = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
+def happened(outcome: Outcome) -> list[Mark]:
+    """The scenario's events and its rollouts, in order of time."""
+    rollouts = [
+        Mark(r.began_s, r.ended_s - r.began_s, "rollout", f"rollout {r.name}: {r.end}") for r in outcome.rollouts
+    ]
+    return sorted([*outcome.marks, *rollouts], key=lambda mark: mark.at_s)
+
+
 def letter(place: int) -> str:
     """A to Z, then numbers."""
     return chr(ord("A") + place) if place < 26 else str(place + 1)
@@ -114,7 +129,7 @@ def marks(outcome: Outcome) -> tuple[list[Plain], list[Plain]]:
     whole = len(outcome.arrivals) * outcome.step_s
     levels = [-whole] * _LEVELS
     shapes, labels = [], []
-    for place, mark in enumerate(outcome.marks):
+    for place, mark in enumerate(happened(outcome)):
         free = next((n for n in range(_LEVELS) if mark.at_s - levels[n] > _NEAR * whole), 0)
         levels[free] = mark.at_s
         shapes.append(_band(mark, whole))

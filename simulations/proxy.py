@@ -10,6 +10,7 @@ import contextlib
 import json
 import sys
 from collections import deque
+from functools import partial
 from random import Random
 
 import msgspec
@@ -233,7 +234,7 @@ async def serve(target: int, ports: list[int]) -> None:
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         for lane, port in zip(lanes, ports, strict=True):
-            server = await loop.create_server(lambda lane=lane: Side(lane), "127.0.0.1", port, backlog=4096)
+            server = await loop.create_server(partial(Side, lane), "127.0.0.1", port, backlog=4096)
             stack.callback(server.close)
         resetting = asyncio.create_task(_reset_some(lanes))
         await _obey(lanes, counts)

@@ -65,7 +65,7 @@ class Recorder:
         self.samples += count
         self.record.arrivals[self.bucket] += count
 
-    def alone(self, why: Why, right: bool) -> None:  # noqa: FBT001 - called for every sample
+    def alone(self, why: Why, right: bool) -> None:
         """Answered at once, without a question."""
         self._alone[why, right] += 1
 

@@ -1,4 +1,4 @@
-"""A rollout in virtual time: the production rollout machine, quality gate and install machines over a fleet that counts.
+"""A rollout in virtual time: the product's rollout machine, quality gate and install machines over a fleet that counts.
 
 Law: the same `Course` gives the same `Story`. What the hub decides by is what devices report; what is told of a story
 (who ran the candidate, what it spoilt) is the truth that no report can bend. `newest` is the fleet without any of it:
@@ -34,7 +34,7 @@ STEP_S = 10.0
 
 
 class Liars(msgspec.Struct, frozen=True):
-    """So many of the devices (0..1) say of every audit that the candidate was worse, or better; None: nothing changed."""
+    """So many of the devices (0..1) say of every audit that it went worse, or better; None: that nothing changed."""
 
     share: float = 0.0
     worse: bool | None = None
@@ -53,10 +53,10 @@ class Course(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """`ran`: devices that ever served the candidate; `told`: by wave, to install it. Times in s from the start, -1 = never.
+    """Times in s from the start, -1 = never. `ran`: devices that ever served the candidate; `told` it, by wave.
 
-    `stopped_s`: the hub paused or aborted it; `clear_s`: from then on nobody served it any more. `spoilt`: answers wrong
-    because of it; `worst_hour`: the same within any one hour, as a share of all answers of the fleet in an hour.
+    `stopped_s`: the hub paused or aborted it; `clear_s`: from then on nobody served it any more. `spoilt`: answers
+    wrong because of it; `worst_hour`: those of any one hour, as a share of all that the fleet answers in an hour.
     `passed`: waves that were passed by the gate; `looks`: what the gate said, when that changed.
     """
 

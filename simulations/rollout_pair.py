@@ -34,11 +34,11 @@ class Answers(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Shares of all samples. `worse`, `better`, `both`: whether candidate and committed head agree with the committed tail.
+    """Shares of all samples. `worse`, `better`, `both`: whether the two heads agree with the committed tail.
 
     `unsure`, `unsure_before`: below the threshold. `sure`, `sure_sq`: mean and mean square of the confidence.
-    `spoilt`: wrong in the end, and right with the committed version. `points`: accuracy of local answers, candidate less
-    committed; `expected`: what the paired audits of a version as good would show.
+    `spoilt`: wrong in the end, and right with the committed version. `points`: accuracy of local answers, candidate
+    less committed.
     """
 
     worse: float
@@ -50,15 +50,13 @@ class Pair(NamedTuple):
     sure_sq: float
     spoilt: float
     points: float
-    expected: float = 0.0
 
 
 def pair(answers: Answers, threshold: float) -> Pair:
-    """`expected`: by how much the audits mislead about these very two: to be taken from samples of another set."""
+    """What devices and audits will see of these two."""
     truth, old, new = answers
     agrees, agreed = new.edge == old.tail, old.edge == old.tail
     right, was_right = new.edge == truth, old.edge == truth
-    points = float(right.mean() - was_right.mean())
     spoilt = (new.final(threshold) != truth) & (old.final(threshold) == truth)
     return Pair(
         worse=float((agreed & ~agrees).mean()),
@@ -69,13 +67,24 @@ def pair(answers: Answers, threshold: float) -> Pair:
         sure=float(new.confidence.mean()),
         sure_sq=float((new.confidence**2).mean()),
         spoilt=float(spoilt.mean()),
-        points=points,
-        expected=min(0.0, float(agrees.mean() - agreed.mean()) - points),
+        points=float(right.mean() - was_right.mean()),
     )
 
 
+def expected(answers: Answers) -> float:
+    """How far below zero the paired audits of a version as good may lie: the lower end of what was measured, 95 %.
+
+    What is measured is agreement with the committed tail, less accuracy, candidate against committed, sample by sample.
+    """
+    truth, old, new = answers
+    agreement = (new.edge == old.tail).astype(np.float64) - (old.edge == old.tail)
+    accuracy = (new.edge == truth).astype(np.float64) - (old.edge == truth)
+    misled = agreement - accuracy
+    return min(0.0, float(misled.mean() - 1.65 * misled.std() / len(truth) ** 0.5))
+
+
 def regressed(answers: Answers, points: float, labels: int, rng: np.random.Generator, *, tail: bool = False) -> Answers:
-    """The candidate with `points` (0..1) fewer right local answers than the committed one; `tail`: its tail says the same."""
+    """The candidate with `points` (0..1) fewer right local answers than the committed; `tail`: its tail goes along."""
     truth, old, new = answers
     right = np.flatnonzero(new.edge == truth)
     surplus = (new.edge == truth).mean() - (old.edge == truth).mean()
@@ -96,8 +105,8 @@ def halves(answers: Answers) -> tuple[Answers, Answers]:
 
 def _every(answers: Answers, first: int) -> Answers:
     pick = slice(first, None, 2)
-    versions = (Version(*(column[pick] for column in version)) for version in answers[1:])
-    return Answers(answers.truth[pick], *versions)
+    old, new = (Version(v.edge[pick], v.confidence[pick], v.tail[pick]) for v in (answers.committed, answers.candidate))
+    return Answers(answers.truth[pick], old, new)
 
 
 def stated(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: float = 0.2) -> Pair:

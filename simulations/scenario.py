@@ -178,8 +178,8 @@ class Rollout(msgspec.Struct, frozen=True):
     """From `at_s` on a new version goes out by the hub's rollout machine, gated on quality.
 
     `harm`: of the local answers that the version before would give right, this share goes wrong, with the same
-    confidence; `tail`: its hub half says the same. `churn`: this share is answered otherwise, right for wrong as often as
-    wrong for right. The rest are the rollout's own parameters; `waves` () = by the size of the fleet.
+    confidence; `tail`: its hub half says the same. `churn`: of what is right, and of what is wrong, this share is
+    answered the other way. The rest are the rollout's own parameters; `waves` () = by the size of the fleet.
     """
 
     at_s: float = 0.0

@@ -16,9 +16,9 @@ from policies import budget
 from policies.budget import Spend
 from policies.locality import HubSite
 from policies.policy import Coin
-from simulations.weather import Clock
 from simulations.facts import Accepted, AnswerSeen, Event, Key, Outcome
 from simulations.kernel import Kernel
+from simulations.weather import Clock
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):

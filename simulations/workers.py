@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Self
 
 import msgspec
 
@@ -74,7 +75,7 @@ class Workers:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -148,7 +148,7 @@ class EchoHub:
 class Site:
     """An API on a free port of this machine, and a client."""
 
-    def __init__(self, folder: Path, max_body_bytes: int = 4096, clerk: Clerk | None = None, **door: Any) -> None:
+    def __init__(self, folder: Path, max_body_bytes: int = 4096, clerk: Clerk | None = None, **more: Any) -> None:
         self.hub = EchoHub()
         self.registry = Registry.open(folder / "devices.db")
         self.authority = Authorities.open(folder, utc_now())
@@ -163,6 +163,7 @@ class Site:
         rotation = Rotation(self.authority, self.registry)
         rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
         gates = (Gate(**rates), Gate(**rates))
+        rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog")}
         parts = Parts(
             self.hub,
             self.registry,
@@ -175,9 +176,10 @@ class Site:
             keys=self.keys,
             audit=self.audit,
             ledger=clerk,
+            **rolling,
         )
         limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = Api(parts, Door(token_file=str(self.token_file), **door), limits)
+        self.api = Api(parts, Door(token_file=str(self.token_file), **more), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
 

@@ -1,5 +1,7 @@
 """A rollout on a bench: the core over its real store, devices that obey it in virtual time, and a power switch."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from cloud_hub.rollout_core import RolloutCore
@@ -36,14 +38,15 @@ class Device:
     def __init__(self, name) -> None:
         self.name = name
         self.online = True
-        self.ends, self.failure = COMMITTED, None
+        self.ends: Any = COMMITTED
+        self.failure: Any = None
         self.takes_s = 30.0
         self.runs = OLD
         self.seq = 0
-        self.holds = None
+        self.holds: Any = None
         self.began_s = 0.0
         self.stage = "idle"
-        self.contents = {}  # counter -> what was said under it
+        self.contents: dict[int, Any] = {}  # counter -> what was said under it
 
     def hear(self, word, now):
         known = self.contents.setdefault(word.counter, word)
@@ -85,14 +88,15 @@ class Bench:
 
     def __init__(self, count=200, judge=PASS, order=None, **rules) -> None:
         self.now = BEGIN_S
-        self.judge = judge
-        self.store = RolloutStore.open(":memory:")
+        self.judge: Any = judge
+        self.core: Any = None
+        self.store: Any = RolloutStore.open(":memory:")
         self.devices = {m.device: Device(m.device) for m in members(count)}
         self.order = replace(order or Order("digits", NEW, back=OLD, id="r1"), rules={**QUICK, **rules})
         self.plan = replace(plan_of(self.order, members(count), "ann", self.ms), people=0)
         self.create(self.plan)
-        self.told = []  # (time, device, goal)
-        self.alarms = []
+        self.told: list[Any] = []  # (time, device, goal)
+        self.alarms: list[str] = []
         self.deaths = 0
         self.pick_up()
 

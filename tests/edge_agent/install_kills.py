@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ def now_ms() -> int:
 
 def lived(job: Job, order: Assignment, at: str, fails: Callable[[], None], crashes: int) -> str:
     """The life in which it happens: from the assignment to the end, or to the point."""
-    met = []
+    met: list[str] = []
 
     def point(here: str) -> None:
         if here == at and not met:
@@ -224,8 +225,8 @@ def main() -> None:
         shutil.copytree(base / "installed", folder)
         job = msgspec.structs.replace(msgspec.json.decode(facts["job"], type=Job), folder=str(folder))
         fails = killed if mode == "kill" else refused
-        said = json.loads(in_child(lambda j=job, a=at, f=fails, c=crashes: lived(j, order, a, f, c)))
-        results[at] = {"said": said, **json.loads(in_child(lambda j=job: after(j)))}
+        said = json.loads(in_child(partial(lived, job, order, at, fails, crashes)))
+        results[at] = {"said": said, **json.loads(in_child(partial(after, job)))}
         shutil.rmtree(folder)
     print(json.dumps(results))
 

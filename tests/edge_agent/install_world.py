@@ -229,6 +229,15 @@ class World:
 
     # The hub
 
+    @property
+    def state(self) -> InstallState:
+        return self.core.row.state
+
+    @property
+    def work(self) -> Assignment:
+        assert self.core.row.work
+        return self.core.row.work
+
     def assign(self, **changes: Any) -> Assignment:
         self.counter += 1
         order = assignment(self.counter, self.now_ms, **changes)

@@ -28,7 +28,7 @@ from tests.edge_agent.updates_bench import FAMILY, NAMES, Bench, path
 from wire import codec, seal
 from wire.daemon import Log
 from wire.messages import Header
-from wire.rollout import Assignment, InstallReport, InstallState
+from wire.rollout import Agreement, Assignment, InstallReport, InstallState
 from wire.topics import Channel, shard_of, topic
 from wire.transport import Incoming
 
@@ -93,6 +93,12 @@ class Device:
             while not condition():
                 await self.answer()
                 await asyncio.sleep(0.002)
+
+    def cell(self, state: InstallState) -> Agreement:
+        """Of the newest report of this state; an empty one if it has none."""
+        told = self.told(state)
+        quality = told[-1].quality if told else None
+        return quality.cells[0] if quality and quality.cells else Agreement("", 0.0)
 
     def told(self, state: InstallState) -> list[InstallReport]:
         return [report for report in self.reports if report.state is state]

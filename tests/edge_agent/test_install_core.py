@@ -22,7 +22,7 @@ def test_case_36_the_same_assignment_a_hundred_times_is_one_install():
     soaked(world)
     for _ in range(100):
         world.see(Heard(order))
-    assert (world.core.row.state, world.serving) == (S.IDLE, order.digest)
+    assert (world.state, world.serving) == (S.IDLE, order.digest)
     assert sum(isinstance(command, Activate) for command in world.commands) == 1
 
 
@@ -38,7 +38,7 @@ def test_case_32_a_counter_that_was_used_before_changes_nothing(counter):
 def test_an_assignment_for_another_device_changes_nothing():
     world = World()
     world.assign(device="demo--d2")
-    assert (world.core.row.state, world.core.row.counter) == (S.IDLE, 0)
+    assert (world.state, world.core.row.counter) == (S.IDLE, 0)
 
 
 @pytest.mark.parametrize("state", [S.CHECKING, S.DOWNLOADING, S.VERIFYING, S.STAGED, S.SELF_TEST])
@@ -48,47 +48,47 @@ def test_case_37_before_it_serves_a_newer_assignment_takes_the_place_of_the_olde
     assert world.core.row.work == newer
     assert [word.state for word in world.reports if word.counter == 1][-1] is S.SUPERSEDED
     world.bring_home()
-    assert (world.core.row.state, world.serving) == (S.PROBATION, newer.digest)
+    assert (world.state, world.serving) == (S.PROBATION, newer.digest)
 
 
 def test_case_37_while_one_is_on_trial_a_newer_assignment_waits_its_turn():
     world = probation()
-    first = world.core.row.work
+    first = world.work
     newer = world.assign()
     assert (world.core.row.work, world.core.row.queued) == (first, newer)
     assert world.serving == first.digest
     soaked(world)
     assert (world.core.row.work, world.committed) == (newer, first.digest)
     world.bring_home()
-    assert (world.core.row.state, world.serving) == (S.PROBATION, newer.digest)
+    assert (world.state, world.serving) == (S.PROBATION, newer.digest)
 
 
 def test_what_waited_for_its_turn_until_it_expired_is_let_go():
     world = probation(max_soak_s=90 * DAY_S, min_inferences=2000)
     world.assign(expires_ms=world.now_ms + 1000)
     soaked(world, seconds=91 * DAY_S)
-    assert (world.core.row.state, world.core.row.work, world.core.row.queued) == (S.IDLE, None, None)
+    assert (world.state, world.core.row.work, world.core.row.queued) == (S.IDLE, None, None)
 
 
 @pytest.mark.parametrize("state", [S.CHECKING, S.DOWNLOADING, S.SELF_TEST])
 def test_withdrawn_before_it_serves_it_is_cancelled(state):
     world = at(state)
     world.assign(withdraw=True)
-    assert (world.core.row.state, world.errand, states(world)[-1]) == (S.IDLE, None, S.CANCELLED)
+    assert (world.state, world.errand, states(world)[-1]) == (S.IDLE, None, S.CANCELLED)
     assert world.reports[-1].counter == 2
 
 
 def test_withdrawn_on_trial_it_goes_back_and_is_not_held_against_it():
     world = probation()
     world.assign(withdraw=True)
-    assert (world.core.row.state, world.serving, world.disk.banned) == (S.IDLE, OLD, set())
+    assert (world.state, world.serving, world.disk.banned) == (S.IDLE, OLD, set())
     assert world.reports[-1].state is S.ROLLED_BACK
     assert world.reports[-1].failure is None
 
 
 def test_withdrawn_after_its_commit_it_stays():
     world = soaked(probation())
-    assert world.core.row.state is S.IDLE
+    assert world.state is S.IDLE
     world.assign(withdraw=True)
     assert (world.serving, world.committed) == (world.committed, world.disk.current)
     assert world.serving != OLD
@@ -113,21 +113,21 @@ def test_what_is_not_for_this_device_is_rejected_and_what_cannot_be_fetched_now_
     world = World()
     world.assign()
     world.errand_step(Failure.INCOMPATIBLE)
-    assert (world.core.row.state, states(world)[-1]) == (S.IDLE, S.REJECTED)
+    assert (world.state, states(world)[-1]) == (S.IDLE, S.REJECTED)
     world.assign()
     for _ in range(10):
         world.errand_step(Failure.NETWORK)
-        assert world.core.row.state is S.CHECKING
+        assert world.state is S.CHECKING
         world.tick(DAY_S)
     world.errand_step(Failure.NETWORK)
-    assert (world.core.row.state, states(world)[-1]) == (S.IDLE, S.FAILED)
+    assert (world.state, states(world)[-1]) == (S.IDLE, S.FAILED)
 
 
 @pytest.mark.parametrize("state", [S.DOWNLOADING, S.VERIFYING, S.STAGED])
 def test_case_18_a_full_disk_is_failed_disk_and_what_was_taken_is_given_back(state):
     world = at(state)
     world.errand_step(Failure.DISK)
-    assert (world.core.row.state, world.serving) == (S.IDLE, OLD)
+    assert (world.state, world.serving) == (S.IDLE, OLD)
     assert (world.reports[-1].state, world.reports[-1].failure) == (S.FAILED, Failure.DISK)
     assert any(isinstance(command, CleanUp) for command in world.commands)
     assert world.disk.banned == set()
@@ -147,22 +147,22 @@ def test_an_activation_that_comes_too_soon_after_another_waits():
     soaked(world, seconds=1.0)
     world.assign()
     world.bring_home()
-    assert world.core.row.state is S.ACCEPTED
+    assert (world.state, world.errand) == (S.ACCEPTED, None)
     world.tick(600.0)
     world.bring_home()
-    assert world.core.row.state is S.PROBATION
+    assert world.state is S.PROBATION
 
 
 def test_over_a_link_that_costs_a_download_waits_and_after_a_week_it_is_cancelled():
     world = at(S.DOWNLOADING)
     world.see(Observed(download=False))
-    assert (world.core.row.state, world.errand) == (S.PAUSED, None)
+    assert (world.state, world.errand) == (S.PAUSED, None)
     world.see(Observed(download=True))
-    assert world.core.row.state is S.DOWNLOADING
+    assert world.state is S.DOWNLOADING
     world.see(Observed(download=False))
     world.now_ms += 8 * 86_400_000
     world.see(Observed(download=False))
-    assert (world.core.row.state, states(world)[-1]) == (S.IDLE, S.CANCELLED)
+    assert (world.state, states(world)[-1]) == (S.IDLE, S.CANCELLED)
 
 
 # On trial
@@ -171,9 +171,9 @@ def test_over_a_link_that_costs_a_download_waits_and_after_a_week_it_is_cancelle
 def test_it_is_committed_after_its_soak_and_enough_answers():
     world = probation()
     world.tick(1801.0, replace(FINE, inferences=199))
-    assert world.core.row.state is S.PROBATION
+    assert world.state is S.PROBATION
     world.tick(1.0, replace(FINE, inferences=200))
-    assert (world.core.row.state, world.disk.trial, world.disk.floor) == (S.IDLE, False, 2)
+    assert (world.state, world.disk.trial, world.disk.floor) == (S.IDLE, False, 2)
     assert states(world)[-1] is S.COMMITTED
 
 
@@ -181,17 +181,17 @@ def test_case_42_without_a_hub_a_tolerant_site_commits_by_its_own_gates():
     world = probation()
     world.now_ms += 1_801_000
     world.see(Observed(FINE, hub_ms=0, serving=world.serving))
-    assert (world.core.row.state, states(world)[-1]) == (S.IDLE, S.COMMITTED)
+    assert (world.state, states(world)[-1]) == (S.IDLE, S.COMMITTED)
 
 
 def test_case_42_without_a_hub_a_strict_site_goes_back_after_half_an_hour():
     world = probation(strict=True, soak_s=3600.0)
     world.now_ms += 1_799_000
     world.see(Observed(FINE, hub_ms=0, serving=world.serving))
-    assert world.core.row.state is S.PROBATION
+    assert world.state is S.PROBATION
     world.now_ms += 2_000
     world.see(Observed(FINE, hub_ms=0, serving=world.serving))
-    assert (world.core.row.state, world.serving) == (S.IDLE, OLD)
+    assert (world.state, world.serving) == (S.IDLE, OLD)
     assert world.reports[-1].failure is Failure.HEALTH
 
 
@@ -210,7 +210,7 @@ def test_any_one_gate_takes_it_back_and_keeps_it_away_for_a_week(seen):
     world = probation()
     world.core.row = replace(world.core.row, before=Signals(inferences=1000, p95_us=1000, escalated=100))
     world.tick(1.0, seen)
-    assert (world.core.row.state, world.serving, world.disk.banned) == (S.IDLE, OLD, {f"{1:064x}"})
+    assert (world.state, world.serving, world.disk.banned) == (S.IDLE, OLD, {f"{1:064x}"})
     assert (world.reports[-1].state, world.reports[-1].failure) == (S.ROLLED_BACK, Failure.HEALTH)
 
 
@@ -223,7 +223,7 @@ def test_cases_38_and_39_three_starts_that_end_in_a_crash_and_the_model_before_s
         assert world.serving == candidate
     world.crash()
     world.start()
-    assert (world.serving, world.core.row.state) == (OLD, S.IDLE)
+    assert (world.serving, world.state) == (OLD, S.IDLE)
 
 
 def test_a_start_after_a_clean_end_costs_no_attempt():
@@ -231,7 +231,7 @@ def test_a_start_after_a_clean_end_costs_no_attempt():
     for _ in range(20):
         world.stop()
         world.start()
-    assert (world.core.row.state, world.core.row.attempts, world.core.row.seen.crashes) == (S.PROBATION, 3, 0)
+    assert (world.state, world.core.row.attempts, world.core.row.seen.crashes) == (S.PROBATION, 3, 0)
     assert world.core.row.seen.starts == 21
 
 
@@ -245,7 +245,7 @@ def test_case_43_once_committed_nothing_that_becomes_of_its_report_takes_it_back
         world.tick(DAY_S)
         world.crash()
         world.start()
-        assert (world.serving, world.core.row.state) == (candidate, S.IDLE)
+        assert (world.serving, world.state) == (candidate, S.IDLE)
     assert not any(isinstance(command, RollBack) for command in world.commands)
     assert states(world).count(S.COMMITTED) == 8, "said again at each start, until it is heard"
 
@@ -254,9 +254,9 @@ def test_a_floor_that_the_disk_does_not_take_now_is_raised_later_and_nothing_goe
     world = probation()
     world.fails[Commit] = Failure.DISK
     soaked(world)
-    assert (world.core.row.state, world.serving != OLD) == (S.COMMITTED, True)
+    assert (world.state, world.serving != OLD) == (S.COMMITTED, True)
     world.tick(3600.0)
-    assert (world.core.row.state, world.disk.trial, world.disk.floor) == (S.IDLE, False, 2)
+    assert (world.state, world.disk.trial, world.disk.floor) == (S.IDLE, False, 2)
 
 
 # Nothing is left
@@ -266,14 +266,14 @@ def test_case_45_without_a_way_back_it_is_safe_mode_with_an_alarm_and_no_loop():
     world = probation()
     world.disk.whole.discard(OLD)
     world.tick(1.0, replace(FINE, crashes=3))
-    assert (world.core.row.state, world.serving, world.core.row.safe) == (S.SAFE_MODE, "", True)
+    assert (world.state, world.serving, world.core.row.safe) == (S.SAFE_MODE, "", True)
     done = len(world.commands)
     for _ in range(100):
         world.tick(DAY_S)
     assert len(world.commands) == done
     world.crash()
     world.start()
-    assert (world.core.row.state, world.serving) == (S.SAFE_MODE, "")
+    assert (world.state, world.serving) == (S.SAFE_MODE, "")
 
 
 def test_case_45_only_an_assignment_that_proves_itself_leads_out_of_safe_mode():
@@ -282,9 +282,9 @@ def test_case_45_only_an_assignment_that_proves_itself_leads_out_of_safe_mode():
     world.tick(1.0, replace(FINE, crashes=3))
     world.assign()
     world.errand_step(Failure.QUARANTINED)
-    assert world.core.row.state is S.SAFE_MODE
+    assert world.state is S.SAFE_MODE
     world.assign()
     world.bring_home()
-    assert (world.core.row.state, world.core.row.safe) == (S.PROBATION, True)
+    assert (world.state, world.core.row.safe) == (S.PROBATION, True)
     soaked(world)
-    assert (world.core.row.state, world.core.row.safe, world.serving) == (S.IDLE, False, world.committed)
+    assert (world.state, world.core.row.safe, world.serving) == (S.IDLE, False, world.committed)

@@ -16,13 +16,14 @@ from wire.exits import Exit
 
 ROOT = Path(__file__).parents[2]
 SUMS = "".join(f'[[egress.field]]\nname = "{name}"\nlevel = "P1"\n' for name in ("quality", "signals"))
-# soaks of seconds in place of an hour; `margin`: what a handful of devices can show in that time
+# Seconds in place of an hour; `margin`: what a handful of devices can show in that time. However slow the machine is, a
+# device in probation has said more than once what its audits were before it has answered often enough to commit.
 SHORT = {
-    "soak_first_s": 3, "soak_s": 2, "probation_s": 4, "max_soak_s": 60, "min_inferences": 60, "look_s": 1, "report_s": 2,
+    "soak_first_s": 3, "soak_s": 2, "probation_s": 6, "max_soak_s": 60, "min_inferences": 200, "look_s": 1, "report_s": 1,
     "audit_share": 0.5, "withdraw_s": 10, "gate.margin": 0.25, "gate.wide": 0.5, "gate.signals.p95": 1000,
 }  # fmt: skip
 AGENT = {**QUICK, "updates": {"interval_s": 0, "every_s": 600}}
-PAUSE_S = 0.02  # of each agent's caller between two samples
+PAUSE_S = 0.01  # of each agent's caller between two samples
 
 
 def policy(folder: Path) -> Path:

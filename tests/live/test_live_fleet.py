@@ -63,7 +63,7 @@ def test_nothing_is_lost_or_doubled_while_links_and_processes_are_harmed():
         Event(EventKind.RESETS, 4.0, 2.0, amount=60),
         Event(EventKind.KILL_BROKER, 5.0, 1.0),
     )
-    outcome = live(scenario(*events, seconds=8.0))
+    outcome = live(scenario(*events, seconds=8.0), Wish(ask_s=5.0))
     assert outcome.history.ok, outcome.history.text()
     assert outcome.history.open == 0
     assert outcome.counts["proxy.sliced"] > 0

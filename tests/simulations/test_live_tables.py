@@ -13,6 +13,7 @@ from edge_agent import accounts, answers, heads, ledger, meta, outbox, tables, t
 from edge_agent.commands import State
 from edge_agent.database import Trouble
 from edge_agent.marker import Past
+from edge_agent.records import Outcome
 from policies.budget import Charge
 from simulations.live_store import FLEET_FILE, FleetStore
 from simulations.live_tables import Shared, open_shared
@@ -86,7 +87,7 @@ def test_each_ledger_is_a_chain_of_its_own_from_entry_one(db: Shared):
 
 def test_an_outcome_that_comes_twice_is_kept_once_and_rows_go_for_their_device_alone(db: Shared):
     for db.me in (1, 2):
-        for outcome in (answers.Outcome.ANSWERED, answers.Outcome.EXPIRED):
+        for outcome in (Outcome.ANSWERED, Outcome.EXPIRED):
             answers.finish(db, answers.End(7, 1, "id7", outcome, "", 5))
     db.me = 1
     outbox.mark(db, 7, State.SENT, 0, 1)
@@ -94,7 +95,7 @@ def test_an_outcome_that_comes_twice_is_kept_once_and_rows_go_for_their_device_a
     db.execute("delete from outcomes")
     assert list(answers.outcomes(db)) == []
     db.me = 2
-    assert [end.outcome for end in answers.outcomes(db)] == [answers.Outcome.ANSWERED]
+    assert [end.outcome for end in answers.outcomes(db)] == [Outcome.ANSWERED]
 
 
 def test_an_upsert_that_is_not_understood_is_refused_and_not_written_to_everybody(db: Shared):

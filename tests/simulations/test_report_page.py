@@ -14,6 +14,7 @@ from simulations.panels import figure, letter, moment, panels
 from simulations.scenario import Expect, Scenario
 from tests.simulations.outcomes import HISTORY, outcome
 
+LABELS = ["<b>A</b> rollout", "<b>B</b> partition", "<b>C</b> kill_hub"]
 KEYS = ["answers", "latency", "right", "queues", "bytes", "states", "rollout-cam@8"]
 
 
@@ -39,8 +40,8 @@ def test_every_panel_has_its_place_and_marks_every_event():
     assert [each["key"] for each in found] == KEYS
     for each in found:
         assert f'id="{each["key"]}"' in html
-        assert [band["x0"] for band in each["layout"]["shapes"]] == [moment(180.0), moment(400.0)]
-        assert [label["text"] for label in each["layout"]["annotations"]] == ["<b>A</b> partition", "<b>B</b> kill_hub"]
+        assert [band["x0"] for band in each["layout"]["shapes"]] == [moment(at_s) for at_s in (100.0, 180.0, 400.0)]
+        assert [label["text"] for label in each["layout"]["annotations"]] == LABELS
 
 
 def test_a_panel_without_anything_to_show_is_left_out():
@@ -116,6 +117,6 @@ def test_letters_go_on_as_numbers():
 
 
 def test_marks_near_each_other_stand_on_different_levels():
-    made = outcome(marks=tuple(Mark(100.0 + n, 5.0, "partition", "") for n in range(5)))
+    made = outcome(rollouts=(), marks=tuple(Mark(100.0 + n, 5.0, "partition", "") for n in range(5)))
     labels = figure(panels(made)[0], made)["layout"]["annotations"]
     assert len({label["yshift"] for label in labels[:3]}) == 3
