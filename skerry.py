@@ -45,7 +45,7 @@ ROOMS = {
         {
             "publish": _PUBLISH["models"],
             "measure": Room("cloud_hub.measure_command:measure", "Attack what a bundle's codes give away."),
-            "permit": Room("cloud_hub.permit_command:permit", "Let devices go down to an older version: a request."),
+            "permit": Room("cloud_hub.permit_command:app", "Let devices go down to an older version: a request."),
             "retire": Room("cloud_hub.retire_command:retire", "End a version on a hub, once no device speaks it."),
         },
     ),

@@ -29,9 +29,9 @@ BIG, SMALL = 0.20, 0.03
 UNSURE_SHARE = 0.2
 FIRST, HALF = 0, 2  # waves: the canary, and the one that reaches 50 %
 RULES: dict[str, object] = {"look_s": 120.0, "report_s": 300.0}
-TO_TEN_PERCENT = {**RULES, "waves": ["1%", "10%"]}
+TO_TEN_PERCENT = {**RULES, "look_s": 300.0, "waves": ["1%", "10%"]}
 LABELS = 10
-SEEDS = {"big": 20, "small": 100, "harmless": 300, "whole": 4}
+SEEDS = {"big": 20, "small": 100, "harmless": 300, "whole": 2}
 _FEW = int(os.environ.get("SKERRY_SEEDS", "0"))  # for a quick look: at most so many of each
 
 Driver = Callable[[Course], Story]
@@ -119,14 +119,13 @@ def harmless(known: Answers) -> list[Figure]:
 
 
 def _course(known: Answers, points: float | None, seed: int, rules: dict[str, object], *, tail: bool = False) -> Course:
-    """`points` None: the second version as it is."""
+    """`points` None: the second version as it is. What audits of it will show was measured before it went wrong."""
     rng = np.random.default_rng(seed)
+    gate = {"expected": max(-0.1, expected(halves(known)[0]))}
     if points is not None:
         known = regressed(known, points, LABELS, rng, tail=tail)
     threshold = float(np.quantile(known.committed.confidence, UNSURE_SHARE))
-    measured, answered = halves(known)
-    gate = {"expected": max(-0.1, expected(measured))}
-    return Course(DEVICES, seed, pair(answered, threshold), {**rules, "gate": gate}, Manners(look_s=300.0))
+    return Course(DEVICES, seed, pair(halves(known)[1], threshold), {**rules, "gate": gate}, Manners(look_s=300.0))
 
 
 def _all(driver: Driver, courses: Sequence[Course]) -> list[Story]:

@@ -58,6 +58,10 @@ class _Buckets(msgspec.Struct):
     mutes: int = 0  # since its last good signature
 
 
+# A full bucket is full at any later time: all devices share these until they first take from one.
+_FULL_NOTES, _FULL_COURTESY, _FULL_STRIKES = (Bucket(burst, 0.0) for burst in (NOTES, COURTESY, STRIKES))
+
+
 class Gate:
     """Owns what is remembered of each device's behaviour: four token buckets."""
 
@@ -158,9 +162,8 @@ class Gate:
     def _of(self, name: str, now: float) -> _Buckets:
         found = self._buckets.get(name)
         if found is None:
-            burst = self._settings.device_burst
-            full = (Bucket(burst, now), Bucket(NOTES, now), Bucket(COURTESY, now), Bucket(STRIKES, now))
-            found = self._buckets[name] = _Buckets(*full)
+            frames = Bucket(self._settings.device_burst, now)
+            found = self._buckets[name] = _Buckets(frames, _FULL_NOTES, _FULL_COURTESY, _FULL_STRIKES)
         return found
 
 

@@ -9,12 +9,15 @@ from typing import Annotated
 
 import typer
 
-from cloud_hub.options import AsJson, ConfigFile, seconds
+from cloud_hub.options import QUIET, AsJson, ConfigFile, seconds
 from cloud_hub.publish import publish_permit
 from cloud_hub.publish_command import Out, guard, now, open_repository, say
 from models.permits import Permit
 
+app = typer.Typer(**QUIET)
 
+
+@app.command()
 def permit(
     family: Annotated[str, typer.Argument(help="The model's name: digits.", show_default=False)],
     *,

@@ -40,6 +40,7 @@ LOOK_S = 4.0  # how often it is asked whether another hub has changed something
 REST_S = 5.0  # after a defect
 TRIES = 5
 REMEMBERED_MS = 40 * 86_400_000  # what an ended rollout said last is said again for so long
+_FULL = "it could not be written: the disk is full or damaged"
 Act = Callable[[RolloutCore, float], list[Command]]
 
 
@@ -121,7 +122,10 @@ class Rollouts:
         """RolloutError if it cannot be."""
         plan = plan_of(order, self._desk.members(), by, int(self._clock.now() * 1000))
         record, entry = record_of(plan)
-        await self._on_disk(lambda store: store.create(record, (entry,)))
+        try:
+            await self._on_disk(lambda store: store.create(record, (entry,)))
+        except sqlite3.Error:
+            raise RolloutError("conflict", _FULL) from None
         return await self._wish(plan.id, lambda core, now: core.on_tick(now))
 
     async def pause(self, rollout: str, by: str, why: str) -> View:
@@ -206,7 +210,7 @@ class Rollouts:
         except RolloutError as error:
             refusal = error
         except sqlite3.Error:
-            refusal = RolloutError("conflict", "it could not be written: the disk is full or damaged")
+            refusal = RolloutError("conflict", _FULL)
         finally:
             if not wish.done.done():
                 wish.done.set_exception(refusal)

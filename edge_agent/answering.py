@@ -7,6 +7,7 @@ model's features, for its tail to judge: head and tail of one new version cannot
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
@@ -24,10 +25,11 @@ from edge_agent.subjects import Subjects
 from edge_agent.threshold import Threshold
 from edge_agent.trial import Drawn, Trial
 from edge_agent.upkeep import Upkeep
-from models.runner import Inference, RunError, Runner
+from models.runner import Inference, RunError, Runner, SampleError
 from policies.policy import ASKING, Mode
 from wire.messages import ModelRef, Prediction
 
+_UNFIT = (SampleError, RunError)  # of the committed model on a sample that another answers: no audit
 _LOTS = secrets.SystemRandom()  # whom a rule that asks by lot asks must be foreseen by nobody
 
 
@@ -74,8 +76,10 @@ class Answering:
             self.trial.seen.failed()
             raise
         done, dice = perf_counter(), _dice()
-        audited = self.committed is not None and dice.audit < share
-        committed = self.committed.infer_one(sample.x) if audited and self.committed else None
+        committed = None
+        if self.committed is not None and dice.audit < share:
+            with suppress(*_UNFIT):
+                committed = self.committed.infer_one(sample.x)
         return self._decide(sample, Given(inference, began, done, dice, committed))
 
     async def later(self, sample: Sample) -> AnswerRecord:
@@ -84,19 +88,20 @@ class Answering:
         return answer if type(answer) is AnswerRecord else await answer  # type: ignore[misc]
 
     async def _given(self, sample: Sample) -> Given:
-        began, model = perf_counter(), None
+        began, model, dice = perf_counter(), None, _dice()
         while model is not self.model:  # it may have been replaced while it ran
             share = self._check(sample)
-            model = self.model
+            model, other, committed = self.model, self.committed, None
             try:
                 inference = await model.infer_aside(sample)
             except RunError:
                 self.trial.seen.failed()
                 raise
-        done, dice, other = perf_counter(), _dice(), self.committed
-        committed = await other.infer_aside(sample) if other and dice.audit < share else None
-        still = other is self.committed and model is self.model
-        return Given(inference, began, done, dice, committed if still else None)
+            done = perf_counter()
+            if other is not None and dice.audit < share:
+                with suppress(*_UNFIT):
+                    committed = await other.infer_aside(sample)
+        return Given(inference, began, done, dice, committed if other is self.committed else None)
 
     def _check(self, sample: Sample) -> float:
         """The share of answers that is audited. SampleError, Disabled."""

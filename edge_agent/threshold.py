@@ -14,7 +14,7 @@ from models.calibration import ClassThreshold, Thresholds, decode_thresholds
 from models.figures import Metric
 from models.manifest import BundleError
 from policies.promise import Kept, Promise, observe
-from wire.daemon import Log
+from wire.daemon import Log, name
 from wire.exits import Exit, Stop
 from wire.messages import Prediction
 from wire.named_files import read_bytes
@@ -70,14 +70,14 @@ class Threshold:
             return
         self._kept = observe(self._kept, promise_of(entry), ours.confidence, agrees=agrees(ours, said, tolerance))
         if self._kept.broken:
-            self.fail("its promise")
+            self.fail("promise")
 
     def fail(self, why: str) -> None:
         """Back to the policy's threshold, for good."""
         if self._failed or self.entry is None:
             return
         self._failed = True
-        Log().warning("threshold_failed", about=why.rsplit(maxsplit=1)[-1])
+        Log().warning("threshold_failed", about=name(why))
         try:
             self._off.write_text(str(self._edition.counter), encoding="ascii")
         except OSError:

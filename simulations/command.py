@@ -50,10 +50,10 @@ def run(
     """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken."""
     wanted = _read(scenario)
     wanted = wanted if seed is None else replace(wanted, seed=seed)
-    prepare(out)
-    from simulations.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
-
     with ticking(wanted.name, wanted.ends_s) as ticker:
+        prepare(out)
+        from simulations.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
+
         outcome = run_scenario(wanted, processes or _processes(wanted), helm(ticker, wanted))
     outcome = replayed_by(judged(outcome, wanted.expect), f"skerry sim run {scenario}")
     html = keep(outcome, wanted, out)

@@ -71,7 +71,7 @@ def _title(first: Outcome, second: Outcome) -> str:
 
 def _head(side: str, outcome: Outcome) -> str:
     held, words = verdict(outcome)
-    happened = ", ".join(
+    events = ", ".join(
         f"<b>{letter(at)}</b> {escape(mark.text or mark.kind)}" for at, mark in enumerate(happened(outcome))
     )
     return (
@@ -79,7 +79,7 @@ def _head(side: str, outcome: Outcome) -> str:
         f'<span class="verdict {held}">{escape(words)}</span>'
         f'<div class="facts"><span>{outcome.devices:,} devices</span>'
         f"<span>{span(outcome.duration_s)}</span><span>seed {outcome.seed}</span>"
-        f"<span>scenario {escape(outcome.digest)}</span></div><p>{happened}</p>"
+        f"<span>scenario {escape(outcome.digest)}</span></div><p>{events}</p>"
     )
 
 

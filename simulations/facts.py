@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
-    """An answer or a correction is in the device's record. `hub`: its prediction is the hub's. `key`: its question's."""
+    """An answer or correction is in the device's record. `hub`: its prediction is the hub's. `key`: the question's."""
 
     device: str
     id: str

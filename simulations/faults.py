@@ -155,7 +155,12 @@ class Faults:
             noticed_s = self._kernel.now + self._ground.weather.notice_s()
             if noticed_s < event.ends_s:
                 self._kernel.at(noticed_s, self._ground.herd.lose_link, number)
-            self._at_end(event, self._ground.herd.rejoin, number)
+
+        self._at_end(event, self._rejoin, self._devices(event))
+
+    def _rejoin(self, devices: Iterable[int]) -> None:
+        for number in devices:
+            self._ground.herd.rejoin(number)
 
     def _expire(self, event: Event) -> None:
         """Certificates end at once: thrown off, and let in again one by one as each gets a new one."""

@@ -107,8 +107,8 @@ class Hub:
             max_batch=self._is.max_batch,
         )
         self._core = self._ground.cores.hub(settings, (self._card,), self._ground.registry, self._envelopes)
-        self.writer = Writer(self._kernel, self._ground.pace.commit_s, self._round)
-        self._gathering = False
+        self.writer = Writer(self._kernel, self._ground.pace.commit_s, self._committed)
+        self._gathering = self._due = False
         self._free_s = [0.0] * self._is.slots  # when each engine has done what it has
 
     def _connect(self, life: int) -> None:
@@ -142,8 +142,14 @@ class Hub:
             self._gathering = False
             self._round()
 
+    def _committed(self) -> None:
+        """Endings alone make nothing due: no receipt, and no batch that has not been formed with the results."""
+        if self._due:
+            self._round()
+
     def _round(self) -> None:
         """After each group of events: receipts and batches."""
+        self._due = False
         self._ground.recorder.queued(self.name, self._core.queued())
         self._obey(self._core.flush(self._now()))
 
@@ -190,9 +196,11 @@ class Hub:
             self.writer.submit((self.disk.keep, (question,)), (self._kept, (keep,)))
 
     def _kept(self, keep: Keep) -> None:
+        self._due = True
         self._obey(self._core.on_kept((keep.question.key,), self._now()))
 
     def _not_kept(self, keep: Keep) -> None:
+        self._due = True
         self._obey(self._core.on_keep_failed((keep.question,), self._now()))
 
     def _end(self, ending: Ending) -> None:
@@ -208,6 +216,7 @@ class Hub:
         self._obey(self._core.on_end_failed((ending,), self._now()))
 
     def _find(self, find: Find) -> None:
+        self._due = True
         rows, highest = self.disk.find(find)
         self._obey(self._core.on_found(find, rows, highest, self._now()))
 

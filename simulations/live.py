@@ -178,16 +178,14 @@ class _Run:
         self._stopped = True
 
     def _outcome(self, driver: Driver, watch: Watch, facts: dict[str, int], until_s: float, wall_s: float) -> Outcome:
-        scenario = self._scenario
-        if self._stopped:
-            scenario = replace(scenario, duration_s=min(scenario.duration_s, until_s))
+        scenario = _seen(self._scenario, until_s)
         where = Where(
             self._folder / FLEET_FILE,
             self._folder / "hub" / "state" / "hub.db",
             tuple(map(name_of, range(scenario.devices))),
             int(self._began_ms),
         )
-        records = Reader(where, self._scenario, driver.truth).read(until_s)
+        records = Reader(where, scenario, driver.truth).read(until_s)
         counts = facts | hub_times(where.fleet) | {f"load.{name}": count for name, count in driver.counts.items()}
         return Outcome(
             scenario=scenario.name,
@@ -201,19 +199,25 @@ class _Run:
             complete=not self._stopped,
             samples=driver.samples,
             events=records.history.events,
-            arrivals=series(driver.arrivals, self._scenario),
+            arrivals=series(driver.arrivals, scenario),
             answers=records.answers,
             right=records.right,
             latency=records.latency,
-            queues={scenario.regions[0].hub_names[0]: series(watch.queued, self._scenario)},
+            queues={scenario.regions[0].hub_names[0]: series(watch.queued, scenario)},
             bytes_by_rule=records.bytes_by_rule,
-            states={state: series(found, self._scenario) for state, found in watch.states.items()},
+            states={state: series(found, scenario) for state, found in watch.states.items()},
             counts={**counts, "load.late_ms": round(driver.late_s * 1000)},
             history=records.history,
             marks=tuple(Mark(e.at_s, e.lasts_s, str(e.kind), str(e.kind)) for e in scenario.events),
             violations=_violations(records.history.stories, scenario.name),
             wall=Wall(wall_s, 1, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
         )
+
+
+def _seen(scenario: Scenario, until_s: float) -> Scenario:
+    """The part of it that was acted out: a run ends when nothing is open any more, or when somebody stops it."""
+    heal_s = max(0.0, until_s - max(scenario.duration_s, scenario.last_fault_ended_s))
+    return replace(scenario, duration_s=min(scenario.duration_s, until_s), heal_s=heal_s)
 
 
 def _violations(stories: tuple[str, ...], name: str) -> tuple[Violation, ...]:

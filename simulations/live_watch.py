@@ -33,7 +33,7 @@ class Watch:
         self._proxies = proxies
         self.states: dict[str, Counter[int]] = {state: Counter() for state in ("online", "offline", "down")}
         self.queued: Counter[int] = Counter()
-        self._before: dict[str, int] = {}
+        self._before: dict[int, int] = {}  # processor time by process, when the run began
 
     @property
     def open_questions(self) -> int:
@@ -41,7 +41,7 @@ class Watch:
 
     async def run(self, began: float) -> None:
         """Until cancelled."""
-        self._before = self._costs()
+        self._before = {pid: _cpu_ms(pid) for pids in self._pids().values() for pid in pids}
         while True:
             bucket = int((time.monotonic() - began) // self._scenario.step_s)
             self._see(bucket)
@@ -71,17 +71,15 @@ class Watch:
         agents: Counter[str] = Counter()
         for agent in self._crew.living:
             agents.update(agent.counts)
-        spent = {name: cost - self._before.get(name, 0) for name, cost in self._costs().items()}
         return {
             **{f"agent.{name}": count for name, count in sorted(agents.items())},
             **{f"proxy.{name}": count for name, count in (await self._proxies.facts()).items()},
-            **spent,
+            **{f"cpu_ms.{name}": sum(map(self._spent_ms, pids)) for name, pids in self._pids().items()},
             **{f"rss_mb.{name}": _rss_mb(pids) for name, pids in self._pids().items()},
         }
 
-    def _costs(self) -> dict[str, int]:
-        """Processor time so far, in milliseconds."""
-        return {f"cpu_ms.{name}": sum(map(_cpu_ms, pids)) for name, pids in self._pids().items()}
+    def _spent_ms(self, pid: int) -> int:
+        return _cpu_ms(pid) - self._before.get(pid, 0)
 
     def _pids(self) -> dict[str, list[int]]:
         hub, broker = self._stage.hub, self._stage.broker_pid()

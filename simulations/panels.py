@@ -234,10 +234,12 @@ def _states(outcome: Outcome) -> Panel:
 
 def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
     """Exposure under the staircase of its waves; each look of the gate as a point."""
-    allowed = [0] * len(seen.exposed)
+    allowed: list[int | None] = [0] * len(seen.exposed)
     for wave in seen.waves:
         first = int(wave.from_s // outcome.step_s)
         allowed[first:] = [wave.allowed] * len(allowed[first:])
+    over = int(seen.ended_s // outcome.step_s) + 1
+    allowed[over:] = [None] * len(allowed[over:])
     traces = [
         _area(outcome, "run the candidate", list(seen.exposed), "#7b5ea7"),
         _line(outcome, "allowed by its waves", allowed, "#30343a", "dash"),

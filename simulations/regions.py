@@ -19,6 +19,7 @@ from simulations.scenario import Scenario
 
 LONGEST_SLICE_S = 60.0
 _MANY = 10_000
+_SELDOM = (100_000, 50, 100)
 BORDER_SLICE_S = 0.25  # where questions may cross a border: nothing crosses faster
 
 

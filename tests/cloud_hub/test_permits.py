@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 
-from cloud_hub.permit_command import permit as permit_command
+from cloud_hub.permit_command import app
 from cloud_hub.publish import permits, publish_permit
 from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rollout_words import RolloutError
@@ -90,8 +89,6 @@ def test_a_permit_that_could_not_be_used_is_not_asked_for(hub, permit):
 def test_it_is_typed_at_the_hub_signed_elsewhere_and_found_by_the_catalog(tmp_path, hub, holder):
     place = Place(tmp_path / "desk", "--config", str(tmp_path / "desk" / "hub.toml"))
     (place.folder / "hub.toml").write_text(f"state = {json.dumps(str(tmp_path / 'state'))}\n")
-    app = typer.Typer()
-    app.command()(permit_command)
     words = ["echo", "--to", 2, "--from-below", 4, "--for", "1h", "--why", "3 mistakes sevens"]
     told = place.types(app, *words, "--request", place.at("permit.json"), *place.config)
     assert "skerry keys sign permit.json" in told

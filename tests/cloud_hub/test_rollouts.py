@@ -185,6 +185,8 @@ async def test_nobody_is_told_what_could_not_be_written(site):
     assert len(site.told) == told
     with pytest.raises(RolloutError, match="disk"):
         await hub.pause("r1", "ann", "")
+    with pytest.raises(RolloutError, match="disk"):
+        await hub.start(replace(ORDER, family="other", id="r2"), "ann")
     hub.store._db.execute("pragma query_only=0")
     assert (await site.until(hub, TERMINAL)).state is S.COMPLETED
 

@@ -22,6 +22,7 @@ from policies.reasons import Why
 from tests.edge_agent.hub_double import DEFAULTS, DEVICE, HUB_TIME_MS, POLICY, HubDouble, Rig, sample, until
 from wire import codec, seal
 from wire.messages import DenyAll, Header, Heads, Mirror
+from wire.rollout import Assignment
 from wire.topics import Channel, shard_of, topic
 from wire.transport import Incoming
 
@@ -46,7 +47,7 @@ def folder(parent: Path, name: str) -> Path:
     return made
 
 
-def order(hub: HubDouble, note: DenyAll, channel: Channel = Channel.DESIRED) -> None:
+def order(hub: HubDouble, note: DenyAll | Assignment, channel: Channel = Channel.DESIRED) -> None:
     header = Header(shard_of(DEVICE), DEVICE, 0, 0, hub.now_ms, hub.keys.key_id)
     header = msgspec.structs.replace(header, key_id=seal.key_id(hub.signing.public_key().public_bytes_raw()))
     frame = seal.sign(header, codec.encode(note), by=hub.signing, channel=channel)

@@ -288,3 +288,11 @@ def test_case_45_only_an_assignment_that_proves_itself_leads_out_of_safe_mode():
     assert (world.state, world.core.row.safe) == (S.PROBATION, True)
     soaked(world)
     assert (world.state, world.core.row.safe, world.serving) == (S.IDLE, False, world.committed)
+
+
+def test_a_model_on_trial_that_was_taken_out_of_service_by_others_is_taken_back():
+    world = probation()
+    world.serving = OLD  # its family's signers revoked it, and the look for updates has left it
+    world.tick(1.0, FINE)
+    assert (world.state, world.serving, world.disk.trial) == (S.IDLE, OLD, False)
+    assert world.reports[-1].failure is Failure.HEALTH

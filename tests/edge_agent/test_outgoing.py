@@ -130,8 +130,11 @@ async def test_a_class_whose_terms_drop_the_field_is_not_counted_in_it(tmp_path:
     async with Rig(tmp_path, ruled(more=rule), hub) as rig:
         rig.agent.outgoing.put(report())
         await until(lambda: hub.reports)
-        assert [cell.data_class for cell in hub.reports[0].quality.cells] == ["open"]
-        assert len(hub.reports[0].signals.classes) == 2
+        found = hub.reports[0]
+        assert found.quality
+        assert found.signals
+        assert [cell.data_class for cell in found.quality.cells] == ["open"]
+        assert len(found.signals.classes) == 2
 
 
 async def test_under_a_notice_no_sum_leaves(tmp_path: Path):

@@ -19,17 +19,18 @@ SUMS = "".join(f'[[egress.field]]\nname = "{name}"\nlevel = "P1"\n' for name in 
 # Seconds in place of an hour; `margin`: what a handful of devices can show in that time. However slow the machine is, a
 # device in probation has said more than once what its audits were before it has answered often enough to commit.
 SHORT = {
-    "soak_first_s": 3, "soak_s": 2, "probation_s": 6, "max_soak_s": 60, "min_inferences": 200, "look_s": 1, "report_s": 1,
-    "audit_share": 0.5, "withdraw_s": 10, "gate.margin": 0.25, "gate.wide": 0.5, "gate.signals.p95": 1000,
+    "soak_first_s": 3, "soak_s": 2, "probation_s": 5, "max_soak_s": 60, "min_inferences": 100, "look_s": 1,
+    "report_s": 1, "audit_share": 0.9, "withdraw_s": 10, "gate.margin": 0.25, "gate.wide": 0.5,
+    "gate.signals.p95": 1000,
 }  # fmt: skip
-AGENT = {**QUICK, "updates": {"interval_s": 0, "every_s": 600}}
+AGENT: dict[str, dict[str, Any]] = {**QUICK, "updates": {"interval_s": 0, "every_s": 600}}
 PAUSE_S = 0.01  # of each agent's caller between two samples
 
 
 def policy(folder: Path) -> Path:
-    """Answers at once, asks about what is unsure, and lets half of all answers be audited if a rollout wants it."""
+    """Answers at once, asks about what is unsure, and lets nearly all answers be audited if a rollout wants it."""
     path = folder / "policy.toml"
-    text = POLICY.format(mode="answer_now", budget_s=0.5).replace("audit_share = 0.0", "audit_share = 0.5")
+    text = POLICY.format(mode="answer_now", budget_s=0.5).replace("audit_share = 0.0", "audit_share = 0.9")
     path.write_text(text.replace("[egress.data_class]", SUMS + "[egress.data_class]"))
     return path
 
@@ -73,10 +74,10 @@ def sets(**more: object) -> list[str]:
 
 
 class Feed:
-    """Callers of all agents. `versions`: which answered, by agent; `wrong`: local answers by version, right or not."""
+    """Callers of all agents. `versions`: which answered, by agent."""
 
-    def __init__(self, stage: Stage, bundle: Bundle, agents: list[AgentHandle]) -> None:
-        self._stage, self._bundle, self._agents = stage, bundle, agents
+    def __init__(self, stage: Stage, bundle: Bundle, agents: list[AgentHandle], pause_s: float) -> None:
+        self._stage, self._bundle, self._pause_s = stage, bundle, pause_s
         self.versions: dict[str, Counter[str]] = {agent.name: Counter() for agent in agents}
 
     def ran(self, version: int) -> set[str]:
@@ -90,12 +91,14 @@ class Feed:
             for x in xs:
                 found = await ask(self._stage, agent, self._bundle, x)
                 self.versions[agent.name][found["model_version"]] += 1
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self._pause_s)
 
 
 @asynccontextmanager
-async def feeding(stage: Stage, bundle: Bundle, agents: list[AgentHandle]) -> AsyncIterator[Feed]:
-    feed = Feed(stage, bundle, agents)
+async def feeding(
+    stage: Stage, bundle: Bundle, agents: list[AgentHandle], pause_s: float = PAUSE_S
+) -> AsyncIterator[Feed]:
+    feed = Feed(stage, bundle, agents, pause_s)
     tasks = [asyncio.create_task(feed.run(agent)) for agent in agents]
     try:
         yield feed

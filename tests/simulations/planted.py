@@ -1,6 +1,6 @@
 """Products with a defect, one each: what the fuzzer must find. Each is a few lines away from the real one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -23,7 +23,8 @@ class DropsACommit(DeviceDisk):
 
     ends = 0
 
-    def commit(self, writes: list[Write], clock: Clock, now_s: float) -> None:
+    def commit(self, writes: Iterable[Write], clock: Clock, now_s: float) -> None:
+        writes = list(writes)
         ends = any(type(write) is Finish for write in writes)
         self.ends += ends
         if not ends or self.ends % 9:

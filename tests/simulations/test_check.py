@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from edge_agent.records import Kind
 from edge_agent.records import Outcome as End
 from simulations.check import Judge, judge
-from simulations.facts import Accepted, AnswerSeen, Effect, Event, Flaw, Key, Outcome
+from simulations.facts import Accepted, AnswerSeen, Effect, Event, Flaw, Key, Left, Outcome, Undone
 
 KEY = Key("demo--a", 7, 1)
 ACCEPTED = Accepted(KEY, "id1", 10.0)
@@ -162,3 +162,56 @@ def test_the_report_may_be_asked_for_at_any_moment() -> None:
         checker.report()
     assert checker.report() == judge(IN_TIME)
     assert "history holds: 0 lost, 0 doubled, 0 late" in checker.report().text()
+
+
+def test_a_question_that_moved_may_have_an_effect_at_each_hub_it_was_sent_to_and_one_only() -> None:
+    moved: list[Event] = [ACCEPTED, Left(KEY, "eu-1"), Left(KEY, "us-1"), Effect(KEY, "us-1"), HUB, ANSWERED]
+    assert judge([*moved, Effect(KEY, "eu-1")]).ok
+    assert judge([*moved, Effect(KEY, "us-1")]).flaws == {"doubled effect": 1}
+    assert judge([*moved, Effect(KEY, "eu-1"), Effect(KEY, "eu-1")]).flaws == {"doubled effect": 1}
+    assert judge([*moved, Effect(KEY, "ap-1")]).flaws == {"doubled effect": 1}, "it was never sent there"
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_case_100_an_effect_that_a_restored_backup_undid_may_be_had_once_more_and_not_twice(over: bool) -> None:
+    begun: list[Event] = [ACCEPTED, Left(KEY, "eu-1"), Effect(KEY, "eu-1"), HUB, *([ANSWERED] if over else [])]
+    again: list[Event] = [Undone(KEY, "eu-1"), Effect(KEY, "eu-1"), *([] if over else [ANSWERED])]
+    assert judge([*begun, *again]).ok
+    assert judge([*begun, *again, Effect(KEY, "eu-1")]).flaws == {"doubled effect": 1}
+
+
+def test_an_answered_question_whose_effect_was_undone_was_backed_once() -> None:
+    assert judge([ACCEPTED, Left(KEY, "eu-1"), Effect(KEY, "eu-1"), Undone(KEY, "eu-1"), HUB, ANSWERED]).ok
+
+
+def test_what_leaves_before_it_is_on_record_or_after_its_end_is_caught() -> None:
+    assert flaws(Left(KEY), *IN_TIME) == {"left off the record": 1}
+    assert flaws(*IN_TIME, Left(KEY)) == {"left off the record": 1}
+    assert flaws(ACCEPTED, Left(KEY), Left(KEY), EFFECT, HUB, ANSWERED) == {}
+
+
+def test_a_seq_that_was_passed_over_was_never_accepted() -> None:
+    third = Key(KEY.device, KEY.epoch, 3)
+    whole: list[Event] = [*IN_TIME, Accepted(third, "id3"), Outcome(third, "id3", End.DENIED)]
+    whole.append(AnswerSeen(third.device, "id3", Kind.ANSWER, hub=False, key=third))
+    assert judge(whole).ok
+    second = Key(KEY.device, KEY.epoch, 2)
+    answered_here = AnswerSeen(second.device, "id2", Kind.ANSWER, hub=False, key=second)
+    assert judge([*whole, answered_here]).ok, "its store failed after its caller was answered"
+    assert judge([*whole, answered_here, answered_here]).flaws == {"doubled answer": 1}
+    assert judge([*whole, Outcome(second, "id2", End.DENIED)]).flaws == {"never accepted": 1}
+
+
+def test_what_has_ended_is_forgotten() -> None:
+    checker = Judge()
+    for seq in range(1, 1001):
+        key = Key("demo--a", 7, seq)
+        for event in (
+            Accepted(key, f"id{seq}"),
+            Effect(key),
+            AnswerSeen(key.device, f"id{seq}", Kind.ANSWER, hub=True, key=key),
+            Outcome(key, f"id{seq}", End.ANSWERED),
+        ):
+            checker.see(event)
+    checker.alone("confident", 5)
+    assert (checker.held, checker.report().answers, checker.report().ok) == (0, 1005, True)

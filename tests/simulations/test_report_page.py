@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from msgspec.structs import replace
@@ -59,7 +61,7 @@ def test_every_series_has_a_value_for_each_bucket_and_its_end():
 def test_exposure_stands_under_the_staircase_of_its_waves():
     panel = next(panel for panel in panels(outcome()) if panel.key == "rollout-cam@8")
     exposed, allowed = (trace["y"] for trace in panel.traces[:2])
-    assert all(one <= most for one, most in zip(exposed, allowed, strict=True))
+    assert all(one <= (most or 0) for one, most in zip(exposed, allowed, strict=True))
     assert [trace["name"] for trace in panel.traces[2:]] == ["gate: pass", "gate: inconclusive", "gate: fail"]
 
 
@@ -120,3 +122,18 @@ def test_marks_near_each_other_stand_on_different_levels():
     made = outcome(rollouts=(), marks=tuple(Mark(100.0 + n, 5.0, "partition", "") for n in range(5)))
     labels = figure(panels(made)[0], made)["layout"]["annotations"]
     assert len({label["yshift"] for label in labels[:3]}) == 3
+
+
+@pytest.mark.heavy
+def test_a_browser_without_a_network_draws_every_panel(tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser here")
+    (tmp_path / "page.html").write_text(page(outcome(), Scenario()))
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
+    done = subprocess.run(
+        [*command, f"file://{tmp_path}/page.html"], capture_output=True, text=True, timeout=100, check=True
+    )
+    drawn = done.stdout.rpartition("</head>")[2]
+    assert 'data-drawn="yes"' in drawn
+    assert all(f'class="plot js-plotly-plot" id="{key}"' in drawn for key in KEYS)

@@ -129,7 +129,6 @@ def test_ctrl_c_writes_the_report_of_what_there_is(tmp_path):
         deadline = time.monotonic() + 60
         while not (tmp_path / "reports").is_dir() and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(1.0)
         child.send_signal(signal.SIGINT)
         output, errors = child.communicate(timeout=90)
     finally:
