@@ -29,7 +29,8 @@ BIG, SMALL = 0.20, 0.03
 UNSURE_SHARE = 0.2
 FIRST, HALF = 0, 2  # waves: the canary, and the one that reaches 50 %
 RULES: dict[str, object] = {"look_s": 120.0, "report_s": 300.0}
-TO_TEN_PERCENT = {**RULES, "look_s": 300.0, "waves": ["1%", "10%"]}
+PROMPT: dict[str, object] = {"look_s": 60.0, "report_s": 120.0}  # where minutes count
+TO_TEN_PERCENT = {**RULES, "look_s": 600.0, "report_s": 600.0, "waves": ["1%", "10%"]}
 LABELS = 10
 SEEDS = {"big": 20, "small": 100, "harmless": 300, "whole": 2}
 _FEW = int(os.environ.get("SKERRY_SEEDS", "0"))  # for a quick look: at most so many of each
@@ -56,14 +57,15 @@ def figures() -> list[Figure]:
 def big(known: Answers, *, tail: bool) -> list[Figure]:
     """20 points worse."""
     name = f"20-point regression, {'head and tail together' if tail else 'head alone'}"
-    courses = [_course(known, BIG, seed, RULES, tail=tail) for seed in _seeds("big")]
+    courses = [_course(known, BIG, seed, PROMPT, tail=tail) for seed in _seeds("big")]
     stories = _all(gated, courses)
     beside = {"newest wins": newest(courses[0]), "status gate alone": by_status(courses[0])}
     first = sum(story.aborted and sum(story.told) == story.told[FIRST] for story in stories)
     minutes = sorted(story.stopped_s / 60 for story in stories)
     term = (
         f"{courses[0].pair.points * 100:+.1f} points; stopped after {minutes[len(minutes) // 2]:.0f} minutes "
-        f"(median; longest {minutes[-1]:.0f}), the last device back after {max(s.clear_s for s in stories) / 60:.0f}"
+        f"(median; longest {minutes[-1]:.0f}), the last device back after {max(s.clear_s for s in stories) / 60:.0f}; "
+        "figures every two minutes"
     )
     terms = (term, *(f"{who}: {_told(story)}" for who, story in beside.items()))
     count = len(stories)
@@ -125,7 +127,13 @@ def _course(known: Answers, points: float | None, seed: int, rules: dict[str, ob
     if points is not None:
         known = regressed(known, points, LABELS, rng, tail=tail)
     threshold = float(np.quantile(known.committed.confidence, UNSURE_SHARE))
-    return Course(DEVICES, seed, pair(halves(known)[1], threshold), {**rules, "gate": gate}, Manners(look_s=300.0))
+    return Course(
+        DEVICES,
+        seed,
+        pair(halves(known)[1], threshold),
+        {**rules, "gate": gate},
+        Manners(look_s=float(str(rules["report_s"]))),
+    )
 
 
 def _all(driver: Driver, courses: Sequence[Course]) -> list[Story]:

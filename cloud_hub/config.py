@@ -256,8 +256,9 @@ def load(path: Path | None) -> HubConfig:
 def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The same values with every path made absolute; what is no text is left to the types to refuse."""
     api = values.get("api")
-    if isinstance(values.get("state"), str):
-        values["state"] = _below(folder, values["state"])
+    for key in ("state", "models_folder"):
+        if isinstance(values.get(key), str):
+            values[key] = _below(folder, values[key])
     for key in ("models", "policies"):
         if isinstance(values.get(key), list):
             values[key] = [_entry(folder, path) for path in values[key]]

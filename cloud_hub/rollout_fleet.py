@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from cloud_hub.rollout_words import OPEN, DeviceState, Goal, Plan, Row
+from cloud_hub.rollout_words import OPEN, UNSURE, DeviceState, Goal, Plan, Row
 from policies.rollout import Counts, Rules
 from wire.rollout import Failure, InstallReport, InstallState
 
@@ -30,7 +30,6 @@ _EARLY = frozenset(
 )
 _FAILED = frozenset((D.FAILED, D.ROLLED_BACK, D.TIMED_OUT, D.REJECTED))
 _LEFT = frozenset((D.CANCELLED, D.SUPERSEDED))
-_LATER = frozenset((D.TIMED_OUT, D.UNREACHED))  # an end that the hub set itself: the device may still tell
 
 
 class Fleet:
@@ -120,7 +119,7 @@ class Fleet:
         if end is not None:
             self.news = True
             self.change(row, state=end, sub=report.state, failure=report.failure)
-        elif row.state in OPEN or row.state in _LATER:
+        elif row.state in OPEN or row.state in UNSURE:
             since = row.since_ms if _phase(row.sub) == _phase(report.state) and row.sub else ms
             self.change(row, state=D.IN_PROGRESS, sub=report.state, failure=None, since_ms=since)
             self.watch(row)

@@ -13,7 +13,6 @@ from policies.quality import Gate
 from wire.exits import Exit
 
 S = RolloutState
-_FAILED = ("failed", "rolled_back", "timed_out", "rejected")
 _ENDS = {
     S.COMPLETED: "successfully rolled out",
     S.COMPLETED_PARTIAL: "rolled out but for devices that were not in reach in time",
@@ -95,12 +94,22 @@ def history(found: Iterable[Entry]) -> Iterator[str]:
 def _gate(view: View) -> Iterator[str]:
     gate = view.gate
     if gate is None:
-        yield _fact("gate", "nothing looked at yet: devices report in their probation")
+        last = view.wave == len(view.waves)
+        alone = "in the last wave nobody is left to compare with: its results alone speak"
+        yield _fact("gate", alone if last else "nothing looked at yet: devices report in their probation")
     else:
         yield from _judged(gate)
-    terminal = sum(view.states.get(state, 0) for state in ("succeeded", *_FAILED))
-    known = f"if none of {terminal} results were a failure, only failure rates above {view.excluded_above:.1%}"
-    yield _fact("sample", f"{known} were excluded (95 %)")
+    yield _fact("sample", _sample(view))
+
+
+def _sample(view: View) -> str:
+    """What so few results can say at all."""
+    wave = next((each for each in view.waves if each.number == view.wave), None)
+    results = wave.succeeded + wave.failed if wave else 0
+    if wave is None or not results:
+        return "no result of this wave yet: no failure rate is excluded"
+    said = f"{wave.failed} failures of {results} results in this wave"
+    return f"{said}; 0 would exclude, with 95 % confidence, only failure rates above {view.excluded_above:.1%}"
 
 
 def _judged(gate: Gate) -> Iterator[str]:

@@ -18,6 +18,7 @@ from cloud_hub.rollout_words import (
     OPEN,
     TERMINAL,
     UNDER_WAY,
+    UNSURE,
     Assign,
     Command,
     DeviceState,
@@ -37,7 +38,6 @@ from wire.rollout import Assignment
 Judge = Callable[[Sequence[DeviceQuality], Sequence[DeviceQuality], GateRules], Gate]
 MAX_CONTROLS = 1000  # as many as tell a percent; more would only be more traffic
 _INSTALLS = frozenset((Goal.CANDIDATE, Goal.BACK))
-_LATER = frozenset((DeviceState.TIMED_OUT, DeviceState.UNREACHED))  # may still install, if it is not told otherwise
 
 
 class Book(NamedTuple):
@@ -163,7 +163,7 @@ class Told:
         `everybody`: the controls too, and who waits is not told any more.
         """
         for row in self._book.fleet.rows.values():
-            if (row.goal is Goal.CANDIDATE and row.state in OPEN | _LATER and row.wave >= passed) or (
+            if (row.goal is Goal.CANDIDATE and row.state in OPEN | UNSURE and row.wave >= passed) or (
                 everybody and row.goal is Goal.CONTROL
             ):
                 self._say(row, Goal.WITHDRAWN, now)

@@ -78,6 +78,7 @@ class DeviceState(StrEnum):
 
 
 OPEN = frozenset((DeviceState.NOTIFIED, DeviceState.IN_PROGRESS))
+UNSURE = frozenset((DeviceState.TIMED_OUT, DeviceState.UNREACHED))  # ends that the hub set: the device may still tell
 
 
 class Goal(StrEnum):

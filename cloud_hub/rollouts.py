@@ -20,6 +20,7 @@ from cloud_hub.rollout_view import DeviceView, View, device_view, view
 from cloud_hub.rollout_words import (
     OPEN,
     TERMINAL,
+    UNSURE,
     Alarm,
     Approval,
     Assign,
@@ -114,7 +115,7 @@ class Rollouts:
 
     def _owed(self, word: Assignment) -> bool:
         row = self._cores[word.rollout].fleet.rows[word.device]
-        return row.goal is Goal.WITHDRAWN or not row.heard or row.state in OPEN
+        return row.goal is Goal.WITHDRAWN or not row.heard or row.state in OPEN | UNSURE
 
     # -- for people
 

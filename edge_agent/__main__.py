@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from edge_agent.config import AgentConfig, load
+from edge_agent.identity import load as load_identity
 from edge_agent.serve import Parts, Process, prepare
 from wire.daemon import Lock, Log, no_core_dumps
 from wire.exits import Exit, Stop
@@ -46,8 +47,9 @@ def _serve(config: AgentConfig, *, lines: bool) -> int:
     log = Log(least=config.log_level)
     log.take_over()
     no_core_dumps()
-    parts = prepare(config)
+    load_identity(Path(config.state))
     with Lock(Path(config.state)):
+        parts = prepare(config, starting=True)
         asyncio.run(_run(config, parts, log, lines=lines))
     return Exit.OK
 

@@ -92,7 +92,7 @@ class Install:
                 await self._on(self._observed())
         finally:
             self._stop()
-            self._close()
+            self.close()
 
     async def _next(self) -> Event | None:
         with contextlib.suppress(TimeoutError):
@@ -108,7 +108,8 @@ class Install:
             if found is not None:
                 commands += self.core.on(found, self._parts.clock.ms())
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """The process ends as it was told to, and not by a model."""
         trial = self._answering.trial
         for command in self.core.on(Closing(self._signals(), trial.quality()), self._parts.clock.ms()):
             if isinstance(command, Write):

@@ -5,12 +5,15 @@ disk that cannot note the start keeps the model on trial from serving.
 """
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from edge_agent.install_core import InstallCore
 from edge_agent.install_deeds import Deeds
 from edge_agent.install_table import InstallTable
-from edge_agent.install_words import CleanUp, RollBack, Started, Write
+from edge_agent.install_words import CleanUp, RollBack, Row, Started, Write
 from edge_agent.installed import Names, opened
 from wire.rollout import InstallState
 
@@ -35,6 +38,12 @@ def begin(folder: Path, names: Names, core: InstallCore, now_ms: int) -> str:
             deeds.clean_up(command)
     shunned = core.row.target if not noted or core.row.state is InstallState.ROLLING_BACK else None
     return shunned.digest if shunned else ""
+
+
+def excuse(folder: Path, row: Row) -> None:
+    """The process ended for another reason before any model was asked: its start does not count."""
+    with suppress(sqlite3.Error):
+        InstallTable(folder).write(replace(row, clean=True))
 
 
 def _write(table: InstallTable, command: Write) -> bool:

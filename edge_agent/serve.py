@@ -26,7 +26,7 @@ from edge_agent.identity import load as load_identity
 from edge_agent.install import Install
 from edge_agent.install_acts import Tools
 from edge_agent.install_core import InstallCore
-from edge_agent.install_start import begin
+from edge_agent.install_start import begin, excuse
 from edge_agent.install_table import InstallTable
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
 from edge_agent.layers import Layers, Standing, read_files
@@ -66,13 +66,27 @@ class Parts(msgspec.Struct, frozen=True):
     core: InstallCore | None = None
 
 
-def prepare(config: AgentConfig) -> Parts:
-    """Stop(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used."""
+def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
+    """Stop(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used.
+
+    `starting`: a process begins that will serve, and owns the folder: it counts for a model on trial.
+    """
     identity = load_identity(Path(config.state))
     identity.tls()
-    hubs = open_hubs(config.hub, identity)
     names = _names(config, identity)
-    core, shun = _machine(config, identity, names) if names else (None, "")
+    core, shun = _machine(config, identity, names) if names and starting else (None, "")
+    try:
+        return _prepared(config, identity, names, core, shun)
+    except Stop:
+        if core:
+            excuse(Path(config.state) / FOLDER, core.row)
+        raise
+
+
+def _prepared(
+    config: AgentConfig, identity: Identity, names: Names | None, core: InstallCore | None, shun: str
+) -> Parts:
+    hubs = open_hubs(config.hub, identity)
     found = look(Path(config.state) / FOLDER, names, shun=shun) if names else Installed()
     standing = _standing(config.layers(), found)
     tls_context(config.door())
@@ -170,6 +184,8 @@ class Process:
                 self._agent.use_hubs(self._parts.installed.hubs)  # from now on those of the enrolment count no more
             server = await self._open_api()
         except Stop:
+            if self._install:
+                self._install.close()
             self._agent.stop()
             await self._agent.run()  # asked to stop before it began: closes what it opened
             raise

@@ -56,6 +56,7 @@ class Team:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*_SELDOM)  # what is made from now on has hardly a cycle
         for ground in self.grounds.values():
             ground.begin()
 

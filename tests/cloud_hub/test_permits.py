@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tuf.api.metadata import Targets
 
 from cloud_hub.permit_command import app
 from cloud_hub.publish import permits, publish_permit
@@ -63,6 +64,7 @@ def test_who_signs_a_permit_reads_what_it_does_and_no_other_thing_under_its_name
     asked = publish_permit(hub.repository, PERMIT, NOW).request
     assert asked is not None
     targets = asked.changes[TARGETS].signed
+    assert isinstance(targets, Targets)
     targets.targets[PERMIT.path].unrecognized_fields["custom"] = replace(PERMIT, from_below=9).custom()
     with pytest.raises(RequestError, match="a permit at"):
         hub.install(holder.sign(asked))
@@ -75,6 +77,7 @@ def test_the_targets_role_lists_nothing_but_permits(hub, holder):
     asked = publish_permit(hub.repository, PERMIT, NOW).request
     assert asked is not None
     targets = asked.changes[TARGETS].signed
+    assert isinstance(targets, Targets)
     targets.targets["models/echo/echo-9.skb"] = targets.targets.pop(PERMIT.path)
     with pytest.raises(RequestError, match="is not in its folder"):
         hub.install(holder.sign(asked))

@@ -35,7 +35,10 @@ def test_a_status_shows_the_sample_what_is_unaudited_and_what_the_gate_leaves_op
     assert "gate       inconclusive: 210 audits do not rule out 8.0 points" in page
     assert "-0.4 points over 210 audits, between -8.1 and +6.6; worse by 8.1 at most" in page
     assert "unaudited  vitals: only what devices see alone speaks for these" in page
-    assert "if none of 1 results were a failure, only failure rates above 95.0% were excluded (95 %)" in page
+    assert (
+        "0 failures of 1 results in this wave; 0 would exclude, with 95 % confidence, only failure rates above 95.0%"
+        in page
+    )
     assert all(len(line) < 160 for line in page.splitlines())
 
 

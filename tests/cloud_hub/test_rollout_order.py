@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.config import load
+from cloud_hub.online import OnlineKeys
 from cloud_hub.rollout_order import prepared
 from models.request import load_request
 from models.review import describe
 from tests.cloud_hub.fleet import Holder, Hub
-from tests.models.conftest import make
+from tests.models.conftest import echo_graph, make
 from wire.exits import Exit, Stop
 
 TOML = 'state = "state"\nmodels_folder = "models"\n'
@@ -18,6 +19,7 @@ TOML = 'state = "state"\nmodels_folder = "models"\n'
 def hub(folder: Path, *hold: str) -> Path:
     """A hub that signs these roles itself; its configuration."""
     made = Hub(folder / "state")
+    made.repository.online = OnlineKeys(folder / "state" / "keys" / "online")
     made.install(Holder.begin(folder / "ring", made.export(hold=hold)))
     (folder / "models").mkdir()
     (folder / "hub.toml").write_text(TOML)
@@ -36,7 +38,7 @@ def test_a_bundle_is_published_once_and_laid_where_the_hub_finds_it(tmp_path):
 def test_a_bundle_whose_key_lies_elsewhere_waits_for_its_signature(tmp_path, monkeypatch):
     config, bundle = hub(tmp_path), make(tmp_path / "mine", version=3)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Stop, match="skerry keys sign echo-3.request.json") as caught:
+    with pytest.raises(Stop, match=r"skerry keys sign echo-3\.request\.json") as caught:
         prepared(bundle.path, config, None)
     assert caught.value.code is Exit.WAITING
     (line, _) = describe(load_request((tmp_path / "echo-3.request.json").read_bytes()))
@@ -54,5 +56,5 @@ def test_another_content_under_a_published_version_is_refused(tmp_path):
     config = hub(tmp_path, "models-echo")
     prepared(make(tmp_path / "one", version=3).path, config, None)
     with pytest.raises(Stop, match="raise the version") as caught:
-        prepared(make(tmp_path / "two", version=3, created="2030-01-01").path, config, None)
+        prepared(make(tmp_path / "two", echo_graph(2.0), version=3).path, config, None)
     assert caught.value.code is Exit.CHECK_FAILED

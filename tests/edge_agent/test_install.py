@@ -2,14 +2,18 @@
 
 import pytest
 
+from edge_agent.__main__ import main
 from edge_agent.install_core import InstallCore
 from edge_agent.install_start import begin
+from edge_agent.install_table import InstallTable
 from edge_agent.install_words import Row
 from edge_agent.installed import look
 from models.floors import FloorsDb
 from tests.edge_agent.hub_double import DEVICE, HubDouble, sample, until
 from tests.edge_agent.installing import QUICK, X, audited, living
+from tests.edge_agent.test_process_updates import by_tuf
 from tests.edge_agent.updates_bench import NAMES, bench
+from wire.exits import Exit
 from wire.messages import Hello, Prediction
 from wire.rollout import Cohort, Failure, InstallState
 
@@ -222,3 +226,23 @@ async def test_a_store_whose_row_cannot_be_written_at_the_start_serves_the_commi
     assert found.slot.version == 1
     place.rmdir()
     place.write_bytes(kept)
+
+
+@pytest.mark.heavy
+async def test_a_start_that_ends_before_any_model_was_asked_does_not_count_and_a_check_counts_nothing(device, tmp_path):
+    async with living(device, tmp_path / "agent") as life:
+        device.offer(2)
+        life.assign(1, 2, soak_s=3600.0)
+        await life.reaches(S.PROBATION)
+        await until(lambda: life.install.core.row.state is InstallTable(device.store).read().state)
+    config = by_tuf(device, policy="policy.toml")
+    (device.folder / "device" / "updates").parent.mkdir(exist_ok=True)
+    device.store.rename(device.folder / "device" / "updates")
+    table = InstallTable(device.folder / "device" / "updates")
+    for _ in range(4):
+        assert main(["--config", str(config), "--check"]) == Exit.OK
+    assert table.read().attempts == 3
+    (device.folder / "policy.toml").write_text("mode = nonsense")
+    for _ in range(4):
+        assert main(["--config", str(config)]) == Exit.POLICY
+    assert (table.read().state, table.read().attempts, table.read().clean) == (S.PROBATION, 3, True)
