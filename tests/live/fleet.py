@@ -9,8 +9,8 @@ import numpy as np
 
 from models.bundle import Bundle
 from models.forge.digits import corrupt, heldout
-from simulations.facts import Report
 from simulations.evidence import judge_run
+from simulations.facts import Report
 from simulations.stage import AgentHandle, Stage
 
 POLICY = """

@@ -15,6 +15,7 @@ from wire.exits import Exit
 pytestmark = pytest.mark.live
 
 
+@pytest.mark.timeout(300)
 async def test_a_good_version_reaches_all_and_one_that_answers_worse_is_taken_back_from_its_first_wave(
     stage: Stage, bundle: Bundle, tmp_path: Path
 ):

@@ -16,7 +16,7 @@ from simulations.stage import AgentHandle, Stage
 from tests.live.fleet import QUICK, ask, judged, samples, settle
 
 pytestmark = pytest.mark.live
-NEWEST = {**QUICK, "updates": {"follow": "newest"}}  # nobody assigns here
+NEWEST: dict[str, dict[str, Any]] = {**QUICK, "updates": {"follow": "newest"}}  # nobody assigns here
 QUESTIONS = 240
 AT_ONCE = 4
 

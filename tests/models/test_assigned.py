@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from models.fetch import Refused
 from models.floors import FloorsDb
 from models.permits import Permit, read_permit
 from models.trust import Floor, Refusal
-from tests.models.road import open_road
+from tests.models.road import Road, open_road
 from wire.rollout import Assignment, Cohort, Failure
 
 DEVICE, NOW_MS = "acme--cam-7", 1_000_000_000_000
@@ -183,10 +184,10 @@ def test_a_permit_that_leads_nowhere_or_says_something_else_than_its_path_is_non
 
 @dataclass
 class Scene:
-    road: object
+    road: Road
     floor: int = 3
 
-    def session(self):
+    def session(self) -> Any:
         return self.road.refresh()
 
 
@@ -201,9 +202,10 @@ def scene(tmp_path):
         for version in (2, 3):
             road.repo.add(f"models/digits/digits-{version}.skb", b"x" * version, "models-digits", version=version)
         road.repo.publish_all("models-digits", "targets")
-        signers = road.refresh().listing("models/digits/digits-3.skb").signers
+        listed = road.refresh().listing("models/digits/digits-3.skb")
+        assert listed is not None
         with FloorsDb(folder) as db:
-            db.raise_floors((Floor("target/models/digits", 3, signers),))
+            db.raise_floors((Floor("target/models/digits", 3, listed.signers),))
         yield Scene(road)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -113,7 +114,7 @@ def test_22_weights_outside_the_bundle_are_never_read(tmp_path, location):
         refused(tmp_path / "b", edge, "cannot load.*External data")
 
 
-REGRESSOR = {"kind": Kind.REGRESSOR, "labels": (), "outputs": 1}
+REGRESSOR: dict[str, Any] = {"kind": Kind.REGRESSOR, "labels": (), "outputs": 1}
 
 
 def graph_of(nodes, outputs, kind=TensorProto.FLOAT):
