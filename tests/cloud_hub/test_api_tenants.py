@@ -10,7 +10,7 @@ from cloud_hub.api.routes import Door, Route
 from tests.cloud_hub.api_site import Site, infer_body
 
 OURS, THEIRS = "clinic--cam-1", "plant--cam-1"
-NAMES = {"{device}": THEIRS, "{model}": "digits", "{version}": "7", "{key}": "0" * 12}
+NAMES = {"{device}": THEIRS, "{model}": "digits", "{version}": "7", "{key}": "0" * 12, "{rollout}": "r1"}
 BODIES = {
     "/v1/admin/invites": {"device": "plant--cam-2"},
     "/v1/admin/devices/{device}/state": {"state": "revoked"},
