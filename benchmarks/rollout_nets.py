@@ -47,7 +47,7 @@ def answers() -> Answers:
         home.mkdir(parents=True, exist_ok=True)
         kept, begun = _trained(), path.with_suffix(".part")
         with begun.open("wb") as file:
-            np.savez_compressed(file, **kept)
+            np.savez_compressed(file, allow_pickle=False, **kept)
         begun.replace(path)
     with np.load(path, allow_pickle=False) as kept:
         old, new = (Version(*(kept[f"{part}{which}"] for part in ("edge", "sure", "tail"))) for which in (1, 2))

@@ -158,5 +158,5 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(faults.drip_s)
 
     def _write(self, data: bytes) -> None:
+        self.owner.sent_bytes += len(data)  # before: whoever has the last byte may look at once
         self.wfile.write(data)
-        self.owner.sent_bytes += len(data)
