@@ -19,14 +19,14 @@ demo: setup-demo ## set up what is missing, then watch a small fleet do the job 
 	@.venv/bin/skerry demo $(ARGS)
 
 test: setup ## set up what is missing, then run the tests that need no broker (ARGS='-k name')
-	@$(python) -m pytest --ignore=tests/live -m 'not heavy' -n auto --dist loadfile $(ARGS)
+	@$(python) -m pytest --ignore=tests/live -m 'not heavy' -n auto --dist loadfile --durations=10 $(ARGS)
 
 heavy: setup ## the tests that take many seconds each: whole runs of the forge, forged bundles in agents
 	@$(python) -m pytest --ignore=tests/live -m heavy -n auto --dist loadfile $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, real processes and sockets
-	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) -m 'not heavy' -n 2 --dist loadfile)
+	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) -m 'not heavy' -n 2 --dist loadfile --durations=25)
 
 forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
 	@$(python) -m pytest $(nets) $(ARGS)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, line
-from models.forge.demo import cached_demo_bundle
-from simulations.demo_command import cache_folder
+from models.forge.demo import cache_folder, cached_demo_bundle
 
 Benchmark = Callable[[Path, Path], Coroutine[Any, Any, list[Figure]]]
 

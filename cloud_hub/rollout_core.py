@@ -112,7 +112,9 @@ class RolloutCore:
         return self._drain()
 
     def pause(self, by: str, why: str, now: float) -> list[Command]:
-        """Nobody new is told. RolloutError unless it is under way."""
+        """Nobody new is told. RolloutError unless it is under way, or about to be."""
+        if self.state is S.READY:
+            self._ready(_ms(now))  # the first wave begins, and nobody of it is told before somebody resumes
         if self.state not in UNDER_WAY | {S.PAUSED_INCONCLUSIVE}:
             raise RolloutError("conflict", f"it is {self.state}: there is nothing to pause")
         self._to(S.PAUSED_MANUAL, _ms(now), by, why)

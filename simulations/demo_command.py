@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import tempfile
@@ -17,7 +16,7 @@ import typer
 from rich.console import Console
 
 from models.bundle import Bundle
-from models.forge.demo import cached_demo_bundle
+from models.forge.demo import cache_folder, cached_demo_bundle
 from policies.document import parse
 from simulations.demo import screen
 from simulations.demo.figures import figures
@@ -80,14 +79,6 @@ def _bundle(console: Console) -> Bundle:
         )
         bar.update(task, completed=1.0)
     return bundle
-
-
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/skerry`, `~/.cache/skerry`, or where neither can be written a folder for temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skerry"
-    with contextlib.suppress(OSError):
-        base.mkdir(parents=True, exist_ok=True)
-    return base if os.access(base, os.W_OK) else Path(tempfile.gettempdir()) / f"skerry-cache-{os.getuid()}"
 
 
 @contextlib.contextmanager

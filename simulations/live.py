@@ -21,12 +21,11 @@ from msgspec.structs import replace
 
 from cloud_hub.config import load
 from models.bundle import open_bundle
-from models.forge.demo import cached_demo_bundle
+from models.forge.demo import cache_folder, cached_demo_bundle
 from models.onnx import OnnxRunner
 from policies.document import parse
 from simulations import live_events
 from simulations.complaint import ScenarioError
-from simulations.demo_command import cache_folder
 from simulations.live_agents import AT_ONCE, Common, Crew
 from simulations.live_enrol import Fleet, FleetIdentity, enrol_fleet, name_of
 from simulations.live_limits import all_descriptors, many_objects, pass_over_closed, settled

@@ -2,14 +2,17 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.blocks import LANGUAGES, MARKS, PAGES, ROOT, blocks, execute, of_mark
 from wire.exits import Exit
 
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")
+HEAVY = {"engines.md"}  # starts whole gangs of ranks: 40 seconds of processor time
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -25,7 +28,13 @@ def test_every_shell_and_python_block_says_how_it_is_tested(page):
     assert not unexplained, f"lines {unexplained}: say behind `shown` why it cannot run"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if of_mark(p, "run")], ids=by_name)
+def pages_that_run() -> Iterator[ParameterSet]:
+    for page in PAGES:
+        if of_mark(page, "run"):
+            yield pytest.param(page, id=by_name(page), marks=[pytest.mark.heavy] if page.name in HEAVY else [])
+
+
+@pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_marked_run_do_run(page, tmp_path):
     for block in of_mark(page, "run"):
         done = execute(block, tmp_path, timeout_s=60)

@@ -4,6 +4,9 @@ Law: a cached bundle is used only if it verifies and passes its golden set; othe
 imported when something is forged, so a cached demo starts without it.
 """
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +44,14 @@ def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
     bundle = forge(model, samples(), WISH, out_dir, told, aids=aids)
     told.end()
     return bundle
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/skerry`, `~/.cache/skerry`, or where neither can be written a folder for temporary files."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skerry"
+    with contextlib.suppress(OSError):
+        base.mkdir(parents=True, exist_ok=True)
+    return base if os.access(base, os.W_OK) else Path(tempfile.gettempdir()) / f"skerry-cache-{os.getuid()}"
 
 
 def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) -> Bundle:

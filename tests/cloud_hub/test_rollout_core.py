@@ -145,6 +145,16 @@ def test_likely_harm_while_people_have_paused_it_calls_back_as_well():
     assert not bench.core.fleet.open()
 
 
+def test_paused_as_soon_as_it_was_started_it_tells_nobody_before_it_is_resumed():
+    bench = Bench(200)
+    bench.to(S.READY)
+    bench.do(lambda core: core.pause("ann", "not yet", bench.now))
+    bench.run(300.0)
+    assert (bench.core.state, len(bench.candidates)) == (S.PAUSED_MANUAL, 0)
+    bench.do(lambda core: core.resume("ann", bench.now))
+    assert bench.run() is S.COMPLETED
+
+
 def test_failures_abort_at_once_and_a_single_one_of_the_only_device_too():
     bench = Bench(200)
     bench.breaks(bench.plan.waves[0])

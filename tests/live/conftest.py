@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.bundle import Bundle
-from models.forge.demo import cached_demo_bundle
-from simulations.demo_command import cache_folder
+from models.forge.demo import cache_folder, cached_demo_bundle
 from simulations.stage import Stage
 from tests.live.fleet import CANARY
 

@@ -16,7 +16,7 @@ from tests.blocks import PAGES, ROOT, Block, command, environment, execute, of_m
 
 SERVE_TIMEOUT_S = 240.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 120.0
-HEAVY_PAGES = {"forge.md"}  # forges bundles
+HEAVY_PAGES = {"forge.md", "rollout.md"}  # forges bundles; a rollout with soaks, twice
 LIVE_PAGES = [
     pytest.param(page, marks=[pytest.mark.heavy] if page.name in HEAVY_PAGES else [], id=str(page.relative_to(ROOT)))
     for page in PAGES
@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
 def ports() -> dict[str, str]:
-    """The defaults may be taken on this machine."""
+    """The defaults may be taken on this machine. What was forged once is not forged for every page."""
     names = ("SKERRY_HUB_API__PORT", "SKERRY_HUB_BROKER__PORT", "SKERRY_AGENT_API__PORT")
-    return {name: str(free_port()) for name in names}
+    return {name: str(free_port()) for name in names} | {"XDG_CACHE_HOME": str(Path.home() / ".cache")}
 
 
 @contextmanager
