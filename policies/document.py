@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from policies.complaint import line, one_line, words
 from policies.compose import compose
 from policies.days import day_of, iso_of
 from policies.grammar import Budget, Egress, Escalation, Keeping, Leakage, Locality, Private
@@ -99,15 +100,12 @@ def parse(text: str) -> Document:
     except ValidationError as error:
         raise PolicyError(_first_of(error)) from None
     except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError
-        raise PolicyError(f"not TOML: {_one_line(str(error))}") from None
+        raise PolicyError(f"not TOML: {one_line(str(error))}") from None
 
 
 def _first_of(error: ValidationError) -> str:
     errors = error.errors(include_url=False)
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    first = errors[0]
-    path = _path(first["loc"])
-    return _one_line(f"{path}{': ' if path else ''}{_words(first)}{more}")
+    return line(_path(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -122,24 +120,10 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 
 def _words(error: ErrorDetails) -> str:
-    context, given = error.get("ctx", {}), short(error["input"])
-    match error["type"]:
-        case "missing":
-            return "is missing"
-        case "value_error":
-            return str(context["error"])
-        case "union_tag_invalid" | "union_tag_not_found":
-            return f"kind must be one of {', '.join(sorted(_KINDS))}, not {short(context.get('tag'))}"
-        case "string_pattern_mismatch":
-            return f"{given} {_PATTERNS.get(str(context.get('pattern')), _NAME)}"
-        case "model_type" | "dict_type" | "model_attributes_type":
-            return f"must be a table, not {given}"
-        case _:
-            return f"{error['msg'].replace('Input should be', 'must be')}, not {given}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:400]
+    context = error.get("ctx", {})
+    if error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        return f"kind must be one of {', '.join(sorted(_KINDS))}, not {short(context.get('tag'))}"
+    return words(error, _PATTERNS.get(str(context.get("pattern")), _NAME))
 
 
 _NAME = "is no name: 1 to 64 of letters, digits, '_', '.' and '-', the first a letter or digit"

@@ -86,7 +86,6 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.soak_s if wave else self.soak_first_s
 
 
-_DEFAULT = Rules()
 _PERCENT = ("min_share", "success_share", "max_failure_share", "rejected_share")
 _LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also below 3 years of seconds
     "soak_first_s": 0, "soak_s": 0, "probation_s": 0, "max_soak_s": 0, "min_inferences": 0, "audit_share": 0,
@@ -119,7 +118,7 @@ def checked(rules: Rules) -> Rules:
     _check_steps(rules.steps())
     try:
         checked_gate(rules.gate)
-    except (GateRulesError, OverflowError) as error:
+    except GateRulesError as error:
         raise RulesError(str(error)) from None
     return rules
 

@@ -21,7 +21,7 @@ from simulations.filing import can_draw, exit_of, keep, prepare, replayed_by, sa
 from simulations.page import page
 from simulations.reader import find, load_scenario, names
 from simulations.scenario import Scenario
-from simulations.screen import helm, print_json, summary, ticking
+from simulations.screen import helm, report, summary, ticking
 from wire.exits import Exit, Stop
 
 app = typer.Typer(
@@ -56,12 +56,7 @@ def run(
 
         outcome = run_scenario(wanted, processes or _processes(wanted), helm(ticker, wanted))
     outcome = replayed_by(judged(outcome, wanted.expect), f"skerry sim run {scenario}")
-    html = keep(outcome, wanted, out)
-    if as_json:
-        print_json(outcome)
-    else:
-        summary(Console(), outcome)
-        Console().print(f"report: {html}", highlight=False, soft_wrap=True)
+    report(outcome, keep(outcome, wanted, out), as_json=as_json)
     raise typer.Exit(exit_of(outcome))
 
 

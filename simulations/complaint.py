@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from policies.keys import short
+from policies.complaint import line, words
 
 _PATTERNS = {
     "failover": "is no name of a region",
@@ -20,9 +20,7 @@ def first_of(error: ValidationError) -> str:
     """The first thing wrong, and how many more there are."""
     found = error.errors(include_url=False)
     errors = [each for each in found if not _other_member(each)] or found
-    first = errors[0]
-    path, more = place(first["loc"]), len(errors) - 1
-    return one_line(f"{path}{': ' if path else ''}{_words(first)}{f' (and {more} more)' if more else ''}")
+    return line(place(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
 
 
 def _other_member(error: ErrorDetails) -> bool:
@@ -41,21 +39,6 @@ def place(loc: tuple[int | str, ...]) -> str:
     return path
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())[:400]
-
-
 def _words(error: ErrorDetails) -> str:
-    context, given = error.get("ctx", {}), short(error["input"])
-    match error["type"]:
-        case "missing":
-            return "is missing"
-        case "value_error":
-            return str(context["error"])
-        case "string_pattern_mismatch":
-            key = next((str(part) for part in reversed(error["loc"]) if not isinstance(part, int)), "")
-            return f"{given} {_PATTERNS.get(key, _PATTERNS['name'])}"
-        case "model_type" | "dict_type" | "model_attributes_type":
-            return f"must be a table, not {given}"
-        case _:
-            return f"{error['msg'].replace('Input should be', 'must be')}, not {given}"
+    key = next((str(part) for part in reversed(error["loc"]) if not isinstance(part, int)), "")
+    return words(error, _PATTERNS.get(key, _PATTERNS["name"]))

@@ -18,7 +18,6 @@ from simulations.outcome import Bins, Judged, Outcome, Series, quantile_s
 from simulations.scenario import DAY_S, Expect
 
 ANSWERS = ("local", "hub")
-SOURCES = (*ANSWERS, "correction")
 
 
 class View(NamedTuple):

@@ -13,7 +13,7 @@ import msgspec
 
 from simulations.kernel import Kernel
 from simulations.load import struck
-from simulations.scenario import Event, EventKind, Scenario
+from simulations.scenario import Event, EventKind, Scenario, written
 from simulations.weather import Weather
 from simulations.world import name_of
 from wire.messages import Ask, Heads, Hello, ModelRef, UpNote
@@ -278,23 +278,4 @@ def _lie_of(epoch: int, rng: Random) -> UpNote:
 
 def shut(scenario: Scenario) -> str:
     """A policy under which nothing of any class of this scenario leaves."""
-    closed = ", ".join(f'"{name}" = false' for name, _ in scenario.load.classes)
-    hubs = ", ".join(f'"{hub}"' for region in scenario.regions for hub in region.hub_names)
-    regions = ", ".join(f'"{region.name}"' for region in scenario.regions)
-    return _SHUT.format(closed=closed, hubs=hubs, regions=regions)
-
-
-_SHUT = """schema = 2
-name = "recall"
-version = 1
-issued = 2020-01-01
-expires = 2099-12-31
-escalation = {{ mode = "wait", threshold = 0.8, audit_share = 0.01, budget_s = 2.0 }}
-locality = {{ hubs = [{hubs}], regions = [{regions}] }}
-budget = {{ bytes_per_day = 1_000_000_000 }}
-retention = {{ purpose = "simulation" }}
-[egress]
-ceiling = "P2"
-field = [{{ name = "features", level = "P2" }}]
-data_class = {{ {closed} }}
-"""
+    return written("recall", scenario.regions, {name: False for name, _ in scenario.load.classes})

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 from msgspec.structs import replace
-from rich.console import Console
 
 from simulations.complaint import ScenarioError
 from simulations.expect import judged
@@ -15,7 +14,7 @@ from simulations.live import live as run_live
 from simulations.outcome import Outcome
 from simulations.reader import load_scenario
 from simulations.scenario import Scenario
-from simulations.screen import helm, print_json, summary, ticking
+from simulations.screen import helm, report, ticking
 from wire.exits import Exit, Stop
 
 
@@ -35,12 +34,7 @@ def live(
     prepare(out)
     outcome = judged(_run(wanted, Wish(folder=state)), wanted.expect)
     outcome = replayed_by(outcome, f"skerry sim live {scenario} --agents {wanted.devices}")
-    html = keep(outcome, wanted, out)
-    if as_json:
-        print_json(outcome)
-    else:
-        summary(Console(), outcome)
-        Console().print(f"report: {html}", highlight=False, soft_wrap=True)
+    report(outcome, keep(outcome, wanted, out), as_json=as_json)
     raise typer.Exit(exit_of(outcome))
 
 

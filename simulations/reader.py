@@ -17,11 +17,12 @@ from models.bundle import peek
 from models.forge.outcomes import OUTCOMES_FILE, read_outcomes
 from models.forge.samples import ForgeError
 from models.manifest import BundleError
+from policies.complaint import one_line
 from policies.document import parse
 from policies.policy import PolicyError
 from policies.rollout import RulesError
 from simulations import scenario as made
-from simulations.complaint import ScenarioError, first_of, one_line
+from simulations.complaint import ScenarioError, first_of
 from simulations.expect import known
 from simulations.grammar import EventTable, LoadTable, ModelTable, ScenarioTable
 from simulations.rollout import rules_of

@@ -4,6 +4,7 @@ Law: values only, frozen, with the units in their names; two runs of equal scena
 is read by `reader`; what a run showed is an `outcome`.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
 
@@ -264,15 +265,23 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def permissive(regions: tuple[Region, ...], classes: tuple[str, ...] = ("open",), version: int = 1) -> str:
-    """A policy whose mode is `wait`: its field is the features, its hubs are all there are. Class `private` stays."""
-    hubs = [name for region in regions for name in region.hub_names]
-    leaves = ", ".join(f'"{name}" = {str(name != "private").lower()}' for name in classes)
-    names = ", ".join(f'"{region.name}"' for region in regions)
-    return _PERMISSIVE.format(version=version, hubs=", ".join(f'"{hub}"' for hub in hubs), regions=names, leaves=leaves)
+    """A policy under which the features go to every hub there is. Class `private` stays."""
+    return written("sim", regions, {name: name != "private" for name in classes}, version)
 
 
-_PERMISSIVE = """schema = 2
-name = "sim"
+def written(name: str, regions: tuple[Region, ...], leaves: Mapping[str, bool], version: int = 1) -> str:
+    """A policy whose mode is `wait`: its field is the features, its hubs are all there are; which classes leave."""
+    return _POLICY.format(
+        name=name,
+        version=version,
+        hubs=", ".join(f'"{hub}"' for region in regions for hub in region.hub_names),
+        regions=", ".join(f'"{region.name}"' for region in regions),
+        leaves=", ".join(f'"{each}" = {str(may).lower()}' for each, may in leaves.items()),
+    )
+
+
+_POLICY = """schema = 2
+name = "{name}"
 version = {version}
 issued = 2020-01-01
 expires = 2099-12-31

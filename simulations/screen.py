@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
@@ -111,5 +112,11 @@ def _expected(judged: tuple[Judged, ...]) -> Table:
     return table
 
 
-def print_json(outcome: Outcome) -> None:
-    print(json.dumps(outcome.plain(), indent=1))
+def report(outcome: Outcome, page: Path, *, as_json: bool) -> None:
+    """How a run that is over says so: for a program, or for a person with where its page lies."""
+    if as_json:
+        print(json.dumps(outcome.plain(), indent=1))
+        return
+    console = Console()
+    summary(console, outcome)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
