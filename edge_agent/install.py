@@ -13,12 +13,13 @@ from typing import Any
 from edge_agent.answering import Answering
 from edge_agent.errand_job import Errand, Said
 from edge_agent.install_acts import Acts, Served, Tools, resident_bytes
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_moves import EARLY
 from edge_agent.install_road import InstallRoad
 from edge_agent.install_table import InstallTable
 from edge_agent.install_words import (
     Activate,
+    AssignmentReceived,
     Check,
     Checked,
     CleanUp,
@@ -29,7 +30,8 @@ from edge_agent.install_words import (
     Examine,
     Fetch,
     Fetched,
-    Heard,
+    InstallRow,
+    InstallStatus,
     Observed,
     Proceed,
     Reached,
@@ -37,10 +39,8 @@ from edge_agent.install_words import (
     Report,
     Resumed,
     RollBack,
-    Row,
     Stop,
     Watch,
-    Word,
     Write,
 )  # fmt: skip
 from edge_agent.outgoing import Outgoing
@@ -56,7 +56,7 @@ LOW_BATTERY = 0.15
 class Install:
     """A side of the agent's status, and a task of its process."""
 
-    def __init__(self, core: InstallCore, tools: Tools, served: Served) -> None:
+    def __init__(self, core: InstallMachine, tools: Tools, served: Served) -> None:
         self.core = core
         self._tools = tools
         self._served = served
@@ -79,7 +79,7 @@ class Install:
 
     def hear(self, assignment: Assignment) -> None:
         """A hub of ours has signed it."""
-        self._events.put_nowait(Heard(assignment))
+        self._events.put_nowait(AssignmentReceived(assignment))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -152,7 +152,7 @@ class Install:
             return await self._acts.examine(target) if target else None
         return None
 
-    async def _write(self, row: Row) -> None:
+    async def _write(self, row: InstallRow) -> None:
         """Until the disk takes it; figures alone may be lost."""
         figures = row.state is self._written.state
         while True:
@@ -227,21 +227,22 @@ class Install:
         return Observed(self._signals(), self._answering.trial.quality(), self._hub_ms, may, self._serving)
 
     def _report(self, command: Report) -> None:
-        word, slot, parts = command.word, self._served.slot, self._parts
+        status, slot, parts = command.status, self._served.slot, self._parts
         figures: tuple[Quality | None, Signals | None] = (None, None)
         if command.figures and self._answering.trial.assignment is not None:
             figures = (self._answering.trial.quality(), self._signals())
         elif command.figures:  # of a process before this one
             figures = (self.core.row.quality, self.core.row.seen)
         report = InstallReport(
-            0, 0, word.counter, word.rollout, word.family, word.state, word.failure, slot.version if slot else 0,
-            self._serving, parts.clock.ms(), self._cohort(word), *figures, detail=word.detail,
+            0, 0, status.counter, status.rollout, status.family, status.state, status.failure,
+            slot.version if slot else 0, self._serving, parts.clock.ms(), self._cohort(status), *figures,
+            detail=status.detail,
         )  # fmt: skip
         self._outgoing.put(report)
 
-    def _cohort(self, word: Word) -> Cohort:
+    def _cohort(self, status: InstallStatus) -> Cohort:
         control = self.core.row.control
-        return Cohort.CONTROL if control and control.counter == word.counter else Cohort.CANDIDATE
+        return Cohort.CONTROL if control and control.counter == status.counter else Cohort.CANDIDATE
 
     def _refused(self, command: Refused) -> None:
         self._parts.counts[f"assignment_refused_{command.refusal.failure}"] += 1

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_deeds import Deeds
 from edge_agent.install_table import InstallTable
-from edge_agent.install_words import CleanUp, RollBack, Row, Started, Write
+from edge_agent.install_words import CleanUp, InstallRow, RollBack, Started, Write
 from edge_agent.installed import Names, opened
 from wire.rollout import InstallState
 
 
-def begin(folder: Path, names: Names, core: InstallCore, now_ms: int) -> str:
+def begin(folder: Path, names: Names, core: InstallMachine, now_ms: int) -> str:
     """Digest of a bundle that must not serve although it is current; "" for none. Blocks.
 
     Stop(LOCKED, DISK) if the store cannot be opened.
@@ -40,7 +40,7 @@ def begin(folder: Path, names: Names, core: InstallCore, now_ms: int) -> str:
     return shunned.digest if shunned else ""
 
 
-def excuse(folder: Path, row: Row) -> None:
+def excuse(folder: Path, row: InstallRow) -> None:
     """The process ended for another reason before any model was asked: its start does not count."""
     with suppress(sqlite3.Error):
         InstallTable(folder).write(replace(row, clean=True))

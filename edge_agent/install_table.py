@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.install_words import Row
+from edge_agent.install_words import InstallRow
 
 FILE = "install.db"
 _TABLE = (
@@ -26,18 +26,18 @@ class InstallTable:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
 
-    def read(self) -> Row:
+    def read(self) -> InstallRow:
         """The row as it was last written; a fresh one where there is none that can be read."""
         if not self._path.exists():
-            return Row()
+            return InstallRow()
         try:
             with closing(self._open()) as db:
                 found = db.execute("select row from install").fetchone()
-            return msgspec.json.decode(found[0], type=Row) if found else Row()
+            return msgspec.json.decode(found[0], type=InstallRow) if found else InstallRow()
         except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError):
-            return Row()
+            return InstallRow()
 
-    def write(self, row: Row) -> None:
+    def write(self, row: InstallRow) -> None:
         """sqlite3.Error: the disk refuses, and the row before stands. A file that is no database is begun anew."""
         try:
             self._write(row)
@@ -48,7 +48,7 @@ class InstallTable:
                 self._path.unlink()
             self._write(row)
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: InstallRow) -> None:
         with closing(self._open()) as db:
             db.execute(_WRITE, (row.state.value, msgspec.json.encode(row)))
 

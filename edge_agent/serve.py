@@ -25,7 +25,7 @@ from edge_agent.identity import Identity
 from edge_agent.identity import load as load_identity
 from edge_agent.install import Install
 from edge_agent.install_acts import Tools
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_start import begin, excuse
 from edge_agent.install_table import InstallTable
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
@@ -63,7 +63,7 @@ class Parts(msgspec.Struct, frozen=True):
     names: Names | None = None
     installed: Installed = Installed()
     hubs: Hubs = Hubs({}, {})
-    core: InstallCore | None = None
+    core: InstallMachine | None = None
 
 
 def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
@@ -84,7 +84,7 @@ def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
 
 
 def _prepared(
-    config: AgentConfig, identity: Identity, names: Names | None, core: InstallCore | None, shun: str
+    config: AgentConfig, identity: Identity, names: Names | None, core: InstallMachine | None, shun: str
 ) -> Parts:
     hubs = open_hubs(config.hub, identity)
     found = look(Path(config.state) / FOLDER, names, shun=shun) if names else Installed()
@@ -99,12 +99,12 @@ def _prepared(
         raise Stop(Exit.MODEL, str(error)) from None
 
 
-def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallCore | None, str]:
+def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallMachine | None, str]:
     """The install machine after its first word, which comes before any model is loaded; and what must not be."""
     if not names.family or Follow(config.updates.follow) is not Follow.ASSIGNMENTS:
         return None, ""
     folder = Path(config.state) / FOLDER
-    core = InstallCore(identity.device, InstallTable(folder).read(), config.install_limits())
+    core = InstallMachine(identity.device, InstallTable(folder).read(), config.install_limits())
     return core, begin(folder, names, core, HubClock(identity.hub_time_ms).ms())
 
 

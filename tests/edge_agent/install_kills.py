@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from edge_agent.errand_job import Errand, Job
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_deeds import Deeds
 from edge_agent.install_errand import run
 from edge_agent.install_start import begin
@@ -28,6 +28,7 @@ from edge_agent.install_table import InstallTable
 from edge_agent.install_words import (
     Activate,
     Activated,
+    AssignmentReceived,
     Check,
     Checked,
     CleanUp,
@@ -38,13 +39,12 @@ from edge_agent.install_words import (
     Examined,
     Fetch,
     Fetched,
-    Heard,
+    InstallRow,
     Limits,
     Observed,
     Reached,
     Resumed,
     RollBack,
-    Row,
     Write,
 )  # fmt: skip
 from edge_agent.installed import look
@@ -70,7 +70,7 @@ class Table(InstallTable):
         super().__init__(folder)
         self._point = point
 
-    def write(self, row: Row) -> None:
+    def write(self, row: InstallRow) -> None:
         self._point(f"before_{row.state}")
         super().write(row)
         self._point(f"in_{row.state}")
@@ -84,7 +84,7 @@ class Life:
         self._job, self._point = job, point
         self._table = Table(self.folder, point)
         self._deeds = Deeds(self.folder, NAMES, point)
-        self.core = InstallCore(DEVICE, self._table.read(), Limits(interval_s=0.0, retry_s=0.0))
+        self.core = InstallMachine(DEVICE, self._table.read(), Limits(interval_s=0.0, retry_s=0.0))
         shun = begin(self.folder, NAMES, self.core, now_ms())
         found = look(self.folder, NAMES, shun=shun)
         self.serving = found.slot.digest if found.slot else ""
@@ -118,7 +118,7 @@ class Life:
             return Examined(same=True)
         return None
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: InstallRow) -> None:
         """As the loop does it: until the disk takes it."""
         for _ in range(5):
             try:
@@ -163,7 +163,7 @@ def lived(job: Job, order: Assignment, at: str, fails: Callable[[], None], crash
             fails()
 
     life = Life(job, point)
-    life.on(Heard(order))
+    life.on(AssignmentReceived(order))
     life.rest(crashes)
     ended = life.core.row.ended
     return f"{ended.state if ended else ''} {ended.failure if ended else ''} {'met' if met else 'missed'}"

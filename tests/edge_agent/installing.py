@@ -13,7 +13,7 @@ import numpy as np
 from edge_agent.errand_job import Follow
 from edge_agent.install import Install
 from edge_agent.install_acts import Tools
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_deeds import Step, silent
 from edge_agent.install_start import begin
 from edge_agent.install_table import InstallTable
@@ -127,7 +127,7 @@ async def living(
 ) -> AsyncIterator[Device]:  # fmt: skip
     """From the start of a process to its clean end. The newest model is taken where there is none."""
     folder.mkdir(exist_ok=True)
-    core = InstallCore(DEVICE, InstallTable(bench.store).read(), limits)
+    core = InstallMachine(DEVICE, InstallTable(bench.store).read(), limits)
     shun = begin(bench.store, NAMES, core, HubDouble.now_ms)
     found = look(bench.store, NAMES, shun=shun)
     async with Rig(folder, rules or audited(), hub) as rig:

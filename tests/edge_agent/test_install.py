@@ -3,10 +3,10 @@
 import pytest
 
 from edge_agent.__main__ import main
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_start import begin
 from edge_agent.install_table import InstallTable
-from edge_agent.install_words import Row
+from edge_agent.install_words import InstallRow
 from edge_agent.installed import look
 from models.floors import FloorsDb
 from tests.edge_agent.hub_double import DEVICE, HubDouble, sample, until
@@ -218,7 +218,7 @@ async def test_a_store_whose_row_cannot_be_written_at_the_start_serves_the_commi
     kept = place.read_bytes()
     place.unlink()
     place.mkdir()
-    core = InstallCore(DEVICE, Row(), QUICK)
+    core = InstallMachine(DEVICE, InstallRow(), QUICK)
     shun = begin(device.store, NAMES, core, HubDouble.now_ms)
     assert shun
     found = look(device.store, NAMES, shun=shun)
