@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from edge_agent.install_moves import EARLY, ERRAND, FREE, MS, InstallTransitions, S, status_of
+from edge_agent.install_moves import EARLY, FETCHING, FREE, MS, InstallTransitions, S, status_of
 from edge_agent.install_words import (
     Activate,
     Activated,
@@ -51,7 +51,7 @@ _NOT_FOR_US = frozenset({Failure.INCOMPATIBLE, Failure.QUARANTINED, Failure.ROLL
 
 
 class InstallMachine:
-    """Of one device. Events of an errand that was stopped are no events: whoever obeys lets none through."""
+    """Of one device. Events of a worker that was stopped are no events: whoever obeys lets none through."""
 
     __slots__ = ("_device", "_examining", "_moves", "_on", "_reported_ms", "limits")
 
@@ -155,7 +155,7 @@ class InstallMachine:
         return [self._moves.wait(wait_s, now_ms, tries=self.row.tries + 1)]
 
     def _on_reached(self, event: Reached, now_ms: int) -> list[Command]:
-        if self.row.state not in ERRAND:
+        if self.row.state not in FETCHING:
             return []
         if event.state is self.row.state:
             return [Proceed()]
@@ -164,7 +164,7 @@ class InstallMachine:
         return [entered, *told, Proceed()]
 
     def _on_fetched(self, event: Fetched, now_ms: int) -> list[Command]:
-        if self.row.state not in ERRAND:
+        if self.row.state not in FETCHING:
             return []
         failure = event.failure
         if failure is None:
@@ -336,7 +336,7 @@ class InstallMachine:
             return self._moves.check(now_ms)
         if state is S.STAGED:
             return [self._moves.enter(S.VERIFYING, now_ms), self._moves.fetch()]
-        if state in ERRAND:
+        if state in FETCHING:
             return [self._moves.fetch()]
         if state is S.ROLLING_BACK:
             return [RollBack(self._moves.target)]

@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class InstallStatus(msgspec.Struct, frozen=True):
-    """What is said of one assignment. How the last ended is said at each start: its report may have been lost."""
+    """How one assignment fares. How the last ended is reported at each start: that report may have been lost."""
 
     counter: int
     rollout: str
@@ -106,13 +106,13 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """The errand is about to do what this state stands for."""
+    """The worker is about to do what this state stands for."""
 
     state: InstallState
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """The errand is over. `failure` None: it is staged and has proven itself. `hopeless`: never try it again."""
+    """The worker is done. `failure` None: it is staged and has proven itself. `hopeless`: never try it again."""
 
     slot: Slot | None = None
     failure: Failure | None = None
@@ -194,11 +194,11 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class Proceed(msgspec.Struct, frozen=True):
-    """The errand may do what it said."""
+    """The worker may do what it said."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """End the errand."""
+    """End the worker."""
 
 
 class Activate(msgspec.Struct, frozen=True):

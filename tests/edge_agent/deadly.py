@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from edge_agent.address import ADDRESS_FILE, Address
-from edge_agent.install_table import InstallTable
+from edge_agent.install_start import InstallTable
 from edge_agent.install_words import InstallRow
 from models.floors import commit
 from tests.edge_agent.installing import assignment
