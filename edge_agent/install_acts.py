@@ -140,7 +140,7 @@ class Served(Protocol):
 
 
 class InstallDependencies(NamedTuple):
-    """What installs need of the process. `busy`: held by whoever has the store. `job`: what a worker is told, as of now."""
+    """What installs need of the process. `busy`: held by whoever has the store. `job`: what a worker is told now."""
 
     folder: Path
     names: Names
