@@ -217,7 +217,7 @@ class Install:
 
     def _observed(self) -> Observed:
         parts = self._parts
-        if parts.link.up:
+        if parts.connections.home.up:
             self._hub_ms = parts.clock.ms()
         around = parts.core.ruling.around
         low = around.battery is not None and not around.battery >= LOW_BATTERY

@@ -30,8 +30,7 @@ from edge_agent.install_start import begin, excuse
 from edge_agent.install_table import InstallTable
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
 from edge_agent.layers import Layers, Standing, read_files
-from edge_agent.link import dial
-from edge_agent.links import Connects, Further
+from edge_agent.lines import HOME
 from edge_agent.loop import Agent
 from edge_agent.renew import Renewer
 from edge_agent.settings import name_of
@@ -155,14 +154,8 @@ class Process:
         self._renewer = Renewer(identity, clock, log)
         hubs = {} if config.airgap else parts.hubs.further
         self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
-        further = {
-            line: Further(each.identity, dial(each, settings.connect_timeout_s))
-            for line, each in self._renewers.items()
-        }
-        connect = _no_link if config.airgap else dial(self._renewer, settings.connect_timeout_s)
-        self._agent = Agent(
-            settings, identity, parts.runner, parts.standing.policy, Connects(connect, further), clock=clock
-        )
+        connect = _no_link if config.airgap else {HOME: self._renewer, **self._renewers}
+        self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
         self._agent.add_side(self._renewer)
         if config.thresholds:
             kept = Path(config.state)
