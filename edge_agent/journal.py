@@ -48,8 +48,9 @@ class Journal:
     def local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
         """The hot path: an answer that asks nobody. It is written later, without anybody waiting."""
         record = AnswerRecord(
-            answer.id, Kind.ANSWER, answer.source, answer.why, answer.prediction, answer.policy, answer.data_class,
-            "", trace, timings, self._clock.ms(), subject=subject,
+            id=answer.id, kind=Kind.ANSWER, source=answer.source, why=answer.why, prediction=answer.prediction,
+            policy=answer.policy, data_class=answer.data_class, trace=trace, timings=timings,
+            at_ms=self._clock.ms(), subject=subject,
         )  # fmt: skip
         counts = self._counts
         counts["answers_local"] += 1

@@ -125,7 +125,10 @@ def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes,
     frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
     region = max((hub.region for hub in hubs), key=len, default="")
     schema, longest = (*manifest.features, *derived), _longest(form, derived, region)
-    return Setup(schema, hubs, frame_bytes, limits, evidence, envelopes.lines, manifest.fixed_bytes, longest)
+    return Setup(
+        schema=schema, hubs=hubs, frame_bytes=frame_bytes, limits=limits, evidence=evidence, lines=envelopes.lines,
+        padded_bytes=manifest.fixed_bytes, longest=longest,
+    )  # fmt: skip
 
 
 def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
@@ -136,6 +139,6 @@ def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> 
         size = form.codec.payload_bytes(spec.name)
         fields[spec.name] = Tensor(DType.UINT8, (size,), bytes(size))
     return Escalation(
-        "f" * 32, manifest.ref, "f" * 32, region, fields, 1e9, audit=True, trace="0" * _TRACE_CHARS,
-        subject=bytes(_SUBJECT_BYTES),
+        id="f" * 32, model=manifest.ref, policy="f" * 32, region=region, fields=fields, budget_s=1e9, audit=True,
+        trace="0" * _TRACE_CHARS, subject=bytes(_SUBJECT_BYTES),
     )  # fmt: skip

@@ -128,7 +128,10 @@ class Ruling:
         if isinstance(ruled, Denied) or ruled.denied:
             return ruled if isinstance(ruled, Denied) else ruled.denied or _NEVER
         price = Price(self.purse.spend, cost, self.day)
-        return judge(ruled.terms, setup.schema, setup.hubs, data_class, price, ruled.cleared)
+        return judge(
+            terms=ruled.terms, schema=setup.schema, hubs=setup.hubs, data_class=data_class, price=price,
+            cleared=ruled.cleared,
+        )  # fmt: skip
 
     def note(self, topic: str, size_bytes: int) -> tuple[Charge, ...] | Denied:
         """Charges a message that carries nothing of a sample; most policies have no account for these."""

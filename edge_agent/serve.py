@@ -91,9 +91,15 @@ def _prepared(
     tls_context(config.door())
     token_of(config.door())
     if name_of(config.bundle):
-        return Parts(identity, found.runner, standing, names, found, hubs, core)
+        return Parts(
+            identity=identity, runner=found.runner, standing=standing, names=names, installed=found, hubs=hubs,
+            core=core,
+        )  # fmt: skip
     try:
-        return Parts(identity, OnnxRunner(open_bundle(config.bundle), config.threads), standing, names, found, hubs)
+        return Parts(
+            identity=identity, runner=OnnxRunner(open_bundle(config.bundle), config.threads), standing=standing,
+            names=names, installed=found, hubs=hubs,
+        )  # fmt: skip
     except BundleError as error:
         raise Stop(Exit.MODEL, str(error)) from None
 
@@ -161,7 +167,7 @@ class Process:
             kept = Path(config.state)
             self._agent.calibrate(Threshold(open_thresholds(Path(config.thresholds)), config.device.kind, kept))
         fetches = config.updates.enabled and not config.airgap
-        self._updates = self._updating() if parts.names and fetches else None
+        self._updates = self._updating(parts.names) if parts.names and fetches else None
         self._install: Install | None = None
         if self._updates:
             self._agent.add_side(self._updates)
@@ -258,20 +264,22 @@ class Process:
             loop.add_signal_handler(number, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload_policy)
 
-    def _updating(self) -> Updates:
-        names, folder = self._parts.names, Path(self._config.state) / FOLDER
-        if names is None:
-            raise RuntimeError("nothing is named to be updated")
+    def _updating(self, names: Names) -> Updates:
+        return Updates(
+            folder=Path(self._config.state) / FOLDER, names=names, job=partial(self._job, names),
+            start=self._parts.installed, log=self._log, standing=self._standing,
+        )  # fmt: skip
 
-        def job() -> Job:
-            identity = self._renewer.identity
-            safe = self._install is not None and self._install.core.row.safe
-            follow = Follow.NONE if safe else Follow(self._config.updates.follow)
-            where = (str(folder), identity.tuf_url, identity.tuf_root, identity.hub_time_ms, identity.hub_url)
-            return Job(*where, identity.trusted, names.documents, names.family, names.agent, follow)
-
-        self._job = job
-        return Updates(folder, names, job, self._parts.installed, self._log, self._standing)
+    def _job(self, names: Names) -> Job:
+        """The errand's orders as they are now."""
+        identity = self._renewer.identity
+        safe = self._install is not None and self._install.core.row.safe
+        return Job(
+            folder=str(Path(self._config.state) / FOLDER), url=identity.tuf_url, root=identity.tuf_root,
+            least_ms=identity.hub_time_ms, hub_url=identity.hub_url, authorities=identity.trusted,
+            documents=names.documents, family=names.family, agent=names.agent,
+            follow=Follow.NONE if safe else Follow(self._config.updates.follow),
+        )  # fmt: skip
 
     def _assigned(self, updates: Updates) -> None:
         """What hubs assign is installed; a model that was on trial before is on trial still."""
@@ -279,7 +287,10 @@ class Process:
         if names is None or core is None:
             return
         folder, metered = Path(self._config.state) / FOLDER, self._config.updates.metered
-        tools = Tools(folder, names, self._job, updates.busy, self._log, metered)
+        tools = Tools(
+            folder=folder, names=names, job=partial(self._job, names), busy=updates.busy, log=self._log,
+            metered=metered,
+        )  # fmt: skip
         self._install = Install(core, tools, updates)
         self._agent.assign(self._install)
         if committed is not None:

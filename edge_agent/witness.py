@@ -87,7 +87,11 @@ class Witness:
         self._told_at = self._parts.clock.now()
         known = next((_tree(due.views[hub]).size for hub in self._parts.envelopes.hubs if hub in due.views), 0)
         self._asked = {signed.entry: known}
-        self._sender.note(Heads(due.epoch, signed.entry, signed.at_ms, signed.hash, signed.signature, known, due.spend))
+        told = Heads(
+            epoch=due.epoch, entries=signed.entry, at_ms=signed.at_ms, head=signed.hash, signature=signed.signature,
+            known=known, spend=due.spend,
+        )  # fmt: skip
+        self._sender.note(told)
 
     # What hubs say
 
@@ -140,8 +144,11 @@ class Witness:
         return None
 
     def _leaf(self, note: Checkpoint, signed: Signed) -> bytes:
-        said = (signed.entry, signed.at_ms, signed.hash, signed.signature)
-        return Leaf(self._device, self._key, note.epoch, *said, note.received_ms, note.epochs).encoded()
+        leaf = Leaf(
+            device=self._device, key=self._key, epoch=note.epoch, entries=signed.entry, at_ms=signed.at_ms,
+            head=signed.hash, signature=signed.signature, received_ms=note.received_ms, epochs=note.epochs,
+        )  # fmt: skip
+        return leaf.encoded()
 
     # As a side of the agent's status
 
