@@ -53,8 +53,8 @@ SUITES = {
         },
     ),
     "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
-    "hub": Suite("The hub", "make bench-hub", hub_suite.BENCHMARKS),
-    "sim": Suite("The simulator", "make bench-sim", sim_suite.BENCHMARKS),
+    "hub": Suite("The hub", "make bench-hub", hub_suite.HUB_BENCHMARKS),
+    "sim": Suite("The simulator", "make bench-sim", sim_suite.SIM_BENCHMARKS),
     "rollout": Suite("Rollouts", "make bench-rollout", {"fleet": rollout.run, "device": rollout_device.run}),
     "forge": Suite(
         "The forge",

@@ -3,7 +3,7 @@
 from benchmarks import hub_binary, hub_gang, hub_overload, hub_peers, hub_sealed, hub_swap
 from benchmarks.bench import Benchmark
 
-BENCHMARKS: dict[str, Benchmark] = {
+HUB_BENCHMARKS: dict[str, Benchmark] = {
     "peers": hub_peers.run,
     "sealed": hub_sealed.run,
     "binary": hub_binary.run,

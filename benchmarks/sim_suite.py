@@ -3,7 +3,7 @@
 from benchmarks import sim_fuzz, sim_live, sim_speed
 from benchmarks.bench import Benchmark
 
-BENCHMARKS: dict[str, Benchmark] = {
+SIM_BENCHMARKS: dict[str, Benchmark] = {
     "speed": sim_speed.run,
     "fuzz": sim_fuzz.run,
     "live_held": sim_live.held,

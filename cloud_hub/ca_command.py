@@ -8,22 +8,22 @@ from cloud_hub.api.admin import Step
 from cloud_hub.office import Office
 from cloud_hub.options import QUIET, AsJson, ConfigFile, State, load_config, say
 
-app = typer.Typer(**QUIET)
+ca_app = typer.Typer(**QUIET)
 
 
-@app.command()
+@ca_app.command()
 def show(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """The CA, its successor while a rotation is under way, and the devices that have not renewed since."""
     say(Office(load_config(config, state)).ca(), as_json=as_json)
 
 
-@app.command()
+@ca_app.command()
 def rotate(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Begin: make a new CA and trust both; devices get to know it when they renew. Disconnects nobody."""
     say(Office(load_config(config, state)).turn_ca(Step.ROTATE), as_json=as_json)
 
 
-@app.command()
+@ca_app.command()
 def finish(
     *,
     force: Annotated[bool, typer.Option("--force", help="Even though devices will be cut off.")] = False,

@@ -8,9 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cloud_hub.ca_command import app as ca_app
+from cloud_hub.ca_command import ca_app
 from cloud_hub.config import PREFIX, load
-from cloud_hub.key_command import app as key_app
+from cloud_hub.key_command import key_app
 from cloud_hub.office import Office
 from cloud_hub.options import (
     DEFAULT_FILE,

@@ -11,10 +11,10 @@ from cloud_hub.access import Scope, Wanted
 from cloud_hub.office import Office
 from cloud_hub.options import QUIET, AsJson, ConfigFile, State, load_config, minute, say, seconds
 
-app = typer.Typer(**QUIET)
+key_app = typer.Typer(**QUIET)
 
 
-@app.command()
+@key_app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What the key is for, as people call it.", show_default=False)],
     *,
@@ -33,7 +33,7 @@ def create(
     typer.echo(json.dumps(made) if as_json else made["token"])
 
 
-@app.command("list")
+@key_app.command("list")
 def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
     """Every key that was ever made, without its token."""
     found = Office(load_config(config, state)).keys()
@@ -49,7 +49,7 @@ def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson
     Console().print(table if found else "no keys yet: `skerry hub key create NAME --tenant TENANT` makes one")
 
 
-@app.command()
+@key_app.command()
 def revoke(
     key: Annotated[str, typer.Argument(help="Id of the key, as `list` shows it.", show_default=False)],
     *,

@@ -1,11 +1,11 @@
 """Is a ledger head what a device may say of itself? Numbers in range, lengths right, its own signature. Pure."""
 
 from cloud_hub.devices import Device
+from cloud_hub.gate import BIGGEST
 from wire.chain import Head, is_signed
 from wire.merkle import HASH_BYTES
 from wire.messages import Heads
 
-BIGGEST = 2**63 - 1  # the columns are signed 64-bit
 MAX_TOTALS = 1000
 MAX_ACCOUNT_CHARS = 128
 

@@ -11,7 +11,7 @@ import typer
 
 from cloud_hub.options import QUIET, AsJson, ConfigFile, seconds
 from cloud_hub.publish import publish_permit
-from cloud_hub.publish_command import Out, guard, now, open_repository, say
+from cloud_hub.publish_command import Out, guard, now, open_repository, say_published
 from models.permits import Permit
 
 app = typer.Typer(**QUIET)
@@ -35,4 +35,4 @@ def permit(
     moment = now()
     ends_ms = int((moment + timedelta(seconds=seconds(lasts, "--for"))).timestamp() * 1000)
     asked = Permit(family, below, to, ends_ms, why)
-    say(guard(lambda: publish_permit(open_repository(config), asked, moment)), request, as_json=as_json)
+    say_published(guard(lambda: publish_permit(open_repository(config), asked, moment)), request, as_json=as_json)

@@ -62,7 +62,7 @@ def models_publish(
         _install(repository, finish)
     elif bundle is not None:
         published = guard(lambda: publish_bundle(repository, bundle, now()))
-        say(published, request, as_json=as_json)
+        say_published(published, request, as_json=as_json)
 
 
 def policy_publish(
@@ -75,7 +75,7 @@ def policy_publish(
     """Put a policy into the update repository: at once where its key is at the hub, else as a request to sign."""
     document = _document(file)
     published = guard(lambda: publish_policy(open_repository(config), document, now()))
-    say(published, request, as_json=as_json)
+    say_published(published, request, as_json=as_json)
 
 
 @app.command()
@@ -121,7 +121,7 @@ def withdraw_target(
 ) -> None:
     """List a target no more: devices do not install it any longer."""
     published = guard(lambda: withdraw(open_repository(config), target, now()))
-    say(published, request, as_json=as_json, verb="withdrew")
+    say_published(published, request, as_json=as_json, verb="withdrew")
 
 
 @app.command("revoke")
@@ -134,7 +134,7 @@ def revoke_target(
 ) -> None:
     """Say that nobody may run it: devices that do leave it for the one before."""
     published = guard(lambda: revoke(open_repository(config), target, now()))
-    say(published, request, as_json=as_json, verb="revoked")
+    say_published(published, request, as_json=as_json, verb="revoked")
 
 
 @app.command()
@@ -194,7 +194,7 @@ def _install(repository: Repository, file: Path) -> None:
     typer.echo(f"installed; root {sha256(repository.root()).hexdigest()}")
 
 
-def say(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
+def say_published(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
     """What happened; a request is written before it is spoken of."""
     file = None
     if published.request is not None:

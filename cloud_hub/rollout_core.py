@@ -20,10 +20,10 @@ from cloud_hub.rollout_words import (
     Approval,
     Changes,
     Command,
-    DeviceState,
     Goal,
     Head,
     Record,
+    RolloutDeviceState,
     RolloutError,
     RolloutState,
     Validate,
@@ -322,7 +322,7 @@ class RolloutCore:
             return
         self.fleet.close()
         self.told.release(ms / 1000)
-        unreached = self.fleet.states[DeviceState.UNREACHED]
+        unreached = self.fleet.states[RolloutDeviceState.UNREACHED]
         why = f"{unreached} devices were not heard of" if unreached else ""
         self._to(S.COMPLETED_PARTIAL if unreached else S.COMPLETED, ms, why=why)
 

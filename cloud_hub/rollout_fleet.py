@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from cloud_hub.rollout_words import OPEN, UNSURE, DeviceState, Goal, Plan, Row
+from cloud_hub.rollout_words import OPEN, UNSURE, Goal, Plan, RolloutDeviceState, Row
 from policies.rollout import Counts, Rules
 from wire.rollout import Failure, InstallReport, InstallState
 
-D = DeviceState
+D = RolloutDeviceState
 _ENDS = {
     InstallState.COMMITTED: D.SUCCEEDED,
     InstallState.FAILED: D.FAILED,

@@ -8,7 +8,7 @@ from math import inf
 
 from wire.rollout import MOST_CELLS, Agreement, ClassSignals, InstallReport, Quality, Signals
 
-BIGGEST = 2**53
+BIGGEST_COUNT = 2**53
 MAX_WORD_CHARS = 120
 MAX_DETAIL_CHARS = 400
 
@@ -66,4 +66,4 @@ def _sums(count: int, total: float, squares: float) -> bool:
 
 
 def _counts(numbers: Iterable[int]) -> bool:
-    return all(0 <= number <= BIGGEST for number in numbers)
+    return all(0 <= number <= BIGGEST_COUNT for number in numbers)

@@ -5,7 +5,7 @@ from math import isfinite
 import msgspec
 
 from cloud_hub.rollout_core import RolloutCore
-from cloud_hub.rollout_words import BEFORE, DeviceState, Goal, RolloutState, Row, Target
+from cloud_hub.rollout_words import BEFORE, Goal, RolloutDeviceState, RolloutState, Row, Target
 from policies.quality import Gate
 from policies.rollout import excluded_above, minimum, per_minute
 
@@ -28,7 +28,7 @@ class DeviceView(msgspec.Struct, frozen=True):
 
     device: str
     wave: int
-    state: DeviceState
+    state: RolloutDeviceState
     goal: Goal
     sub: str
     failure: str
@@ -100,7 +100,7 @@ def view(core: RolloutCore) -> View:
         fleet=plan.fleet,
         exposed=fleet.exposed,
         controls=sum(row.goal is Goal.CONTROL for row in rows),
-        gone_back=sum(row.goal is Goal.BACK and row.state is DeviceState.SUCCEEDED for row in rows),
+        gone_back=sum(row.goal is Goal.BACK and row.state is RolloutDeviceState.SUCCEEDED for row in rows),
         per_minute=per_minute(core.rules, fleet.succeeded),
         approvals=tuple(each.by for each in head.approvals if each.digest == core.course.digest),
         people=plan.people,

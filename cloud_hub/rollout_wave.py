@@ -21,10 +21,10 @@ from cloud_hub.rollout_words import (
     UNSURE,
     Assign,
     Command,
-    DeviceState,
     Goal,
     Head,
     Plan,
+    RolloutDeviceState,
     RolloutState,
     Row,
 )
@@ -120,7 +120,7 @@ class Told:
     def again(self, wave: int) -> None:
         """Whoever was taken back while people looked is told once more, under a new counter."""
         for row in self._book.fleet.of_wave(wave):
-            if row.goal is Goal.WITHDRAWN and row.state in OPEN | {DeviceState.CANCELLED}:
+            if row.goal is Goal.WITHDRAWN and row.state in OPEN | {RolloutDeviceState.CANCELLED}:
                 self._book.fleet.change(row, state=_QUEUED, goal=Goal.NONE, base=0)
         self._queue(wave)
         self._controls = deque(self._cohort)
@@ -168,7 +168,7 @@ class Told:
             ):
                 self._say(row, Goal.WITHDRAWN, now)
             if everybody and row.state is _QUEUED and row.wave >= 0:
-                self._book.fleet.change(row, state=DeviceState.CANCELLED)
+                self._book.fleet.change(row, state=RolloutDeviceState.CANCELLED)
         self._candidates.clear()
         self._controls.clear()
         self._again.clear()
@@ -183,7 +183,7 @@ class Told:
         """Whoever has committed waits to be told the version before. False if there is nobody to go back."""
         fleet = self._book.fleet
         for row in fleet.rows.values():
-            if row.state is DeviceState.SUCCEEDED and row.goal is not Goal.BACK:
+            if row.state is RolloutDeviceState.SUCCEEDED and row.goal is not Goal.BACK:
                 fleet.change(row, state=_QUEUED, goal=Goal.NONE)
                 self._back.append(row.device)
         return bool(self._back)
@@ -221,7 +221,13 @@ class Told:
         if goal is not Goal.WITHDRAWN:
             values |= {"base": counter, "heard": False, "quality": None, "signals": None}
         if goal in _INSTALLS:
-            values |= {"state": DeviceState.NOTIFIED, "since_ms": ms, "sub": None, "failure": None, "exposed": True}
+            values |= {
+                "state": RolloutDeviceState.NOTIFIED,
+                "since_ms": ms,
+                "sub": None,
+                "failure": None,
+                "exposed": True,
+            }
         book.fleet.change(row, **values)
         book.fleet.watch(row)
         word = assignment(book.plan, book.rules, row)
@@ -239,7 +245,7 @@ class Told:
         return taken
 
 
-_QUEUED = DeviceState.QUEUED
+_QUEUED = RolloutDeviceState.QUEUED
 
 
 def _knows(before: Told | None, row: Row) -> bool:

@@ -61,7 +61,7 @@ def may_become(now: RolloutState, wanted: RolloutState) -> bool:
     return wanted in _NEXT.get(now, ())
 
 
-class DeviceState(StrEnum):
+class RolloutDeviceState(StrEnum):
     """Where one device of a rollout is, as far as the hub knows."""
 
     QUEUED = "queued"
@@ -77,8 +77,9 @@ class DeviceState(StrEnum):
     UNREACHED = "unreached"  # told, never heard of: neither a success nor a failure
 
 
-OPEN = frozenset((DeviceState.NOTIFIED, DeviceState.IN_PROGRESS))
-UNSURE = frozenset((DeviceState.TIMED_OUT, DeviceState.UNREACHED))  # ends that the hub set: the device may still tell
+OPEN = frozenset((RolloutDeviceState.NOTIFIED, RolloutDeviceState.IN_PROGRESS))
+# ends that the hub set: the device may still tell
+UNSURE = frozenset((RolloutDeviceState.TIMED_OUT, RolloutDeviceState.UNREACHED))
 
 
 class Goal(StrEnum):
@@ -154,7 +155,7 @@ class Row(msgspec.Struct):
 
     device: str
     wave: int
-    state: DeviceState = DeviceState.QUEUED
+    state: RolloutDeviceState = RolloutDeviceState.QUEUED
     goal: Goal = Goal.NONE
     counter: int = 0
     base: int = 0

@@ -178,13 +178,14 @@ def against(db: sqlite3.Connection, owner: Whose, file: HubFile) -> list[Finding
     mine = {link.entry: written for link, written in ledger.links(db)}
     mine |= {head.entry: head.hash for head in heads.everything(db) if head.entry < min(mine, default=1)}
     found = [
-        _held(each, owner, seen.tree) or _compared(each.leaf, meta.get(db, "epoch", 0), mine) for each in file.heads
+        _check_held(each, owner, seen.tree) or _compared(each.leaf, meta.get(db, "epoch", 0), mine)
+        for each in file.heads
     ]
     wrong = [each for each in found if each is not None]
     return wrong or [Finding(True, Proof.LOG, f"all {len(file.heads)} heads that {file.hub} logged are of this ledger")]
 
 
-def _held(held: Held, owner: Whose, tree: merkle.Tree) -> Finding | None:
+def _check_held(held: Held, owner: Whose, tree: merkle.Tree) -> Finding | None:
     leaf = held.leaf
     if leaf.device != owner.device or not merkle.includes(
         tree, held.place, merkle.leaf_hash(leaf.encoded()), held.inclusion

@@ -12,7 +12,7 @@ def rows(updates: dict[str, Any]) -> list[Row]:
     policies = [f"{_named(path)} {version}" for path, version in versions.items() if path.startswith("policy/")]
     keys = [f"{_named(path)} {version}" for path, version in versions.items() if path.startswith("keys/")]
     return [
-        ("updates", f"{updates['polls']} looks, the last that reached it {_when(updates['refreshed_ms'])}"),
+        ("updates", f"{updates['polls']} looks, the last that reached it {_when_or_never(updates['refreshed_ms'])}"),
         ("  model", updates["model"] or "none from there"),
         ("  policy", ", ".join(policies) or "none from there"),
         ("  hub keys", ", ".join(keys) or "those of the enrolment"),
@@ -23,7 +23,7 @@ def rows(updates: dict[str, Any]) -> list[Row]:
 def install_rows(install: dict[str, Any]) -> list[Row]:
     """`install` as the agent's status has it: what is being tried here, or was last, and why it went back."""
     state, rollout = install["state"], install["rollout"]
-    told = f"{state} since {_when(install['since_ms'])}" if install["since_ms"] else state
+    told = f"{state} since {_when_or_never(install['since_ms'])}" if install["since_ms"] else state
     watched = f"{rollout}: {'version ' + str(install['version'])}, {install['cohort']}" if rollout else "none"
     left = [("  starts left", str(install["attempts_left"]))] if install["attempts_left"] else []
     last = f"{install['last']}{', ' + install['why'] if install['why'] else ''}"
@@ -35,5 +35,5 @@ def _named(path: str) -> str:
     return path.partition("/")[2].rpartition(".")[0]
 
 
-def _when(ms: int) -> str:
+def _when_or_never(ms: int) -> str:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if ms else "never"

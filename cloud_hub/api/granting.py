@@ -11,7 +11,7 @@ from cloud_hub.api.parts import Parts
 from cloud_hub.api.routes import Door, Route
 from wire.oip import OipError
 
-SHOWN = 200
+SHOWN_ENTRIES = 200
 _PATH = "/v1/admin/keys"
 
 
@@ -53,7 +53,7 @@ class Granting:
 
     async def audit(self, _request: web.Request) -> web.Response:
         """Oldest first."""
-        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._parts.audit.last(SHOWN)]})
+        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._parts.audit.last(SHOWN_ENTRIES)]})
 
 
 def key_json(key: Key, now_ms: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cloud_hub.versions import StillSpoken
 from wire.doors import refusal
 from wire.oip import OipError
 
-SHOWN = 1000  # devices named in one answer
+SHOWN_DEVICES = 1000  # devices named in one answer
 
 
 class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class Retiring:
 
 
 def spoke_json(spoke: dict[str, int]) -> list[dict[str, Any]]:
-    return [{"device": device, "heard_ms": at_ms} for device, at_ms in list(spoke.items())[:SHOWN]]
+    return [{"device": device, "heard_ms": at_ms} for device, at_ms in list(spoke.items())[:SHOWN_DEVICES]]
 
 
 def still_spoken(model: str, devices: dict[str, int]) -> str:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from cloud_hub.api.face import RolloutsDesk
 from cloud_hub.rollout_view import View
-from cloud_hub.rollout_words import PAUSED, TERMINAL, DeviceState, RolloutState
+from cloud_hub.rollout_words import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
 
 WAITING = PAUSED | {RolloutState.WAITING_APPROVAL}
 STOPPED = frozenset((RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.REVERTING, RolloutState.REVERTED))
@@ -32,7 +32,7 @@ class RolloutCollector(Collector):
         devices: Counter[str] = Counter()
         for view in under_way:
             devices.update(view.states)
-        yield _counted("skerry_hub_rollout_devices", "Devices of rollouts under way.", DeviceState, devices)
+        yield _counted("skerry_hub_rollout_devices", "Devices of rollouts under way.", RolloutDeviceState, devices)
         bounds = [view.gate.bound for view in under_way if view.gate is not None]
         says = "The most that a candidate under way may be worse by, as a share of answers; 0 while none is judged."
         yield GaugeMetricFamily("skerry_hub_rollout_bound", says, value=max(bounds, default=0.0))
@@ -51,7 +51,7 @@ class RolloutCollector(Collector):
 
 
 def _counted(
-    name: str, says: str, states: type[RolloutState] | type[DeviceState], counts: Counter[str]
+    name: str, says: str, states: type[RolloutState] | type[RolloutDeviceState], counts: Counter[str]
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, says, labels=["state"])
     for state in states:

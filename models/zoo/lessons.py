@@ -15,8 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from models.forge.checkpoint import keep, resume
 from models.forge.samples import Part
-from models.zoo.course import rate
-from models.zoo.trained import Tick
+from models.zoo.course import Tick, rate
 
 
 class Lessons(NamedTuple):

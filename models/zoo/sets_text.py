@@ -25,14 +25,14 @@ def clinc150() -> Data:
     found: dict[str, list[list[str]]] = json.loads(gzip.decompress(path.read_bytes()))
     labels = tuple(sorted({intent for _, intent in found["train"]}))
     return Data(
-        training=_part(found["train"], labels),
-        calibration=_part(found["val"] + found["oos_val"], labels),
-        heldout=_part(found["test"] + found["oos_test"], labels),
+        training=_text_part(found["train"], labels),
+        calibration=_text_part(found["val"] + found["oos_val"], labels),
+        heldout=_text_part(found["test"] + found["oos_test"], labels),
         labels=labels,
     )
 
 
-def _part(rows: list[list[str]], labels: tuple[str, ...]) -> Part:
+def _text_part(rows: list[list[str]], labels: tuple[str, ...]) -> Part:
     numbers = {label: index for index, label in enumerate(labels)}
     y: npt.NDArray[np.int64] = np.array([numbers.get(intent, OUT_OF_SCOPE) for _, intent in rows], np.int64)
     return Part((encode([text for text, _ in rows]),), y)

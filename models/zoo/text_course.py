@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, embedding_bag
 
-Ids = npt.NDArray[np.int64]
+from models.zoo.text import Ids
+
 Tick = Callable[[int, float], None]
 
 

@@ -18,13 +18,13 @@ from torch import nn
 
 from models.forge.checkpoint import write
 from models.forge.samples import Data, Part
+from models.zoo.course import Tick
 
 _START_SEED = 1
 CACHE = "SKERRY_ZOO_CACHE"
-Tick = Callable[[int, float], None]
 
 
-class Course(Protocol):
+class TrainingCourse(Protocol):
     """A NamedTuple that names every choice of a training, and the training itself."""
 
     @property
@@ -35,10 +35,10 @@ class Course(Protocol):
     def _replace(self, *, threads: int) -> Self: ...
 
 
-Courses = Sequence[Course]
+TrainingCourses = Sequence[TrainingCourse]
 
 
-def trained(name: str, make: Callable[[], nn.Module], courses: Courses, data: Callable[[], Data]) -> nn.Module:
+def trained(name: str, make: Callable[[], nn.Module], courses: TrainingCourses, data: Callable[[], Data]) -> nn.Module:
     """`make()` with the weights that `courses`, one after another, give it on the training part of `data()`."""
     torch.manual_seed(_START_SEED)
     model = make()
@@ -53,7 +53,7 @@ def trained(name: str, make: Callable[[], nn.Module], courses: Courses, data: Ca
     return model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload, no-any-return]
 
 
-def _path(name: str, model: nn.Module, courses: Courses) -> Path:
+def _path(name: str, model: nn.Module, courses: TrainingCourses) -> Path:
     return folder() / f"{name}-{_digest(model, courses)}.safetensors"
 
 
@@ -70,7 +70,7 @@ def folder() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "skerry" / "zoo"
 
 
-def _digest(model: nn.Module, courses: Courses) -> str:
+def _digest(model: nn.Module, courses: TrainingCourses) -> str:
     """Threads only decide how long it takes (and the last bits of sums)."""
     facts: list[Any] = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
     return sha256(repr((facts, [course._replace(threads=0) for course in courses])).encode()).hexdigest()[:12]

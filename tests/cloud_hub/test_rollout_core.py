@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from cloud_hub.rollout_making import Order
-from cloud_hub.rollout_words import DeviceState, Goal, RolloutState
+from cloud_hub.rollout_words import Goal, RolloutDeviceState, RolloutState
 from policies.quality import Outcome
 from tests.cloud_hub.rollout_bench import (
     COMMITTED,
@@ -30,7 +30,7 @@ def test_a_sound_version_reaches_the_fleet_wave_by_wave():
             exposed.append(bench.core.exposed)
     assert exposed == [2, 20, 100, 200]
     assert all(device.runs == NEW for device in bench.devices.values())
-    assert bench.core.fleet.states[DeviceState.SUCCEEDED] == 200
+    assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 200
     assert bench.states[:4] == ["draft", "validating", "ready", "running"]
     assert bench.states[-1] == "completed"
 
@@ -226,7 +226,7 @@ def test_case_44_an_old_success_that_is_said_again_changes_nothing():
     rolled_back = box.report(InstallState.ROLLED_BACK, Failure.SELF_TEST)
     bench.hear(device, rolled_back)
     bench.hear(device, success)
-    assert bench.core.fleet.rows[device].state is DeviceState.ROLLED_BACK
+    assert bench.core.fleet.rows[device].state is RolloutDeviceState.ROLLED_BACK
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_device_cannot_report_for_another_nor_one_outside_for_the_rollout():
     bench.hear("acme--stranger", report)
     bench.hear(bench.plan.waves[3][0], report)
     bench.hear(other, replace(report, counter=0))
-    assert bench.core.fleet.states[DeviceState.SUCCEEDED] == 0
+    assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 0
 
 
 def test_case_52_with_most_of_a_wave_offline_it_does_not_advance_and_is_partial_after_its_time():
@@ -275,14 +275,14 @@ def test_case_52_who_was_offline_is_told_when_it_comes_and_counts_as_unreached_u
     late = bench.plan.waves[3][0]
     bench.devices[late].online = False
     assert bench.run(step=20.0) is S.COMPLETED_PARTIAL
-    assert bench.core.fleet.states[DeviceState.UNREACHED] == 1
+    assert bench.core.fleet.states[RolloutDeviceState.UNREACHED] == 1
     box = bench.devices[late]
     box.online = True
     box.hear(bench.core.word_to(late), bench.now)
     for _ in range(10):
         bench.step()
     assert box.runs == NEW
-    assert bench.core.fleet.states[DeviceState.UNREACHED] == 0
+    assert bench.core.fleet.states[RolloutDeviceState.UNREACHED] == 0
     assert bench.core.state is S.COMPLETED_PARTIAL  # what is known grows; what has ended stays so
 
 
@@ -291,6 +291,6 @@ def test_who_does_not_get_ready_in_time_has_failed_until_it_says_otherwise():
     slow = bench.plan.waves[1][0]
     bench.devices[slow].takes_s = 1000.0
     bench.run(until={S.COMPLETED, S.ABORTED, S.PAUSED_INCONCLUSIVE}, step=20.0)
-    assert bench.core.fleet.rows[slow].state is DeviceState.TIMED_OUT
+    assert bench.core.fleet.rows[slow].state is RolloutDeviceState.TIMED_OUT
     bench.run(2000.0, until=set(), step=20.0)
-    assert bench.core.fleet.rows[slow].state is DeviceState.SUCCEEDED
+    assert bench.core.fleet.rows[slow].state is RolloutDeviceState.SUCCEEDED

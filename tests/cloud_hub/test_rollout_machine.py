@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloud_hub.rollout_words import TERMINAL, DeviceState, Goal, RolloutError, RolloutState, may_become
+from cloud_hub.rollout_words import TERMINAL, Goal, RolloutDeviceState, RolloutError, RolloutState, may_become
 from policies.waves import default_steps, sizes
 from tests.cloud_hub.rollout_bench import FAIL, HOLD, PASS, UNSURE, Bench
 from wire.rollout import Failure, InstallState
@@ -128,7 +128,7 @@ class RolloutMachine(RuleBasedStateMachine):
         rows = [row for row in core.fleet.rows.values() if row.wave >= 0]
         assert core.fleet.states == Counter(row.state for row in rows)
         counted = sum(core.fleet.counts(number).succeeded for number in range(len(core.plan.waves)))
-        assert counted == sum(row.state is DeviceState.SUCCEEDED for row in rows)
+        assert counted == sum(row.state is RolloutDeviceState.SUCCEEDED for row in rows)
         assert core.exposed == sum(row.exposed for row in rows)
 
     @precondition(lambda self: self.bench.core.state not in TERMINAL)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from cloud_hub.rollout_core import RolloutCore
 from cloud_hub.rollout_making import Order, plan_of, record_of
 from cloud_hub.rollout_store import RolloutStore
-from cloud_hub.rollout_words import TERMINAL, Assign, DeviceState, Goal, RolloutError, RolloutState
+from cloud_hub.rollout_words import TERMINAL, Assign, Goal, RolloutDeviceState, RolloutError, RolloutState
 from models.assigned import Held, heard
 from tests.cloud_hub.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
 from wire.exits import Stop
@@ -40,7 +40,7 @@ def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things
     assert bench.deaths > 2
     if end is S.COMPLETED:
         assert all(device.runs == NEW for device in bench.devices.values())
-        assert bench.core.fleet.states[DeviceState.SUCCEEDED] == 20
+        assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 20
         for device in bench.devices.values():
             installs = [word for word in device.contents.values() if word.version == NEW.version]
             assert len(installs) == 1

@@ -13,12 +13,12 @@ from models import steps as device
 from models.chain import Range, Step, Transform
 from models.forge.samples import ForgeError
 
-Codes = npt.NDArray[np.uint8]
+CodeArray = npt.NDArray[np.uint8]
 NOISE, TOP_K = "noise", "top_k"
 _KEY = bytes(32)  # the attacker learns from pairs: which key it was is nothing to it
 
 
-def changed(codes: Codes, steps: Sequence[Transform], field: Range) -> Codes:
+def changed(codes: CodeArray, steps: Sequence[Transform], field: Range) -> CodeArray:
     """Codes `[n, ...]` of a feature after the steps, noise drawn from seed 0. ForgeError if a step cannot be done."""
     rng = np.random.default_rng(0)
 
