@@ -11,7 +11,7 @@ from statistics import median
 
 from benchmarks.bench import alone
 from benchmarks.figures import Figure
-from edge_agent.install_table import InstallTable
+from edge_agent.install_start import InstallTable
 from tests.edge_agent.deadly import assigned, back, dies
 from tests.edge_agent.updates_bench import bench
 from wire.rollout import InstallState

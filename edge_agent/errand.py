@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_agent.errand_job import Follow, Job, Report
+from edge_agent.errand_job import Follow, Report, UpdateJob
 from edge_agent.hub_keys import read_keys
 from edge_agent.tls import context
 from models.fetch import Errand, Source
@@ -79,7 +79,7 @@ class Choice:
         return failed
 
 
-def run(job: Job) -> Report:
+def run(job: UpdateJob) -> Report:
     """Blocks. Whatever the repository, the network, a bundle or the disk does is in the report."""
     with Store(Path(job.folder)) as store:
         choice = Choice(store, job.agent, job.follow)
@@ -102,13 +102,13 @@ def _report(news: News, current: Slot | None, left: str, refusals: Iterable[Refu
     )  # fmt: skip
 
 
-def road(job: Job, store: Store) -> Errand:
+def road(job: UpdateJob, store: Store) -> Errand:
     """To the repository, from where this device's trust begins."""
     source = Source(f"{job.url}/metadata/", f"{job.url}/targets/", job.root, job.least_ms)
     return Errand(store.metadata, source, _fetcher(job))
 
 
-def _fetcher(job: Job) -> Fetcher:
+def _fetcher(job: UpdateJob) -> Fetcher:
     """A mirror elsewhere needs no trust of ours: TUF judges what it serves."""
     there, hub = urlsplit(job.url), urlsplit(job.hub_url)
     pinned = there.scheme == "https" and there.netloc == hub.netloc
@@ -177,7 +177,7 @@ def _follow_agent() -> None:
 
 def main() -> int:
     """One job, one report, each a line of JSON. What the store does between them survives any end."""
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=UpdateJob)
     threading.Thread(target=_follow_agent, daemon=True).start()
     sys.stdout.buffer.write(msgspec.json.encode(run(job)) + b"\n")
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""What the agent and its errands say to each other, each a line of JSON. Values only."""
+"""What the agent and its update workers say to each other, each a line of JSON. Values only."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class Follow(StrEnum):
     NONE = "none"  # nothing: the last one is gone for a reason
 
 
-class Job(msgspec.Struct, frozen=True):
+class UpdateJob(msgspec.Struct, frozen=True):
     """`url`: above metadata/ and targets/. `root`: where trust begins. `least_ms`: an hour that has certainly passed.
 
     `hub_url`, `authorities` (PEM): there, and there alone, TLS trusts only these. `documents`: paths under `policy/`
@@ -53,21 +53,21 @@ class Report(msgspec.Struct, frozen=True):
     alarm: bool = False
 
 
-class Errand(msgspec.Struct, frozen=True):
+class WorkerRequest(msgspec.Struct, frozen=True):
     """Of the install machine. `target` None: only look whether `assignment` may be installed; else bring it home.
 
     `state`: where to begin. `now_ms`: hub time.
     """
 
-    job: Job
+    job: UpdateJob
     assignment: Assignment
     now_ms: int
     target: Slot | None = None
     state: InstallState = InstallState.DOWNLOADING
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A line of such an errand. `reached`: it is about to do that, and waits for a line; else it is the last.
+class WorkerMessage(msgspec.Struct, frozen=True):
+    """A line of such a worker. `reached`: it is about to do that, and waits for a line; else it is the last.
 
     `slot`: as the repository has it, or as it is staged. `resident_bytes`: what the model took in its self-test.
     """

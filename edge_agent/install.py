@@ -8,17 +8,22 @@ import asyncio
 import contextlib
 import random
 import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edge_agent.answering import Answering
-from edge_agent.errand_job import Errand, Said
-from edge_agent.install_acts import Acts, Served, Tools, resident_bytes
-from edge_agent.install_core import InstallCore
+from edge_agent.errand_job import WorkerMessage, WorkerRequest
+from edge_agent.install_acts import InstallDependencies, RuntimeActions, Served, resident_bytes
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_moves import EARLY
-from edge_agent.install_road import InstallRoad
-from edge_agent.install_table import InstallTable
+from edge_agent.install_start import InstallTable
 from edge_agent.install_words import (
     Activate,
+    AssignmentReceived,
     Check,
     Checked,
     CleanUp,
@@ -29,7 +34,8 @@ from edge_agent.install_words import (
     Examine,
     Fetch,
     Fetched,
-    Heard,
+    InstallRow,
+    InstallStatus,
     Observed,
     Proceed,
     Reached,
@@ -37,49 +43,49 @@ from edge_agent.install_words import (
     Report,
     Resumed,
     RollBack,
-    Row,
     Stop,
     Watch,
-    Word,
     Write,
 )  # fmt: skip
 from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
 from wire.daemon import fault
-from wire.rollout import Assignment, Cohort, InstallReport, InstallState, Quality, Signals
+from wire.rollout import Assignment, Cohort, Failure, InstallReport, InstallState, Quality, Signals
 
 DISK_S = 2.0  # how often a row is tried again that the disk did not take
-ERRAND_S = 25 * 3600.0  # its own limits are tighter
+WORKER_S = 25 * 3600.0  # its own limits are tighter
 LOW_BATTERY = 0.15
+MAX_LINE_BYTES = 1 << 20
+_ROOT = Path(__file__).parent.parent
 
 
 class Install:
     """A side of the agent's status, and a task of its process."""
 
-    def __init__(self, core: InstallCore, tools: Tools, served: Served) -> None:
-        self.core = core
-        self._tools = tools
+    def __init__(self, machine: InstallMachine, needs: InstallDependencies, served: Served) -> None:
+        self.machine = machine
+        self._needs = needs
         self._served = served
-        self._table = InstallTable(tools.folder)
-        self._road = InstallRoad(tools.busy, lambda state: self._events.put_nowait(Reached(state)))
+        self._table = InstallTable(needs.folder)
+        self._worker = InstallWorkerProcess(needs.busy, lambda state: self._events.put_nowait(Reached(state)))
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._errand: asyncio.Task[None] | None = None
-        self._written = core.row
+        self._task: asyncio.Task[None] | None = None
+        self._written = machine.row
         self._disk = False
         self._hub_ms = 0
         self._parts: Parts
         self._answering: Answering
         self._outgoing: Outgoing
-        self._acts: Acts
+        self._actions: RuntimeActions
 
     def attach(self, parts: Parts, answering: Answering, outgoing: Outgoing) -> None:
         """To the agent that it works for."""
         self._parts, self._answering, self._outgoing = parts, answering, outgoing
-        self._acts = Acts(self._tools, self._served, parts, answering)
+        self._actions = RuntimeActions(self._needs, self._served, parts, answering)
 
     def hear(self, assignment: Assignment) -> None:
         """A hub of ours has signed it."""
-        self._events.put_nowait(Heard(assignment))
+        self._events.put_nowait(AssignmentReceived(assignment))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -96,22 +102,22 @@ class Install:
 
     async def _next(self) -> Event | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._tools.tick_s):
+            async with asyncio.timeout(self._needs.tick_s):
                 return await self._events.get()
         return None
 
     async def _on(self, event: Event) -> None:
-        commands = self.core.on(event, self._parts.clock.ms())
+        commands = self.machine.on(event, self._parts.clock.ms())
         while commands:
             command, *commands = commands
             found = await self._obey(command)
             if found is not None:
-                commands += self.core.on(found, self._parts.clock.ms())
+                commands += self.machine.on(found, self._parts.clock.ms())
 
     def close(self) -> None:
         """The process ends as it was told to, and not by a model."""
         trial = self._answering.trial
-        for command in self.core.on(Closing(self._signals(), trial.quality()), self._parts.clock.ms()):
+        for command in self.machine.on(Closing(self._signals(), trial.quality()), self._parts.clock.ms()):
             if isinstance(command, Write):
                 with contextlib.suppress(sqlite3.Error):
                     self._table.write(command.row)
@@ -125,7 +131,7 @@ class Install:
         elif isinstance(command, Check | Fetch):
             self._send(command)
         elif isinstance(command, Proceed):
-            self._road.proceed()
+            self._worker.proceed()
         elif isinstance(command, Stop):
             self._stop()
         elif isinstance(command, Watch):
@@ -135,35 +141,35 @@ class Install:
         elif isinstance(command, Refused):
             self._refused(command)
         elif isinstance(command, CleanUp):
-            await self._acts.clean_up(command)
+            await self._actions.clean_up(command)
         else:
             return await self._done(command)
         return None
 
     async def _done(self, command: Command) -> Event | None:
         if isinstance(command, Activate):
-            return await self._acts.activate(command.target)
+            return await self._actions.activate(command.target)
         if isinstance(command, RollBack):
-            return await self._acts.roll_back(command.target, str(self.core.row.failure or "withdrawn"))
+            return await self._actions.roll_back(command.target, str(self.machine.row.failure or "withdrawn"))
         if isinstance(command, Commit):
-            return await self._acts.commit(command.target)
+            return await self._actions.commit(command.target)
         if isinstance(command, Examine):
-            target = self.core.row.target
-            return await self._acts.examine(target) if target else None
+            target = self.machine.row.target
+            return await self._actions.examine(target) if target else None
         return None
 
-    async def _write(self, row: Row) -> None:
+    async def _write(self, row: InstallRow) -> None:
         """Until the disk takes it; figures alone may be lost."""
         figures = row.state is self._written.state
         while True:
             try:
-                self._tools.step(f"before_{row.state}")
+                self._needs.step(f"before_{row.state}")
                 await asyncio.to_thread(self._table.write, row)
-                self._tools.step(f"in_{row.state}")
+                self._needs.step(f"in_{row.state}")
             except sqlite3.Error as error:
                 self._disk, kind = True, fault(error)
                 self._parts.counts["install_row_refused"] += 1
-                self._tools.log.warning("install_row_refused", error=kind)
+                self._needs.log.warning("install_row_refused", error=kind)
             else:
                 self._disk, self._written = False, row
                 return
@@ -173,37 +179,35 @@ class Install:
                 self._answering.go_back()
             await asyncio.sleep(DISK_S)
 
-    # Errands
+    # The worker's requests
 
     def _send(self, command: Check | Fetch) -> None:
         self._stop()
-        self._errand = asyncio.create_task(self._run(command), name="install-errand")
+        self._task = asyncio.create_task(self._run(command), name="install-worker")
 
     def _stop(self) -> None:
-        if self._errand is not None:
-            self._errand.cancel()
-            self._errand = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
     async def _run(self, command: Check | Fetch) -> None:
-        row, now_ms = self.core.row, self._parts.clock.ms()
+        row, now_ms = self.machine.row, self._parts.clock.ms()
         if isinstance(command, Check):
-            errand = Errand(self._tools.job(), command.assignment, now_ms)
-            said = await self._road.run(errand, self.core.limits.checking_s)
+            request = WorkerRequest(self._needs.job(), command.assignment, now_ms)
+            message = await self._worker.run(request, self.machine.limits.checking_s)
             lot = random.random()  # noqa: S311 - jitter keeps no secret
-            self._events.put_nowait(Checked(said.slot, said.length, said.failure, said.detail, lot))
+            self._events.put_nowait(Checked(message.slot, message.length, message.failure, message.detail, lot))
         elif row.work is not None:
-            errand = Errand(self._tools.job(), row.work, now_ms, command.target, command.state)
-            said = await self._road.run(errand, ERRAND_S)
-            self._acts.resident_bytes = said.resident_bytes
-            self._events.put_nowait(Fetched(said.slot, said.failure, said.detail, said.hopeless))
-        self._note(said)
+            request = WorkerRequest(self._needs.job(), row.work, now_ms, command.target, command.state)
+            message = await self._worker.run(request, WORKER_S)
+            self._actions.resident_bytes = message.resident_bytes
+            self._events.put_nowait(Fetched(message.slot, message.failure, message.detail, message.hopeless))
+        self._note(message)
 
-    def _note(self, said: Said) -> None:
-        if said.failure:
-            self._parts.counts[f"install_failure_{said.failure}"] += 1
-            self._tools.log.warning("install_failed", failure=said.failure)
-
-    # Deeds
+    def _note(self, message: WorkerMessage) -> None:
+        if message.failure:
+            self._parts.counts[f"install_failure_{message.failure}"] += 1
+            self._needs.log.warning("install_failed", failure=message.failure)
 
     # What it sees
 
@@ -221,37 +225,38 @@ class Install:
             self._hub_ms = parts.clock.ms()
         around = parts.core.ruling.around
         low = around.battery is not None and not around.battery >= LOW_BATTERY
-        may = not low and (self._tools.metered or around.metered is not True)
-        if not (self.core.row.state is InstallState.PROBATION or self.core.row.control):
+        may = not low and (self._needs.metered or around.metered is not True)
+        if not (self.machine.row.state is InstallState.PROBATION or self.machine.row.control):
             return Observed(hub_ms=self._hub_ms, download=may, serving=self._serving)
         return Observed(self._signals(), self._answering.trial.quality(), self._hub_ms, may, self._serving)
 
     def _report(self, command: Report) -> None:
-        word, slot, parts = command.word, self._served.slot, self._parts
+        status, slot, parts = command.status, self._served.slot, self._parts
         figures: tuple[Quality | None, Signals | None] = (None, None)
         if command.figures and self._answering.trial.assignment is not None:
             figures = (self._answering.trial.quality(), self._signals())
         elif command.figures:  # of a process before this one
-            figures = (self.core.row.quality, self.core.row.seen)
+            figures = (self.machine.row.quality, self.machine.row.seen)
         report = InstallReport(
-            0, 0, word.counter, word.rollout, word.family, word.state, word.failure, slot.version if slot else 0,
-            self._serving, parts.clock.ms(), self._cohort(word), *figures, detail=word.detail,
+            0, 0, status.counter, status.rollout, status.family, status.state, status.failure,
+            slot.version if slot else 0, self._serving, parts.clock.ms(), self._cohort(status), *figures,
+            detail=status.detail,
         )  # fmt: skip
         self._outgoing.put(report)
 
-    def _cohort(self, word: Word) -> Cohort:
-        control = self.core.row.control
-        return Cohort.CONTROL if control and control.counter == word.counter else Cohort.CANDIDATE
+    def _cohort(self, status: InstallStatus) -> Cohort:
+        control = self.machine.row.control
+        return Cohort.CONTROL if control and control.counter == status.counter else Cohort.CANDIDATE
 
     def _refused(self, command: Refused) -> None:
         self._parts.counts[f"assignment_refused_{command.refusal.failure}"] += 1
-        self._tools.log.warning("assignment_refused", failure=command.refusal.failure)
+        self._needs.log.warning("assignment_refused", failure=command.refusal.failure)
 
     # As a side of the agent's status
 
     def facts(self) -> dict[str, Any]:
         """JSON-able."""
-        row = self.core.row
+        row = self.machine.row
         work = row.work or row.control
         told = {
             "state": row.state.value,
@@ -268,5 +273,63 @@ class Install:
 
     def alarms(self) -> set[str]:
         """`install_safe_mode`: nothing is left that may serve. `install_disk`: the row cannot be written."""
-        safe = self.core.row.state is InstallState.SAFE_MODE
+        safe = self.machine.row.state is InstallState.SAFE_MODE
         return ({"install_safe_mode"} if safe else set()) | ({"install_disk"} if self._disk else set())
+
+
+class InstallWorkerProcess:
+    """The agent's end of an install worker: one request at a time; `busy` is held while its process has the store.
+
+    `reached`: it is about to do that, and waits for `proceed`.
+    """
+
+    def __init__(self, busy: asyncio.Lock, reached: Callable[[InstallState], None]) -> None:
+        self._busy = busy
+        self._reached = reached
+        self._go = asyncio.Event()
+
+    def proceed(self) -> None:
+        self._go.set()
+
+    async def run(self, request: WorkerRequest, deadline_s: float) -> WorkerMessage:
+        """Its last word; one that ends without is a failure like any other. Cancelled, it ends its process."""
+        async with self._busy:
+            try:
+                async with asyncio.timeout(deadline_s):
+                    return await self._run(request)
+            except TimeoutError:
+                return WorkerMessage(failure=Failure.SLOW_RETRIEVAL, detail=f"no end within {deadline_s:g} s")
+
+    async def _run(self, request: WorkerRequest) -> WorkerMessage:
+        command = (sys.executable, "-m", "edge_agent.install_errand")
+        pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=_ROOT, limit=MAX_LINE_BYTES
+            )
+        except OSError as error:
+            return WorkerMessage(failure=Failure.INTERNAL, detail=f"no process: {error.strerror}")
+        try:
+            return await self._talk(child, request)
+        finally:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+
+    async def _talk(self, child: asyncio.subprocess.Process, request: WorkerRequest) -> WorkerMessage:
+        if child.stdin is None or child.stdout is None:
+            raise RuntimeError("both are pipes")
+        line = msgspec.json.encode(request)
+        try:
+            while True:
+                child.stdin.write(line + b"\n")
+                await child.stdin.drain()
+                message = msgspec.json.decode(await child.stdout.readline(), type=WorkerMessage)
+                if message.reached is None:
+                    return message
+                self._go.clear()
+                self._reached(message.reached)
+                await self._go.wait()
+                line = b"{}"
+        except (ValueError, ConnectionError):  # nothing, no JSON, or a line without an end
+            return WorkerMessage(failure=Failure.INTERNAL, detail=f"the worker ended with {await child.wait()}")

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 import msgspec
 
 from edge_agent.errand import HOPELESS, road
-from edge_agent.errand_job import Errand, Said
+from edge_agent.errand_job import WorkerMessage, WorkerRequest
 from models.assigned import Facts, Listed, Target, judge
 from models.fetch import Refused, Session
 from models.firstload import FirstLoad, Outcome, first_load
@@ -34,14 +34,14 @@ from wire.rollout import Failure, InstallState
 Reach = Callable[[InstallState], None]
 
 
-def run(errand: Errand, reach: Reach, step: Callable[[Step], None] | None = None) -> Said:
+def run(request: WorkerRequest, reach: Reach, step: Callable[[Step], None] | None = None) -> WorkerMessage:
     """Blocks. Whatever the repository, the network, a bundle or the disk does is in what it says last.
 
     `step`: told of each point of the store's work.
     """
-    with Store(Path(errand.job.folder), *((step,) if step else ())) as store:
+    with Store(Path(request.job.folder), *((step,) if step else ())) as store:
         try:
-            return _fetched(errand, store, reach) if errand.target else _checked(errand, store)
+            return _fetched(request, store, reach) if request.target else _checked(request, store)
         except Refused as refused:
             return _no(refused.refusal)
         except (BundleError, OSError, sqlite3.Error) as error:
@@ -54,42 +54,42 @@ def run(errand: Errand, reach: Reach, step: Callable[[Step], None] | None = None
 # May it be installed?
 
 
-def _checked(errand: Errand, store: Store) -> Said:
-    way = road(errand.job, store)
+def _checked(request: WorkerRequest, store: Store) -> WorkerMessage:
+    way = road(request.job, store)
     try:
         session = way.refresh()
-        found = _found(errand, store, session)
+        found = _found(request, store, session)
         if isinstance(found, Refusal):
             return _no(found)
-        return Said(slot=slot_of(found), length=found.info.length)
+        return WorkerMessage(slot=slot_of(found), length=found.info.length)
     finally:
         way.close()
 
 
-def _found(errand: Errand, store: Store, session: Session) -> Listing | Refusal:
-    listed = {offer.path: offer for offer in offers(session, errand.assignment.family)}
-    target = judge(errand.assignment, _facts(errand, store, session, listed), errand.now_ms)
+def _found(request: WorkerRequest, store: Store, session: Session) -> Listing | Refusal:
+    listed = {offer.path: offer for offer in offers(session, request.assignment.family)}
+    target = judge(request.assignment, _facts(request, store, session, listed), request.now_ms)
     if isinstance(target, Refusal):
         return target
-    refusal = _unfit(errand, store, listed[target.path])
+    refusal = _unfit(request, store, listed[target.path])
     return refusal or _approved(session, target)
 
 
-def _facts(errand: Errand, store: Store, session: Session, listed: dict[str, Offer]) -> Facts:
-    path, current = errand.assignment.path, store.current
+def _facts(request: WorkerRequest, store: Store, session: Session, listed: dict[str, Offer]) -> Facts:
+    path, current = request.assignment.path, store.current
     running = Listed(current.version, current.digest) if current else None
     versions = {offer.path: Listed(offer.version, offer.digest) for offer in listed.values()}
     floor = session.floor_under(path) if path in listed else 0
-    return Facts(versions, floor, running, session.permits(errand.assignment.family))
+    return Facts(versions, floor, running, session.permits(request.assignment.family))
 
 
-def _unfit(errand: Errand, store: Store, offer: Offer) -> Refusal | None:
+def _unfit(request: WorkerRequest, store: Store, offer: Offer) -> Refusal | None:
     if offer.custom.get(REVOKED) is True:
         return Refusal(Failure.POLICY, f"{offer.path}: withdrawn by who signs it")
-    quarantine = Quarantine(store.metadata, errand.job.agent)
-    if quarantine.tries(offer.path) >= MAX_TRIES or quarantine.banned(offer.digest, errand.now_ms):
+    quarantine = Quarantine(store.metadata, request.job.agent)
+    if quarantine.tries(offer.path) >= MAX_TRIES or quarantine.banned(offer.digest, request.now_ms):
         return Refusal(Failure.QUARANTINED, f"{offer.path}: it failed here before")
-    return judge_custom(offer.custom, this_host(errand.job.agent))
+    return judge_custom(offer.custom, this_host(request.job.agent))
 
 
 def _approved(session: Session, target: Target) -> Listing | Refusal:
@@ -100,34 +100,34 @@ def _approved(session: Session, target: Target) -> Listing | Refusal:
 # Bring it home
 
 
-def _fetched(errand: Errand, store: Store, reach: Reach) -> Said:
-    target = _wanted(errand)
+def _fetched(request: WorkerRequest, store: Store, reach: Reach) -> WorkerMessage:
+    target = _wanted(request)
     staged = store.candidate if store.candidate and store.candidate.digest == target.digest else None
     if staged is None:
-        if errand.state is InstallState.DOWNLOADING or not _whole(store, target):
-            _download(errand, store, target, reach)
+        if request.state is InstallState.DOWNLOADING or not _whole(store, target):
+            _download(request, store, target, reach)
         reach(InstallState.VERIFYING)
         if not _whole(store, target):
             raise BundleError(f"{target.path}: its bytes are not those that were promised")
         reach(InstallState.STAGED)
         staged = _staged(store, target)
     reach(InstallState.SELF_TEST)
-    return _tested(errand, store, staged)
+    return _tested(request, store, staged)
 
 
-def _wanted(errand: Errand) -> Slot:
-    if errand.target is None:
+def _wanted(request: WorkerRequest) -> Slot:
+    if request.target is None:
         raise RuntimeError("nothing is wanted")
-    return errand.target
+    return request.target
 
 
-def _download(errand: Errand, store: Store, target: Slot, reach: Reach) -> None:
-    """Into its part, which is kept if it is cut; vouched for by a refresh of this very errand."""
+def _download(request: WorkerRequest, store: Store, target: Slot, reach: Reach) -> None:
+    """Into its part, which is kept if it is cut; vouched for by a refresh of this very request."""
     reach(InstallState.DOWNLOADING)
-    way = road(errand.job, store)
+    way = road(request.job, store)
     try:
         session = way.refresh()
-        permits: tuple[Permit | None, ...] = (None, *session.permits(errand.assignment.family))
+        permits: tuple[Permit | None, ...] = (None, *session.permits(request.assignment.family))
         found = _allowed(session, target, permits)
         with store.reserve(target.digest, found.info.length) as part:
             session.download(found, part)
@@ -167,28 +167,28 @@ def _staged(store: Store, target: Slot) -> Slot:
     return staged
 
 
-def _tested(errand: Errand, store: Store, staged: Slot) -> Said:
+def _tested(request: WorkerRequest, store: Store, staged: Slot) -> WorkerMessage:
     """Lint, first load and golden set, in a child that is handed the verified bytes."""
     bundle = store.open(staged)
-    unfit = judge_target(bundle.manifest.target, this_host(errand.job.agent))
+    unfit = judge_target(bundle.manifest.target, this_host(request.job.agent))
     if unfit:
         return _no(unfit)
     found = first_load(bundle)
     if found.failure is None:
-        return Said(slot=staged, resident_bytes=found.model_bytes)
+        return WorkerMessage(slot=staged, resident_bytes=found.model_bytes)
     return _failed(staged, found)
 
 
-def _failed(staged: Slot, found: FirstLoad) -> Said:
+def _failed(staged: Slot, found: FirstLoad) -> WorkerMessage:
     failure = found.failure or Failure.SELF_TEST
     if found.outcome in (Outcome.TIME, Outcome.CRASHED, Outcome.MEMORY):
         failure = Failure.SELF_TEST
     detail = f"{staged.path}: {found.outcome}: {found.detail}"[:300]
-    return Said(failure=failure, detail=detail, hopeless=found.outcome in HOPELESS)
+    return WorkerMessage(failure=failure, detail=detail, hopeless=found.outcome in HOPELESS)
 
 
-def _no(refusal: Refusal) -> Said:
-    return Said(failure=refusal.failure, detail=refusal.detail)
+def _no(refusal: Refusal) -> WorkerMessage:
+    return WorkerMessage(failure=refusal.failure, detail=refusal.detail)
 
 
 # The process
@@ -209,20 +209,20 @@ class Pipe:
     def hear(self) -> bytes:
         return self._lines.get()
 
-    def say(self, said: Said) -> None:
-        sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    def say(self, message: WorkerMessage) -> None:
+        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
     def reach(self, state: InstallState) -> None:
-        self.say(Said(reached=state))
+        self.say(WorkerMessage(reached=state))
         self.hear()
 
 
 def main() -> int:
     """One job; then lines, each answered, until the last."""
     pipe = Pipe()
-    errand = msgspec.json.decode(pipe.hear(), type=Errand)
-    pipe.say(run(errand, pipe.reach))
+    request = msgspec.json.decode(pipe.hear(), type=WorkerRequest)
+    pipe.say(run(request, pipe.reach))
     os._exit(0)  # the thread of the pipe holds stdin's lock
 
 

@@ -1,4 +1,4 @@
-"""What goes into `InstallCore` and what comes out of it: its row, events, commands. Frozen values, no behaviour.
+"""What goes into `InstallMachine` and what comes out of it: its row, events, commands. Frozen values, no behaviour.
 
 Times are hub time in whole milliseconds since 1970; they survive a restart.
 """
@@ -26,8 +26,8 @@ class Limits(msgspec.Struct, frozen=True):
     quarantine_s: float = 7 * 86_400.0
 
 
-class Word(msgspec.Struct, frozen=True):
-    """What is said of one assignment. How the last ended is said at each start: its report may have been lost."""
+class InstallStatus(msgspec.Struct, frozen=True):
+    """How one assignment fares. How the last ended is reported at each start: that report may have been lost."""
 
     counter: int
     rollout: str
@@ -37,7 +37,7 @@ class Word(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Row(msgspec.Struct, frozen=True):
+class InstallRow(msgspec.Struct, frozen=True):
     """Where the machine stands, whole: written and synced before anything is done.
 
     `counter`, `newest`: the highest that was accepted. `work` is being installed, `queued` comes after it, `control` is
@@ -70,13 +70,13 @@ class Row(msgspec.Struct, frozen=True):
     before: Signals = Signals()
     seen: Signals = Signals()
     quality: Quality = Quality()
-    ended: Word | None = None
+    ended: InstallStatus | None = None
 
 
 # Events
 
 
-class Heard(msgspec.Struct, frozen=True):
+class AssignmentReceived(msgspec.Struct, frozen=True):
     """A hub of ours signed it for this device."""
 
     assignment: Assignment
@@ -106,13 +106,13 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """The errand is about to do what this state stands for."""
+    """The worker is about to do what this state stands for."""
 
     state: InstallState
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """The errand is over. `failure` None: it is staged and has proven itself. `hopeless`: never try it again."""
+    """The worker is done. `failure` None: it is staged and has proven itself. `hopeless`: never try it again."""
 
     slot: Slot | None = None
     failure: Failure | None = None
@@ -165,7 +165,10 @@ class Closing(msgspec.Struct, frozen=True):
     quality: Quality = Quality()
 
 
-Event = Heard | Started | Resumed | Checked | Reached | Fetched | Activated | Observed | Examined | Done | Closing
+Event = (
+    AssignmentReceived | Started | Resumed | Checked | Reached | Fetched
+    | Activated | Observed | Examined | Done | Closing
+)  # fmt: skip
 
 
 # Commands, obeyed in their order
@@ -174,7 +177,7 @@ Event = Heard | Started | Resumed | Checked | Reached | Fetched | Activated | Ob
 class Write(msgspec.Struct, frozen=True):
     """Write the row and sync it; if the disk refuses, nothing after it is done."""
 
-    row: Row
+    row: InstallRow
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -191,11 +194,11 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class Proceed(msgspec.Struct, frozen=True):
-    """The errand may do what it said."""
+    """The worker may do what it said."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """End the errand."""
+    """End the worker."""
 
 
 class Activate(msgspec.Struct, frozen=True):
@@ -235,7 +238,7 @@ class Watch(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """Tell the hub. `figures`: with what was counted."""
 
-    word: Word
+    status: InstallStatus
     figures: bool = False
 
 

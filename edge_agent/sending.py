@@ -1,135 +1,221 @@
-"""The half of the core that sends: what goes out on which line and when, judged again each time; and how questions end.
+"""Delivery of stored questions: what goes out on which line and when, judged again each time; and how questions end.
 
 Rules 1 to 3 of `core` hold here too. Pure.
 """
 
-from edge_agent.again import denied_now, others_now
-from edge_agent.commands import Command, Finish, Mark, Reseal, Setup, State, Transmit, WakeAt
-from edge_agent.lines import Lines
-from edge_agent.owing import asks, hellos, put_off
+from math import inf
+
+from edge_agent.commands import Command, Finish, Mark, OutboxLimits, Reseal, SayHello, SendAsk, State, Transmit, WakeAt
+from edge_agent.lines import Line, Lines
 from edge_agent.questions import Question, Questions
 from edge_agent.records import Outcome
-from edge_agent.ruling import Ruling
-from policies.policy import Policy
+from edge_agent.ruling import Ruled, Ruling
+from policies.judge import Permit, covers, in_force
+from policies.locality import HubSite
 from policies.reasons import Denied, Why
 from wire.messages import Reason, Seqs
 
+ASK_AT_MOST = 64  # seqs in one Ask
 
-class Sending:
-    """What both halves share: the open questions, the lines, and what the policy says now."""
 
-    __slots__ = ("_lines", "_open", "_setup", "ruling")
+class DeliveryQueue:
+    """The open questions of one device and the lines they leave on; `ruling` says each time whether they may."""
 
-    def __init__(self, setup: Setup, policy: Policy | None) -> None:
-        self.ruling = Ruling(policy, setup)
-        self._setup = setup
-        self._lines = Lines(setup.lines)
-        self._open = Questions()
+    __slots__ = ("_ruling", "lines", "questions")
 
-    def _due(self, question: Question, now: float) -> list[Command]:
-        if now >= question.expires and question.state is not State.NEW:
-            return self._finish(question, Outcome.EXPIRED, Why.EXPIRED)
-        commands: list[Command] = []
-        if now >= question.deadline and not question.answered:
-            commands.append(question.say_local(Why.BUDGET_ELAPSED))
-        if now >= question.at and question.state in (State.SEALED, State.SENT):
-            self._lines.missed(question, now)
-            self._open.queue(question)
-        self._open.arm(question)
-        return commands
+    def __init__(self, ruling: Ruling) -> None:
+        self._ruling = ruling
+        self.lines = Lines(ruling.setup.lines)
+        self.questions = Questions()
 
-    def _flow(self, now: float) -> list[Command]:
+    @property
+    def _limits(self) -> OutboxLimits:
+        return self._ruling.setup.limits
+
+    def reset(self) -> None:
+        """Nothing is open and nothing is awaited; lines that are up stay up."""
+        self.questions = Questions()
+        self.lines.forget()
+
+    def wake_after(self, commands: list[Command]) -> list[Command]:
+        """These, and when to wake if that is earlier than what was said last time."""
+        when = self.questions.next_wake()
+        return commands if when is None else [*commands, WakeAt(when)]
+
+    # What is sent
+
+    def send_after(self, commands: list[Command], now: float) -> list[Command]:
+        """These, whatever may be sent by now, and when to wake."""
+        return self.wake_after(commands + self._send_ready(now))
+
+    def _send_ready(self, now: float) -> list[Command]:
         """Send what is ready while the window, its line and its hub's wish for silence allow it."""
-        if not self.ruling.ready:
+        if not self._ruling.ready:
             return []
-        commands = self._move(now)
-        for line in self._lines:
+        commands = self._reroute(now)
+        questions, window = self.questions, self._limits.window
+        for line in self.lines:
             if line.up and now < line.quiet_until:
-                self._open.arm_tick(line.quiet_until)
-            while line.open(now) and self._open.sent < self._setup.limits.window:
-                question = self._open.next_ready(line.name)
+                questions.arm_tick(line.quiet_until)
+            while line.open(now) and questions.sent < window:
+                question = questions.next_ready(line.name)
                 if question is None:
                     break
                 commands += self._send(question, now)
         return commands
 
-    def _move(self, now: float) -> list[Command]:
+    def _reroute(self, now: float) -> list[Command]:
         """What waits for a line that is stuck goes to another hub that may have it: sealed anew, under the same id."""
         commands: list[Command] = []
-        for line in self._lines.stuck(now, self._setup.limits.resend_base_s):
-            for _ in range(self._setup.limits.window):
-                question = self._open.next_ready(line.name)
+        limits = self._limits
+        for line in self.lines.stuck(now, limits.resend_base_s):
+            for _ in range(limits.window):
+                question = self.questions.next_ready(line.name)
                 if question is None:
                     break
-                commands += self._elsewhere(question, now)
+                commands += self._send_elsewhere(question, now)
         return commands
 
-    def _elsewhere(self, question: Question, now: float) -> list[Command]:
-        ruled = self.ruling.of(question.data_class)
+    def _send_elsewhere(self, question: Question, now: float) -> list[Command]:
+        ruled = self._ruling.of(question.data_class)
         patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
-        target = self._lines.first_open(others_now(question, self.ruling), patience_s, now)
+        target = self.lines.first_open(alternative_hubs(question, self._ruling), patience_s, now)
         if target is None:
-            self._open.hold(question, now + self._setup.limits.resend_cap_s)
+            self.questions.hold(question, now + self._limits.resend_cap_s)
             question.parked = True
             return []
-        self._open.move(question, State.NEW)
+        self.questions.move(question, State.NEW)
         question.former = question.target
-        self._lines.place(question, target)
+        self.lines.place(question, target)
         return [Reseal(question.seq, target)]
 
     def _send(self, question: Question, now: float) -> list[Command]:
         if now >= question.expires:
-            return self._finish(question, Outcome.EXPIRED, Why.EXPIRED)
-        denied = denied_now(question, self.ruling)
+            return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
+        denied = recheck_permission(question, self._ruling)
         if denied is not None:
-            return self._finish(question, Outcome.DENIED, denied)
-        self._open.move(question, State.SENT)
+            return self.finish(question, Outcome.DENIED, denied)
+        limits = self._limits
+        self.questions.move(question, State.SENT)
         question.sent_at, question.charges = now, ()
-        question.at = now + self._setup.limits.resend_base_s + question.pause_s(self._setup.limits)
+        question.at = now + limits.resend_base_s + question.pause_s(limits)
         question.attempts += 1
-        self._open.arm(question)
+        self.questions.arm(question)
         return [Transmit(question.seq, question.line)]
 
-    def _say(self, now: float) -> list[Command]:
-        """Hellos and Asks that are due."""
-        every_s = self._setup.limits.ask_interval_s
-        told = hellos(self._lines, self._open, now, every_s)
-        return [*told, *asks(self._lines, self._open, now, every_s)]
+    def ring(self, question: Question, now: float) -> list[Command]:
+        """Its alarm rang: it has expired, its caller waits no longer, or it is to be sent again."""
+        if now >= question.expires and question.state is not State.NEW:
+            return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
+        commands: list[Command] = []
+        if now >= question.deadline and not question.answered:
+            commands.append(question.say_local(Why.BUDGET_ELAPSED))
+        if now >= question.at and question.state in (State.SEALED, State.SENT):
+            self.lines.missed(question, now)
+            self.questions.queue(question)
+        self.questions.arm(question)
+        return commands
 
-    def _owed(self, seqs: Seqs, now: float, name: str) -> list[Command]:
-        marks: list[Command] = []
-        owed_before = self._open.receipted
-        for seq in seqs:
-            question = self._open.get(seq)
-            if question is not None and question.line == name and question.state in (State.SEALED, State.SENT):
-                self._lines.measure(question, now)
-                self._open.move(question, State.RECEIPTED)
-                marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
-        if marks and not owed_before:  # else steady receipts would put the next Ask off for ever
-            line = self._lines.get(name)
-            put_off(line, self._open, max(line.ask_at, now + self._setup.limits.ask_interval_s))
-        return marks
-
-    def _defer(self, question: Question, until: float, now: float) -> list[Command]:
+    def defer(self, question: Question, until: float, now: float) -> list[Command]:
         """Not now. Who cannot be served in time gets the local answer at once."""
         commands: list[Command] = [Mark(question.seq, State.SEALED, until, question.attempts)]
         if not question.answered and until >= question.deadline:
             commands.append(question.say_local(Why.HUB_QUIET))
-        self._open.hold(question, until)
-        return self._with_wake(commands + self._flow(now))
+        self.questions.hold(question, until)
+        return self.send_after(commands, now)
 
-    def _finish(
+    def finish(
         self, question: Question, outcome: Outcome, reason: Why | Reason, why: Why | None = None
     ) -> list[Command]:
         """`why`: of the answer to a caller who still waits; by default the reason itself."""
-        self._open.drop(question)
+        self.questions.drop(question)
         unsent = question.charges if outcome is Outcome.DENIED else ()
-        self.ruling.purse.undo(unsent)
+        self._ruling.purse.undo(unsent)
         finish = Finish(question.seq, question.id, outcome, reason, unsent)
         if question.answered:
             return [finish]
         return [question.say_local(why or Why(reason)), finish]
 
-    def _with_wake(self, commands: list[Command]) -> list[Command]:
-        when = self._open.next_wake()
-        return commands if when is None else [*commands, WakeAt(when)]
+    # What is said to hubs beside questions
+
+    def greet_and_ask(self, now: float) -> list[Command]:
+        """Hellos and Asks that are due: a hello until the hub has answered it, and now and then what a hub owes us."""
+        commands: list[Command] = []
+        every_s = self._limits.ask_interval_s
+        for line in self.lines:  # the hub may have been away when the line came up
+            if line.up and line.hello_at < inf:
+                if now >= line.hello_at:
+                    line.hello_at = now + every_s
+                    commands.append(SayHello(line.name))
+                self.questions.arm_tick(line.hello_at)
+        if self.questions.receipted:
+            for line in self.lines:
+                if line.up:
+                    commands += self._ask(line, now, every_s)
+        return commands
+
+    def _ask(self, line: Line, now: float, every_s: float) -> list[Command]:
+        if now < line.ask_at:
+            self.questions.arm_tick(line.ask_at)
+            return []
+        owed = [each.seq for each in self.questions if each.state is State.RECEIPTED and each.line == line.name]
+        if not owed:
+            return []
+        self.schedule_ask(line, now + every_s)
+        self.questions.asked(owed)
+        return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), line.name) for i in range(0, len(owed), ASK_AT_MOST)]
+
+    def schedule_ask(self, line: Line, at: float) -> None:
+        """Nothing is asked on this line before."""
+        line.ask_at = at
+        self.questions.arm_tick(at)
+
+    def mark_receipted(self, seqs: Seqs, now: float, name: str) -> list[Command]:
+        """The hub of this line has these and owes their outcomes."""
+        marks: list[Command] = []
+        owed_before = self.questions.receipted
+        for seq in seqs:
+            question = self.questions.get(seq)
+            if question is not None and question.line == name and question.state in (State.SEALED, State.SENT):
+                self.lines.measure(question, now)
+                self.questions.move(question, State.RECEIPTED)
+                marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
+        if marks and not owed_before:  # else steady receipts would put the next Ask off for ever
+            line = self.lines.get(name)
+            self.schedule_ask(line, max(line.ask_at, now + self._limits.ask_interval_s))
+        return marks
+
+
+def recheck_permission(question: Question, ruling: Ruling) -> Why | None:
+    """Why it may not leave any more; None if it may. It was charged when it was stored and is not charged again.
+
+    Judged before each time it is sent: what it was judged by may have changed since.
+    """
+    ruled = ruling.of(question.data_class)
+    if isinstance(ruled, Denied) or ruled.denied:
+        return ruled.denied.why if isinstance(ruled, Ruled) and ruled.denied else Why.DENIED_POLICY_CHANGED
+    over = in_force(ruled.terms, ruling.day)
+    if over is not None and over.why is Why.DENIED_POLICY_EXPIRED:
+        return over.why
+    if ruling.purse.overspent(question.charges):
+        return Why.DENIED_BUDGET
+    if ruled.terms.key == question.judged:
+        return None
+    permit = _permit_again(question, ruling)
+    here = (question.target.name, question.target.region)  # its price may be another by now
+    if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
+        return Why.DENIED_POLICY_CHANGED
+    question.judged = permit.terms
+    return None
+
+
+def alternative_hubs(question: Question, ruling: Ruling) -> tuple[HubSite, ...]:
+    """Every other hub that may have it now. Nothing of its old permit counts: what fails to be judged goes nowhere."""
+    permit = _permit_again(question, ruling)
+    return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
+
+
+def _permit_again(question: Question, ruling: Ruling) -> Permit | None:
+    """For what was prepared when it was stored."""
+    permit = ruling.permit_again(question.data_class)
+    return permit if isinstance(permit, Permit) and covers(permit.egress, question.egress) else None

@@ -19,15 +19,14 @@ from edge_agent.address import ADDRESS_FILE, Address
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.clock import HubClock
 from edge_agent.config import AgentConfig
-from edge_agent.errand_job import Follow, Job
+from edge_agent.errand_job import Follow, UpdateJob
 from edge_agent.further import Hubs, open_hubs
 from edge_agent.identity import Identity
 from edge_agent.identity import load as load_identity
 from edge_agent.install import Install
-from edge_agent.install_acts import Tools
-from edge_agent.install_core import InstallCore
-from edge_agent.install_start import begin, excuse
-from edge_agent.install_table import InstallTable
+from edge_agent.install_acts import InstallDependencies
+from edge_agent.install_core import InstallMachine
+from edge_agent.install_start import InstallTable, forgive_failed_start, recover_install
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
 from edge_agent.layers import Layers, Standing, read_files
 from edge_agent.lines import HOME
@@ -62,7 +61,7 @@ class Parts(msgspec.Struct, frozen=True):
     names: Names | None = None
     installed: Installed = Installed()
     hubs: Hubs = Hubs({}, {})
-    core: InstallCore | None = None
+    core: InstallMachine | None = None
 
 
 def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
@@ -78,12 +77,12 @@ def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
         return _prepared(config, identity, names, core, shun)
     except Stop:
         if core:
-            excuse(Path(config.state) / FOLDER, core.row)
+            forgive_failed_start(Path(config.state) / FOLDER, core.row)
         raise
 
 
 def _prepared(
-    config: AgentConfig, identity: Identity, names: Names | None, core: InstallCore | None, shun: str
+    config: AgentConfig, identity: Identity, names: Names | None, core: InstallMachine | None, shun: str
 ) -> Parts:
     hubs = open_hubs(config.hub, identity)
     found = look(Path(config.state) / FOLDER, names, shun=shun) if names else Installed()
@@ -104,13 +103,13 @@ def _prepared(
         raise Stop(Exit.MODEL, str(error)) from None
 
 
-def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallCore | None, str]:
+def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallMachine | None, str]:
     """The install machine after its first word, which comes before any model is loaded; and what must not be."""
     if not names.family or Follow(config.updates.follow) is not Follow.ASSIGNMENTS:
         return None, ""
     folder = Path(config.state) / FOLDER
-    core = InstallCore(identity.device, InstallTable(folder).read(), config.install_limits())
-    return core, begin(folder, names, core, HubClock(identity.hub_time_ms).ms())
+    core = InstallMachine(identity.device, InstallTable(folder).read(), config.install_limits())
+    return core, recover_install(folder, names, core, HubClock(identity.hub_time_ms).ms())
 
 
 def _names(config: AgentConfig, identity: Identity) -> Names | None:
@@ -270,11 +269,11 @@ class Process:
             start=self._parts.installed, log=self._log, standing=self._standing,
         )  # fmt: skip
 
-    def _job(self, names: Names) -> Job:
+    def _job(self, names: Names) -> UpdateJob:
         """The errand's orders as they are now."""
         identity = self._renewer.identity
-        safe = self._install is not None and self._install.core.row.safe
-        return Job(
+        safe = self._install is not None and self._install.machine.row.safe
+        return UpdateJob(
             folder=str(Path(self._config.state) / FOLDER), url=identity.tuf_url, root=identity.tuf_root,
             least_ms=identity.hub_time_ms, hub_url=identity.hub_url, authorities=identity.trusted,
             documents=names.documents, family=names.family, agent=names.agent,
@@ -287,7 +286,7 @@ class Process:
         if names is None or core is None:
             return
         folder, metered = Path(self._config.state) / FOLDER, self._config.updates.metered
-        tools = Tools(
+        tools = InstallDependencies(
             folder=folder, names=names, job=partial(self._job, names), busy=updates.busy, log=self._log,
             metered=metered,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from edge_agent.errand_job import Job, Report
+from edge_agent.errand_job import Report, UpdateJob
 from edge_agent.identity import HubKeys
 from edge_agent.installed import Installed, Names, keep, look
 from edge_agent.layers import Documents, Standing
@@ -60,7 +60,7 @@ class Updates:
     """A task of the running agent. `job` makes the errand's orders as they are now; `start` is what serves already."""
 
     def __init__(  # noqa: PLR0917 - what it lives by, and who it works for
-        self, folder: Path, names: Names, job: Callable[[], Job], start: Installed, log: Log, standing: Standing
+        self, folder: Path, names: Names, job: Callable[[], UpdateJob], start: Installed, log: Log, standing: Standing
     ) -> None:
         self._folder = folder
         self._names = names
@@ -197,7 +197,7 @@ class Updates:
             return
 
 
-async def errand(job: Job) -> Report:
+async def errand(job: UpdateJob) -> Report:
     """In a process of its own. Never raises: one that ends without a word is a failure like any other."""
     words = (sys.executable, "-m", "edge_agent.errand")
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -218,7 +218,7 @@ async def errand(job: Job) -> Report:
         await child.wait()
 
 
-async def _talk(child: asyncio.subprocess.Process, job: Job) -> Report:
+async def _talk(child: asyncio.subprocess.Process, job: UpdateJob) -> Report:
     """Its standard input stays open meanwhile: it ends when we do."""
     if child.stdin is None or child.stdout is None:
         raise RuntimeError("both are pipes")

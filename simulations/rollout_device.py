@@ -9,10 +9,11 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_words import (
     Activate,
     Activated,
+    AssignmentReceived,
     Check,
     Checked,
     Command,
@@ -23,13 +24,12 @@ from edge_agent.install_words import (
     Examined,
     Fetch,
     Fetched,
-    Heard,
+    InstallRow,
     Limits,
     Observed,
     Reached,
     Report,
     RollBack,
-    Row,
     Watch,
 )
 from models.store import Slot
@@ -74,7 +74,7 @@ class RolloutDevice:
         self.name = name
         self.digest = digest
         self.before = digest
-        self.core = InstallCore(name, Row(), Limits())
+        self.core = InstallMachine(name, InstallRow(), Limits())
         self.fleet = fleet
         self._seq = 0
         self.watched: Assignment | None = None
@@ -89,7 +89,7 @@ class RolloutDevice:
         return self.digest != self.before
 
     def hear(self, assignment: Assignment) -> None:
-        self._on(Heard(assignment))
+        self._on(AssignmentReceived(assignment))
 
     def _on(self, event: Event) -> None:
         for command in self.core.on(event, self._now_ms()):
@@ -211,17 +211,17 @@ class RolloutDevice:
         return Signals(inferences=answers, escalated=unsure, p95_us=9000, rss_bytes=100 << 20)
 
     def _report(self, command: Report) -> None:
-        word, figures = command.word, command.figures
+        status, figures = command.status, command.figures
         self._seq += 1
         control = self.watched is not None and self.watched.cohort is Cohort.CONTROL
         report = InstallReport(
             epoch=1,
             seq=self._seq,
-            counter=word.counter,
-            rollout=word.rollout,
-            family=word.family,
-            state=word.state,
-            failure=word.failure,
+            counter=status.counter,
+            rollout=status.rollout,
+            family=status.family,
+            state=status.state,
+            failure=status.failure,
             version=self.fleet.version_of(self.digest),
             running=self.digest,
             at_ms=self._now_ms(),

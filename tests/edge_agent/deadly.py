@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from edge_agent.address import ADDRESS_FILE, Address
-from edge_agent.install_table import InstallTable
-from edge_agent.install_words import Row
+from edge_agent.install_start import InstallTable
+from edge_agent.install_words import InstallRow
 from models.floors import commit
 from tests.edge_agent.installing import assignment
 from tests.edge_agent.test_process import address, running
@@ -35,7 +35,7 @@ def assigned(device: Bench, version: int) -> Path:
     commit(device.store / "metadata", first)
     device.offer(version, edge=deadly_graph())
     work = assignment(device, 1, version, now_ms=time.time_ns() // 1_000_000)
-    InstallTable(device.store).write(Row(state=InstallState.CHECKING, counter=1, newest=work, work=work))
+    InstallTable(device.store).write(InstallRow(state=InstallState.CHECKING, counter=1, newest=work, work=work))
     return config
 
 

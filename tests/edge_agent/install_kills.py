@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.errand_job import Errand, Job
-from edge_agent.install_core import InstallCore
-from edge_agent.install_deeds import Deeds
+from edge_agent.errand_job import UpdateJob, WorkerRequest
+from edge_agent.install_acts import StoreActions
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_errand import run
-from edge_agent.install_start import begin
-from edge_agent.install_table import InstallTable
+from edge_agent.install_start import InstallTable, recover_install
 from edge_agent.install_words import (
     Activate,
     Activated,
+    AssignmentReceived,
     Check,
     Checked,
     CleanUp,
@@ -38,13 +38,12 @@ from edge_agent.install_words import (
     Examined,
     Fetch,
     Fetched,
-    Heard,
+    InstallRow,
     Limits,
     Observed,
     Reached,
     Resumed,
     RollBack,
-    Row,
     Write,
 )  # fmt: skip
 from edge_agent.installed import look
@@ -70,7 +69,7 @@ class Table(InstallTable):
         super().__init__(folder)
         self._point = point
 
-    def write(self, row: Row) -> None:
+    def write(self, row: InstallRow) -> None:
         self._point(f"before_{row.state}")
         super().write(row)
         self._point(f"in_{row.state}")
@@ -79,13 +78,13 @@ class Table(InstallTable):
 class Life:
     """One process of a device with no link and no model in memory but what its store says."""
 
-    def __init__(self, job: Job, point: Point) -> None:
+    def __init__(self, job: UpdateJob, point: Point) -> None:
         self.folder = Path(job.folder)
         self._job, self._point = job, point
         self._table = Table(self.folder, point)
-        self._deeds = Deeds(self.folder, NAMES, point)
-        self.core = InstallCore(DEVICE, self._table.read(), Limits(interval_s=0.0, retry_s=0.0))
-        shun = begin(self.folder, NAMES, self.core, now_ms())
+        self._actions = StoreActions(self.folder, NAMES, point)
+        self.core = InstallMachine(DEVICE, self._table.read(), Limits(interval_s=0.0, retry_s=0.0))
+        shun = recover_install(self.folder, NAMES, self.core, now_ms())
         found = look(self.folder, NAMES, shun=shun)
         self.serving = found.slot.digest if found.slot else ""
         self.on(Resumed(self.serving))
@@ -103,22 +102,22 @@ class Life:
         elif isinstance(command, Check | Fetch):
             return self._errand(command)
         elif isinstance(command, Activate):
-            found, runner = self._deeds.activate(command.target)
+            found, runner = self._actions.activate(command.target)
             self.serving = command.target.digest if runner else self.serving
             return Activated(found.failure, found.detail, Signals(inferences=1000)) if runner else found
         elif isinstance(command, Commit):
-            return self._deeds.commit(command.target)
+            return self._actions.commit(command.target)
         elif isinstance(command, RollBack):
-            done, slot = self._deeds.roll_back(command.target)
+            done, slot = self._actions.roll_back(command.target)
             self.serving = slot.digest if slot else self.serving
             return done
         elif isinstance(command, CleanUp):
-            self._deeds.clean_up(command)
+            self._actions.clean_up(command)
         elif isinstance(command, Examine):
             return Examined(same=True)
         return None
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: InstallRow) -> None:
         """As the loop does it: until the disk takes it."""
         for _ in range(5):
             try:
@@ -132,7 +131,9 @@ class Life:
         if work is None:
             raise RuntimeError("nothing is assigned")
         target, state = (command.target, command.state) if isinstance(command, Fetch) else (None, InstallState.CHECKING)
-        said = run(Errand(self._job, work, now_ms(), target, state), self._reach, lambda at: self._point(f"store_{at}"))
+        said = run(
+            WorkerRequest(self._job, work, now_ms(), target, state), self._reach, lambda at: self._point(f"store_{at}")
+        )
         if isinstance(command, Check):
             return Checked(said.slot, said.length, said.failure, said.detail)
         return Fetched(said.slot, said.failure, said.detail, said.hopeless)
@@ -153,7 +154,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def lived(job: Job, order: Assignment, at: str, fails: Callable[[], None], crashes: int) -> str:
+def lived(job: UpdateJob, order: Assignment, at: str, fails: Callable[[], None], crashes: int) -> str:
     """The life in which it happens: from the assignment to the end, or to the point."""
     met: list[str] = []
 
@@ -163,13 +164,13 @@ def lived(job: Job, order: Assignment, at: str, fails: Callable[[], None], crash
             fails()
 
     life = Life(job, point)
-    life.on(Heard(order))
+    life.on(AssignmentReceived(order))
     life.rest(crashes)
     ended = life.core.row.ended
     return f"{ended.state if ended else ''} {ended.failure if ended else ''} {'met' if met else 'missed'}"
 
 
-def after(job: Job) -> dict[str, Any]:
+def after(job: UpdateJob) -> dict[str, Any]:
     """The next process, to its end; what serves then is opened and whole."""
     life = Life(job, lambda _: None)
     life.rest()
@@ -223,7 +224,7 @@ def main() -> None:
             continue
         folder = base / at
         shutil.copytree(base / "installed", folder)
-        job = msgspec.structs.replace(msgspec.json.decode(facts["job"], type=Job), folder=str(folder))
+        job = msgspec.structs.replace(msgspec.json.decode(facts["job"], type=UpdateJob), folder=str(folder))
         fails = killed if mode == "kill" else refused
         said = json.loads(in_child(partial(lived, job, order, at, fails, crashes)))
         results[at] = {"said": said, **json.loads(in_child(partial(after, job)))}

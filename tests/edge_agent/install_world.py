@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.install_core import InstallCore
+from edge_agent.install_core import InstallMachine
 from edge_agent.install_words import (
     Activate,
     Activated,
+    AssignmentReceived,
     Check,
     Checked,
     CleanUp,
@@ -21,17 +22,16 @@ from edge_agent.install_words import (
     Examined,
     Fetch,
     Fetched,
-    Heard,
+    InstallRow,
+    InstallStatus,
     Limits,
     Observed,
     Reached,
     Report,
     Resumed,
     RollBack,
-    Row,
     Started,
     Stop,
-    Word,
     Write,
 )  # fmt: skip
 from models.store import Slot
@@ -53,7 +53,7 @@ class Disk:
     """What outlives a power cut. `whole`: digests whose slots open."""
 
     def __init__(self) -> None:
-        self.row = msgspec.json.encode(Row())
+        self.row = msgspec.json.encode(InstallRow())
         self.current: str = OLD
         self.previous = ""
         self.candidate = ""
@@ -71,8 +71,9 @@ class World:
         self.limits = limits
         self.now_ms = START_MS
         self.committed = OLD  # by this world's own books
+        self.before = Signals(inferences=1000)  # figures of the model before
         self.counter = 0
-        self.reports: list[Word] = []
+        self.reports: list[InstallStatus] = []
         self.commands: list[Command] = []
         self.fuse = -1
         self.errand: Check | Fetch | None = None
@@ -84,7 +85,7 @@ class World:
 
     def start(self) -> None:
         self.alive, self.errand, self.serving, self.beside = True, None, "", ""
-        self.core = InstallCore(DEVICE, msgspec.json.decode(self.disk.row, type=Row), self.limits)
+        self.core = InstallMachine(DEVICE, msgspec.json.decode(self.disk.row, type=InstallRow), self.limits)
         self.within(self._begin)
 
     def _begin(self) -> None:
@@ -144,7 +145,7 @@ class World:
         elif isinstance(command, Stop):
             self.errand = None
         elif isinstance(command, Report):
-            self.reports.append(command.word)
+            self.reports.append(command.status)
         elif isinstance(command, CleanUp):
             self.disk.candidate = ""
             self.disk.banned |= {command.target.digest} if command.target and command.until_ms else set()
@@ -177,7 +178,7 @@ class World:
             disk.current, disk.previous, disk.trial = disk.previous, "", False
             return Activated(Failure.SELF_TEST)
         self.serving, self.beside = digest, disk.previous
-        return Activated(before=Signals(inferences=1000))
+        return Activated(before=self.before)
 
     def _commit(self, target: Slot) -> Event:
         self.disk.floor = max(self.disk.floor, target.version)
@@ -241,7 +242,7 @@ class World:
     def assign(self, **changes: Any) -> Assignment:
         self.counter += 1
         order = assignment(self.counter, self.now_ms, **changes)
-        self.see(Heard(order))
+        self.see(AssignmentReceived(order))
         return order
 
 
@@ -284,4 +285,4 @@ def soaked(world: World, seen: Signals = FINE, seconds: float = 1801.0) -> World
 
 
 def states(world: World) -> list[InstallState]:
-    return [word.state for word in world.reports]
+    return [status.state for status in world.reports]

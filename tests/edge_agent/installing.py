@@ -12,11 +12,9 @@ import numpy as np
 
 from edge_agent.errand_job import Follow
 from edge_agent.install import Install
-from edge_agent.install_acts import Tools
-from edge_agent.install_core import InstallCore
-from edge_agent.install_deeds import Step, silent
-from edge_agent.install_start import begin
-from edge_agent.install_table import InstallTable
+from edge_agent.install_acts import InstallDependencies, Step, silent
+from edge_agent.install_core import InstallMachine
+from edge_agent.install_start import InstallTable, recover_install
 from edge_agent.install_words import Limits
 from edge_agent.installed import look
 from edge_agent.layers import Standing
@@ -54,7 +52,7 @@ class Device:
 
     @property
     def state(self) -> InstallState:
-        return self.install.core.row.state
+        return self.install.machine.row.state
 
     @property
     def version(self) -> int:
@@ -127,8 +125,8 @@ async def living(
 ) -> AsyncIterator[Device]:  # fmt: skip
     """From the start of a process to its clean end. The newest model is taken where there is none."""
     folder.mkdir(exist_ok=True)
-    core = InstallCore(DEVICE, InstallTable(bench.store).read(), limits)
-    shun = begin(bench.store, NAMES, core, HubDouble.now_ms)
+    core = InstallMachine(DEVICE, InstallTable(bench.store).read(), limits)
+    shun = recover_install(bench.store, NAMES, core, HubDouble.now_ms)
     found = look(bench.store, NAMES, shun=shun)
     async with Rig(folder, rules or audited(), hub) as rig:
         await rig.agent.use_bundle(found.runner)
@@ -138,7 +136,7 @@ async def living(
         updates = Updates(
             bench.store, NAMES, lambda: bench.job(follow=Follow.ASSIGNMENTS, documents=()), found, log, Standing()
         )
-        tools = Tools(bench.store, NAMES, bench.job, updates.busy, log, tick_s=tick_s, step=step)
+        tools = InstallDependencies(bench.store, NAMES, bench.job, updates.busy, log, tick_s=tick_s, step=step)
         install = Install(core, tools, updates)
         rig.agent.add_side(updates)
         rig.agent.assign(install)

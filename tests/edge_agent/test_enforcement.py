@@ -242,7 +242,7 @@ async def test_case_107_under_dp_only_noised_fields_leave_and_the_58_releases_ar
 
 def cleared(rig: Rig) -> Setup:
     """The same setup, with the attack's finding for exactly this chain."""
-    setup = rig.agent._core._setup
+    setup = rig.agent._core.ruling.setup
     evidence = setup.evidence
     assert evidence is not None
     ruled_now = rig.agent._core.ruling.of("open")

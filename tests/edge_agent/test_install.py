@@ -3,10 +3,9 @@
 import pytest
 
 from edge_agent.__main__ import main
-from edge_agent.install_core import InstallCore
-from edge_agent.install_start import begin
-from edge_agent.install_table import InstallTable
-from edge_agent.install_words import Row
+from edge_agent.install_core import InstallMachine
+from edge_agent.install_start import InstallTable, recover_install
+from edge_agent.install_words import InstallRow
 from edge_agent.installed import look
 from models.floors import FloorsDb
 from tests.edge_agent.hub_double import DEVICE, HubDouble, sample, until
@@ -116,7 +115,7 @@ async def test_a_model_that_misbehaves_goes_back_without_a_hub_and_is_not_taken_
             life.rig.agent.answering.trial.seen.failed()
         await life.reaches(S.IDLE)
         assert (life.version, await life.answer()) == (1, "echo@1")
-        assert "errors" in life.install.core.row.detail
+        assert "errors" in life.install.machine.row.detail
         life.rig.hub.broker.up = True
         await until(lambda: life.told(S.ROLLED_BACK), 30)
         report = life.told(S.ROLLED_BACK)[-1]
@@ -148,7 +147,7 @@ async def test_a_process_that_ends_on_trial_goes_on_with_what_it_had_counted(dev
         await life.reaches(S.PROBATION)
         await until(lambda: life.rig.agent.answering.trial.assignment)
         await life.answer(30)
-        await until(lambda: life.install.core.row.seen.inferences == 30)
+        await until(lambda: life.install.machine.row.seen.inferences == 30)
     async with living(device, tmp_path / "agent") as life:
         await until(lambda: life.rig.agent.answering.trial.assignment)
         assert (life.state, life.version) == (S.PROBATION, 2)
@@ -156,7 +155,7 @@ async def test_a_process_that_ends_on_trial_goes_on_with_what_it_had_counted(dev
         assert committed is not None
         assert committed.manifest.version == 1
         assert life.rig.agent.answering.trial.seen.inferences == 30
-        assert life.install.core.row.attempts == 3
+        assert life.install.machine.row.attempts == 3
 
 
 @pytest.mark.heavy
@@ -218,8 +217,8 @@ async def test_a_store_whose_row_cannot_be_written_at_the_start_serves_the_commi
     kept = place.read_bytes()
     place.unlink()
     place.mkdir()
-    core = InstallCore(DEVICE, Row(), QUICK)
-    shun = begin(device.store, NAMES, core, HubDouble.now_ms)
+    core = InstallMachine(DEVICE, InstallRow(), QUICK)
+    shun = recover_install(device.store, NAMES, core, HubDouble.now_ms)
     assert shun
     found = look(device.store, NAMES, shun=shun)
     assert found.slot is not None
@@ -234,7 +233,7 @@ async def test_a_start_that_ends_before_any_model_was_asked_does_not_count_and_a
         device.offer(2)
         life.assign(1, 2, soak_s=3600.0)
         await life.reaches(S.PROBATION)
-        await until(lambda: life.install.core.row.state is InstallTable(device.store).read().state)
+        await until(lambda: life.install.machine.row.state is InstallTable(device.store).read().state)
     config = by_tuf(device, policy="policy.toml")
     (device.folder / "device" / "updates").parent.mkdir(exist_ok=True)
     device.store.rename(device.folder / "device" / "updates")

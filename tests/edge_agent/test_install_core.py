@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.install_words import Activate, CleanUp, Commit, Heard, Observed, Refused, RollBack
+from edge_agent.install_words import Activate, AssignmentReceived, CleanUp, Commit, Observed, Refused, RollBack
 from tests.edge_agent.install_world import FINE, OLD, S, World, assignment, at, probation, soaked, states
 from wire.rollout import Cohort, Failure, Signals
 
@@ -18,10 +18,10 @@ def test_case_36_the_same_assignment_a_hundred_times_is_one_install():
     order = world.assign()
     world.bring_home()
     for _ in range(100):
-        world.see(Heard(order))
+        world.see(AssignmentReceived(order))
     soaked(world)
     for _ in range(100):
-        world.see(Heard(order))
+        world.see(AssignmentReceived(order))
     assert (world.state, world.serving) == (S.IDLE, order.digest)
     assert sum(isinstance(command, Activate) for command in world.commands) == 1
 
@@ -30,7 +30,7 @@ def test_case_36_the_same_assignment_a_hundred_times_is_one_install():
 def test_case_32_a_counter_that_was_used_before_changes_nothing(counter):
     world = probation()
     before = world.core.row
-    world.see(Heard(assignment(counter, world.now_ms, digest="f" * 64)))
+    world.see(AssignmentReceived(assignment(counter, world.now_ms, digest="f" * 64)))
     assert isinstance(world.commands[-1], Refused)
     assert world.core.row == before
 
@@ -46,7 +46,7 @@ def test_case_37_before_it_serves_a_newer_assignment_takes_the_place_of_the_olde
     world = at(state)
     newer = world.assign()
     assert world.core.row.work == newer
-    assert [word.state for word in world.reports if word.counter == 1][-1] is S.SUPERSEDED
+    assert [status.state for status in world.reports if status.counter == 1][-1] is S.SUPERSEDED
     world.bring_home()
     assert (world.state, world.serving) == (S.PROBATION, newer.digest)
 
@@ -100,7 +100,7 @@ def test_a_control_device_installs_nothing_and_tells_its_figures_until_the_end_o
     told = len(world.reports)
     for _ in range(5):
         world.tick(10.0, FINE)
-    assert [word.state for word in world.reports[told:]] == [S.IDLE] * 5
+    assert [status.state for status in world.reports[told:]] == [S.IDLE] * 5
     assert (world.core.row.control, world.serving) == (order, OLD)
     world.tick(10.0, FINE)
     assert world.core.row.control is None
@@ -207,8 +207,10 @@ def test_case_42_without_a_hub_a_strict_site_goes_back_after_half_an_hour():
     ],
 )
 def test_any_one_gate_takes_it_back_and_keeps_it_away_for_a_week(seen):
-    world = probation()
-    world.core.row = replace(world.core.row, before=Signals(inferences=1000, p95_us=1000, escalated=100))
+    world = World()
+    world.before = Signals(inferences=1000, p95_us=1000, escalated=100)
+    world.assign()
+    world.bring_home()
     world.tick(1.0, seen)
     assert (world.state, world.serving, world.disk.banned) == (S.IDLE, OLD, {f"{1:064x}"})
     assert (world.reports[-1].state, world.reports[-1].failure) == (S.ROLLED_BACK, Failure.HEALTH)

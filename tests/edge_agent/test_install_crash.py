@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from edge_agent.install_table import InstallTable
+from edge_agent.install_start import InstallTable
 from edge_agent.serve import version
 from models.floors import FloorsDb
 from models.quarantine import Quarantine

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.errand_job import Job
+from edge_agent.errand_job import UpdateJob
 from edge_agent.installed import Installed, look
 from edge_agent.layers import Standing
 from edge_agent.records import Disabled, Kind, NoModel, Source
@@ -296,7 +296,7 @@ async def test_an_agent_whose_store_is_in_use_goes_on(device, tmp_path):
 
 
 async def test_a_job_that_cannot_be_made_is_a_failure_like_any_other(device, tmp_path):
-    def job() -> Job:
+    def job() -> UpdateJob:
         raise Stop(Exit.CREDENTIALS, "root.json: gone")
 
     async with Rig(tmp_path, policy()) as rig:

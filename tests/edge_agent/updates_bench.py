@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_agent.errand import run
-from edge_agent.errand_job import Job, Report
+from edge_agent.errand_job import Report, UpdateJob
 from edge_agent.installed import Names
 from models.store import pack
 from tests.edge_agent.hub_double import POLICY
@@ -65,12 +65,12 @@ class Bench:
         self.repo.add(place, data, role, version, **custom)
         self.repo.publish_all(role)
 
-    def job(self, **changes: object) -> Job:
+    def job(self, **changes: object) -> UpdateJob:
         facts: dict[str, object] = {
             "folder": str(self.store), "url": self.mirror.url.rstrip("/"), "root": self.root, "least_ms": 0,
             "hub_url": "", "authorities": (), "documents": NAMES.documents, "family": FAMILY, "agent": NAMES.agent,
         }  # fmt: skip
-        return Job(**{**facts, **changes})  # type: ignore[arg-type]
+        return UpdateJob(**{**facts, **changes})  # type: ignore[arg-type]
 
     def run(self, **changes: object) -> Report:
         """The errand, in this process."""

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from cloud_hub.commands import Ending, Find, Key, Row, Stream
-from edge_agent.commands import Answer, Command, Correction, Facts, Finish, Memory, State, Transmit
+from edge_agent.commands import Answer, Command, Correction, Facts, Finish, Memory, Setup, State, Transmit
 from edge_agent.core import EdgeCore
 from edge_agent.questions import Question
 from edge_agent.ruling import Ruling
+from edge_agent.sending import DeliveryQueue
 from policies.budget import Spend
 from policies.judge import Permit
+from policies.policy import Policy
 from policies.reasons import Denied
 from simulations.hub_disk import HubDisk
 from simulations.twin import DeviceDisk, Put, Write
@@ -47,15 +49,21 @@ class ForgetsWhatItSaid(EdgeCore):
         return super().restore(msgspec.structs.replace(memory, rows=rows), now)
 
 
+class UncheckedDelivery(DeliveryQueue):
+    def _send(self, question: Question, now: float) -> list[Command]:
+        self.questions.move(question, State.SENT)
+        question.sent_at, question.charges = now, ()
+        question.at = now + self._limits.resend_base_s
+        self.questions.arm(question)
+        return [Transmit(question.seq, question.line)]
+
+
 class SendsWithoutAsking(EdgeCore):
     """What was allowed when it was stored is sent, whatever the policy says by now."""
 
-    def _send(self, question: Question, now: float) -> list[Command]:
-        self._open.move(question, State.SENT)
-        question.sent_at, question.charges = now, ()
-        question.at = now + self._setup.limits.resend_base_s
-        self._open.arm(question)
-        return [Transmit(question.seq, question.line)]
+    def __init__(self, setup: Setup, policy: Policy | None) -> None:
+        super().__init__(setup, policy)
+        self._delivery = UncheckedDelivery(self.ruling)
 
 
 class TakesEveryClassForOpen(EdgeCore):
@@ -76,10 +84,10 @@ class TakesAReceiptForAnEnd(EdgeCore):
 
     def on_receipt(self, seqs: Seqs, now: float, line: str = "") -> list[Command]:
         for seq in seqs:
-            question = self._open.get(seq)
+            question = self.open.get(seq)
             if question is not None:
-                self._open.drop(question)
-        return self._with_wake(self._flow(now))
+                self.open.drop(question)
+        return self._delivery.send_after([], now)
 
 
 class FindsNothing(HubDisk):
