@@ -15,11 +15,11 @@ import msgspec
 
 from edge_agent.callers import check_words
 from edge_agent.commands import Answer, Dice, Setup, Store
-from edge_agent.desk import Asked, Form
-from edge_agent.hands import Hands
+from edge_agent.desk import EscalationSource, ModelFormat
+from edge_agent.hands import CommandExecutor
 from edge_agent.model import Model
 from edge_agent.parts import Parts
-from edge_agent.records import AnswerRecord, Disabled, Sample, Timings
+from edge_agent.records import AnswerRecord, Disabled, Sample, SampleOrigin, Timings
 from edge_agent.ruling import Ruled
 from edge_agent.subjects import Subjects
 from edge_agent.threshold import Threshold
@@ -36,10 +36,10 @@ _LOTS = secrets.SystemRandom()  # whom a rule that asks by lot asks must be fore
 class Means(NamedTuple):
     """`setup`: what the core has to know of a model of this form."""
 
-    hands: Hands
+    executor: CommandExecutor
     subjects: Subjects
     upkeep: Upkeep
-    setup: Callable[[Form], Setup]
+    setup: Callable[[ModelFormat], Setup]
     inline_infer_s: float
 
 
@@ -131,8 +131,8 @@ class Answering:
             return parts.journal.local(first, sample.trace, Timings(spent_s, perf_counter() - given.began), subject)
         answer = parts.journal.expect(dice.id)
         sent, form = (given.committed, self.committed.form) if given.committed and self.committed else (inference, None)
-        asked = Asked(sent, sample.trace, now - (perf_counter() - given.began), spent_s, subject, form)
-        self._means.hands.obey(commands, asked)
+        origin = SampleOrigin(sample.trace, now - (perf_counter() - given.began), spent_s, subject)
+        self._means.executor.execute(commands, EscalationSource(sent, origin, form))
         return answer
 
     # What it is seen to do
@@ -207,7 +207,7 @@ class Answering:
         """Before it runs: what answers is on trial, and this is the committed one."""
         self.committed = Model(runner, self._means.inline_infer_s)
         self._parts.core.on_trial(self._means.setup(self.committed.form))
-        self._means.hands.introduce(self.refs())
+        self._means.executor.introduce(self.refs())
 
     def settle(self) -> None:
         """What was on trial stays."""
@@ -235,8 +235,8 @@ class Answering:
         parts, setup = self._parts, self._means.setup
         parts.core.on_model(setup(model.form))
         parts.core.on_trial(setup(committed.form) if committed else None)
-        parts.desk.use(model.form)
-        self._means.hands.introduce(self.refs())
+        parts.sealer.use(model.form)
+        self._means.executor.introduce(self.refs())
 
     def refs(self) -> tuple[ModelRef, ...]:
         """What this device says it runs."""

@@ -84,7 +84,7 @@ def finish(db: sqlite3.Connection, end: End) -> None:
 def outcomes(db: sqlite3.Connection) -> Iterator[End]:
     """All of them, oldest question first."""
     for row in db.execute("select seq, epoch, id, outcome, reason, at_ms from outcomes order by seq"):
-        yield End(row[0], row[1], row[2], Outcome(row[3]), row[4], row[5])
+        yield End(seq=row[0], epoch=row[1], id=row[2], outcome=Outcome(row[3]), reason=row[4], at_ms=row[5])
 
 
 def outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # noqa: A002

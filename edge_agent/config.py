@@ -178,7 +178,10 @@ class AgentConfig(BaseSettings):
 
     def door(self) -> Door:
         api = self.api
-        return Door(api.host, api.port, api.unix, api.names, api.tls_cert, api.tls_key, api.token_file)
+        return Door(
+            host=api.host, port=api.port, unix=api.unix, names=api.names, tls_cert=api.tls_cert, tls_key=api.tls_key,
+            token_file=api.token_file,
+        )  # fmt: skip
 
     def infer_limits(self) -> InferLimits:
         return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
@@ -191,7 +194,10 @@ class AgentConfig(BaseSettings):
         outbox = OutboxLimits(**self.outbox.model_dump())
         d = self.device
         metered = None if d.metered == "" else d.metered
-        attributes = Attributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
+        attributes = Attributes(
+            device_class=d.kind, region=d.region, tenant="", tags=d.tags or None, metered=metered,
+            metered_file=d.metered_file, power_supply=d.power_supply,
+        )  # fmt: skip
         return AgentSettings(
             state_dir=Path(self.state), outbox=outbox, attributes=attributes,
             **self.records.model_dump(), **self.link.model_dump(),

@@ -76,13 +76,17 @@ class EdgeCore:
             return [found]
         ruled, decision = found
         terms = ruled.terms
-        self.ruling.day = max(self.ruling.day, facts.day)
+        self.ruling.advance_day(facts.day)
         ruling = self.ruling.committed() if decision.audit and facts.committed else self.ruling
         permit = self._permit(ruling, terms, facts, audit=decision.action is Action.AUDIT)
         if isinstance(permit, Denied):
             # A confident answer that lost its audit is simply a confident answer.
             why = Why.CONFIDENT if decision.action is Action.AUDIT else permit.why
-            return [Answer(dice.id, local, Source.LOCAL, why, terms.hash, facts.data_class)]
+            answer = Answer(
+                id=dice.id, prediction=local, source=Source.LOCAL, why=why, policy=terms.hash,
+                data_class=facts.data_class,
+            )  # fmt: skip
+            return [answer]
         lines = self.lines
         permit = msgspec.structs.replace(permit, targets=lines.ranked(permit.targets, terms.budget_s, now))
         question = Question(self._next_seq, dice, local, permit, facts.data_class)
@@ -99,11 +103,17 @@ class EdgeCore:
         ruled = self.ruling.of(facts.data_class)
         if isinstance(ruled, Denied):
             held = self.policy.hash if self.policy else ""
-            return Answer(dice.id, local, Source.LOCAL, ruled.why, held, facts.data_class)
+            return Answer(
+                id=dice.id, prediction=local, source=Source.LOCAL, why=ruled.why, policy=held,
+                data_class=facts.data_class,
+            )  # fmt: skip
         terms = ruled.terms
         decision = escalation.decide(local.confidence, self.link, terms, dice.audit, now)
         if decision.action is Action.KEEP:
-            return Answer(dice.id, local, Source.LOCAL, decision.why, terms.hash, facts.data_class)
+            return Answer(
+                id=dice.id, prediction=local, source=Source.LOCAL, why=decision.why, policy=terms.hash,
+                data_class=facts.data_class,
+            )  # fmt: skip
         return ruled, decision
 
     def _permit(self, ruling: Ruling, terms: Terms, facts: Facts, *, audit: bool) -> Permit | Denied:
@@ -119,14 +129,17 @@ class EdgeCore:
 
     def _store(self, question: Question, permit: Permit, ruling: Ruling, now: float, *, audit: bool) -> list[Command]:
         self._next_seq += 1
-        self.ruling.purse.spend = permit.spend
+        self.ruling.purse.take(permit.spend)
         question.size = ruling.frame_bytes
         question.expires = now + self.ruling.setup.limits.max_age_s
         self.open.admit(question)
         q = question
         ruled = ruling.of(q.data_class)
         budget_s, labels = (ruled.terms.budget_s, ruled.labels) if isinstance(ruled, Ruled) else (0.0, Labels())
-        store = Store(q.seq, q.id, permit, q.size, q.local, q.data_class, budget_s, audit, q.jitter, labels)
+        store = Store(
+            seq=q.seq, id=q.id, permit=permit, charge_bytes=q.size, local=q.local, data_class=q.data_class,
+            budget_s=budget_s, audit=audit, jitter=q.jitter, labels=labels,
+        )  # fmt: skip
         return self._delivery.wake_after([store])
 
     def restore(self, memory: Memory, now: float) -> list[Command]:
@@ -158,8 +171,7 @@ class EdgeCore:
     def resume(self, rest: Rest) -> None:
         """Be the device that rested so. This core rests too; policy, surroundings and links of both are the same."""
         self.epoch, self._next_seq = rest.epoch, rest.next_seq
-        self.ruling.purse.open(rest.spend)
-        self.ruling.day = rest.day
+        self.ruling.resume(rest.spend, rest.day)
         self._delivery.reset()
 
     def on_stored(self, seq: int, digest: bytes, now: float) -> list[Command]:
@@ -189,8 +201,10 @@ class EdgeCore:
             return self._delivery.defer(question, now + self.ruling.setup.limits.ask_interval_s, now)
         self.open.drop(question)
         self.ruling.purse.undo(question.charges)
-        q = question
-        return [] if q.answered else [Answer(q.id, q.local, Source.LOCAL, why, q.policy, q.data_class)]
+        if question.answered:
+            return []
+        said = question.say_local(why)
+        return [msgspec.structs.replace(said, seq=None)]  # no question of it is on record
 
     def on_erased(self, seqs: Iterable[int], now: float) -> list[Command]:
         """Whom these are about is forgotten here: they end, and whoever waits has the local answer."""
@@ -315,7 +329,7 @@ class EdgeCore:
 
     def on_day(self, day: int) -> None:
         """Hub time's day, for policies and budgets that end with a day. It never goes back."""
-        self.ruling.day = max(self.ruling.day, day)
+        self.ruling.advance_day(day)
 
     def on_wake(self, now: float) -> list[Command]:
         """Whatever is due. Waking early, late or twice does no harm."""

@@ -313,9 +313,10 @@ def stored_in(opened: Opened, path: Path) -> Stored:
     if past is Past.SAME and not opened.gap:
         marker.write(db, path)
     return Stored(
-        meta.epoch(db), next_seq, accounts.stored(db), meta.get(db, "floor_ms", 0), meta.get(db, "sure_ms", 0),
-        outbox.everything(db), opened.damaged, opened.gap, ledger.take_unsent(db),
-        Past.LOST if opened.gap else past, meta.get(db, "notice", 0),
+        epoch=meta.epoch(db), next_seq=next_seq, spend=accounts.stored(db),
+        floor_ms=meta.get(db, "floor_ms", 0), sure_ms=meta.get(db, "sure_ms", 0),
+        rows=outbox.everything(db), damaged=opened.damaged, gap=opened.gap, unsent=ledger.take_unsent(db),
+        past=Past.LOST if opened.gap else past, notice=meta.get(db, "notice", 0),
     )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
-"""Makes sealed rows out of questions and keeps what is needed to open their verdicts.
+"""Builds and seals escalations; keeps in memory what belongs to each until its verdict.
 
 Law: what leaves is transformed, padded and sealed here, once; a retry takes the same bytes, from cache or outbox.
+What this process keeps of an open question beside the core's word is in `PendingVerdicts`, and ends there at once.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +15,10 @@ from msgspec.structs import replace
 from edge_agent import transforms
 from edge_agent.clock import HubClock
 from edge_agent.commands import Row, State, Store
+from edge_agent.database import Op
 from edge_agent.envelope import Binding, Envelopes, Sealed
 from edge_agent.outbox import OutboxRow
+from edge_agent.records import SampleOrigin
 from edge_agent.vault import Kept, Vault, VaultError
 from models.codec import NUMPY_DTYPES, FeatureCodec
 from models.manifest import Manifest
@@ -26,90 +30,159 @@ from wire.messages import Escalation, Prediction
 _UNKNOWN = Prediction(-1, 0.0, (), "")
 
 
-class Form(NamedTuple):
+class ModelFormat(NamedTuple):
     """In what form a model's questions travel: its manifest, and the codec opened from its files."""
 
     manifest: Manifest
     codec: FeatureCodec
 
 
-class Asked(NamedTuple):
-    """What the loop knows of a sample beside the core's word: times in seconds on the core's clock.
+class EscalationSource(NamedTuple):
+    """The sample behind a question that is to be stored.
 
     `form`: of the model whose features these are, where that is not the one that answers.
     """
 
     inference: Inference
-    trace: str
-    started: float
-    infer_s: float
-    subject: bytes = b""
-    form: Form | None = None
+    origin: SampleOrigin
+    form: ModelFormat | None = None
 
 
-class Memo(NamedTuple):
-    """Of an open question. `started`: when the sample came; a row taken up after a restart has none (0)."""
+class PendingVerdict(NamedTuple):
+    """Of an open question: what its verdict is bound to, and the sample it came from."""
 
     binding: Binding
-    trace: str
-    started: float
-    infer_s: float
-    subject: bytes = b""
+    origin: SampleOrigin
 
 
-class Desk:
-    """Owned by the event loop; holds at most `cache_bytes` of sealed questions."""
+class PendingVerdicts:
+    """The one owner of what this process keeps of each open question, by seq; owned by the event loop.
 
-    def __init__(self, envelopes: Envelopes, vault: Vault, clock: HubClock, form: Form, cache_bytes: int) -> None:
+    At most `cache_bytes` of sealed questions. `unsent`: their newest ledger entry is not followed by bytes yet.
+    Marks are worth remembering but not worth a commit of their own.
+    """
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._cache_bytes = cache_bytes
+        self._cached = 0
+        self._frames: OrderedDict[int, bytes] = OrderedDict()
+        self._open: dict[int, PendingVerdict] = {}
+        self._unsent: set[int] = set()
+        self._marks: dict[int, Op] = {}
+
+    def get(self, seq: int) -> PendingVerdict | None:
+        return self._open.get(seq)
+
+    def about(self, subject: bytes) -> list[int]:
+        """Open questions about this subject."""
+        return [seq for seq, pending in self._open.items() if pending.origin.subject == subject]
+
+    def add(self, row: OutboxRow, origin: SampleOrigin) -> None:
+        self._open[row.seq] = PendingVerdict(_binding(row), origin)
+
+    def rebind(self, row: OutboxRow) -> None:
+        """It was sealed anew: its verdict is bound to what is in it now."""
+        pending = self._open.get(row.seq)
+        if pending is not None:
+            self._open[row.seq] = pending._replace(binding=_binding(row))
+
+    def end(self, seq: int) -> bool:
+        """Forget everything of it. True if the ledger speaks of bytes that never left."""
+        self._open.pop(seq, None)
+        self._marks.pop(seq, None)
+        self.drop_frame(seq)
+        return self.discard_unsent(seq)
+
+    # Sealed bytes
+
+    def keep_frame(self, seq: int, frame: bytes) -> None:
+        """The newest stay in memory; the outbox has them all."""
+        self.drop_frame(seq)
+        self._frames[seq] = frame
+        self._cached += len(frame)
+        while self._cached > self._cache_bytes:
+            self._cached -= len(self._frames.popitem(last=False)[1])
+
+    def frame(self, seq: int) -> bytes | None:
+        return self._frames.get(seq)
+
+    def drop_frame(self, seq: int) -> None:
+        self._cached -= len(self._frames.pop(seq, b""))
+
+    # Ledger entries without bytes
+
+    @property
+    def unsent(self) -> frozenset[int]:
+        return frozenset(self._unsent)
+
+    def is_unsent(self, seq: int) -> bool:
+        return seq in self._unsent
+
+    def keep_unsent(self, seqs: Iterable[int]) -> None:
+        self._unsent.update(seqs)
+
+    def discard_unsent(self, seq: int) -> bool:
+        """Its bytes left, or never will. False if nothing was recorded of them."""
+        found = seq in self._unsent
+        self._unsent.discard(seq)
+        return found
+
+    # Marks
+
+    def keep_mark(self, seq: int, op: Op) -> None:
+        """The newest of a question counts."""
+        self._marks[seq] = op
+
+    def take_marks(self) -> tuple[Op, ...]:
+        marks = tuple(self._marks.values())
+        self._marks.clear()
+        return marks
+
+
+class EscalationSealer:
+    """Makes outbox rows and sealed bytes of questions; owned by the event loop. `max_age_s`: of a stored question."""
+
+    def __init__(
+        self, envelopes: Envelopes, vault: Vault, clock: HubClock, form: ModelFormat, *, max_age_s: float
+    ) -> None:
         self._envelopes = envelopes
         self._vault = vault
         self._clock = clock
         self._tools = transforms.tools_of(vault.derived(b"keyed hash"))
-        self._manifest, self._codec = form
-        self._cache_bytes = cache_bytes
-        self._cached = 0
-        self._frames: OrderedDict[int, bytes] = OrderedDict()
-        self._memos: dict[int, Memo] = {}
+        self._form = form
+        self._max_age_ms = int(max_age_s * 1000)
 
-    def use(self, form: Form) -> None:
+    def use(self, form: ModelFormat) -> None:
         """Questions name this model from now on; stored ones keep theirs."""
-        self._manifest, self._codec = form
+        self._form = form
 
-    def prepare(self, store: Store, asked: Asked, epoch: int, max_age_s: float) -> tuple[OutboxRow, Sealed]:
+    def prepare(self, store: Store, source: EscalationSource, epoch: int) -> tuple[OutboxRow, Sealed]:
         """The row and its sealed bytes. LocalError if too big; TransformError or CodecError if it may not leave so."""
         target = store.permit.targets[0]
-        manifest = asked.form.manifest if asked.form else self._manifest
-        padded = self._padded(store, asked, target)
+        manifest = (source.form or self._form).manifest
+        padded = self._padded(store, source, target)
         created_ms = self._clock.ms()
         sealed = self._envelopes.sealed(epoch, store.seq, created_ms, target.name, padded)
-        payload = self._vault.close(epoch, store.seq, Kept(padded, store.local, asked.trace))
+        payload = self._vault.close(epoch, store.seq, Kept(padded, store.local, source.origin.trace))
         row = OutboxRow(
             seq=store.seq, epoch=epoch, id=store.id, state=State.SEALED, created_ms=created_ms,
-            expires_ms=created_ms + int(max_age_s * 1000), jitter=store.jitter, policy=store.permit.policy,
+            expires_ms=created_ms + self._max_age_ms, jitter=store.jitter, policy=store.permit.policy,
             model=manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
             egress=store.permit.egress, fingerprint=sealed.fingerprint, digest=sealed.digest, key_id=sealed.key_id,
-            size=len(sealed.frame), charge=store.charge_bytes, payload=payload, subject=asked.subject,
+            size=len(sealed.frame), charge=store.charge_bytes, payload=payload, subject=source.origin.subject,
         )  # fmt: skip
         return row, sealed
 
-    def _padded(self, store: Store, asked: Asked, target: HubSite) -> bytes:
+    def _padded(self, store: Store, source: EscalationSource, target: HubSite) -> bytes:
         egress, labels = store.permit.egress, store.labels
-        manifest, features = asked.form or (self._manifest, self._codec)
+        manifest, features = source.form or self._form
         question = Escalation(
-            store.id,
-            manifest.ref,
-            store.permit.policy,
-            target.region,
-            transforms.apply(egress, asked.inference, features, self._tools),
-            store.budget_s,
-            store.audit,
-            asked.trace,
-            labels.rule,
-            store.data_class,
-            asked.subject if labels.subject else b"",
-            keep_days=labels.keep_days,
-            layers=labels.layers,
-        )
+            id=store.id, model=manifest.ref, policy=store.permit.policy, region=target.region,
+            fields=transforms.apply(egress, source.inference, features, self._tools),
+            budget_s=store.budget_s, audit=store.audit, trace=source.origin.trace, rule=labels.rule,
+            data_class=store.data_class, subject=source.origin.subject if labels.subject else b"",
+            keep_days=labels.keep_days, layers=labels.layers,
+        )  # fmt: skip
         fixed_bytes = max(manifest.fixed_bytes, labels.padded_bytes)
         return codec.pad(codec.encode(question), fixed_bytes if egress.fixed_size else 0)
 
@@ -132,8 +205,8 @@ class Desk:
         names = {"fingerprint": sealed.fingerprint, "digest": sealed.digest, "key_id": sealed.key_id}
         return replace(row, **names, size=len(sealed.frame)), sealed
 
-    def reopen(self, row: OutboxRow) -> Row:
-        """A stored row as the core takes it up."""
+    def reopen(self, row: OutboxRow) -> tuple[Row, SampleOrigin]:
+        """A stored row as the core takes it up, and what is known of its sample."""
         local, trace = _UNKNOWN, ""
         if not row.answered:
             try:
@@ -141,50 +214,19 @@ class Desk:
                 local, trace = kept.local, kept.trace
             except VaultError:  # its own key was replaced: the sealed bytes are still good, the local answer is gone
                 pass
-        self.remember(row, Asked(Inference(local, {}), trace, 0.0, 0.0, row.subject))
         moment = self._clock.moment
-        return Row(
-            row.seq, row.id, row.state, local, row.answered, row.policy, row.data_class, row.egress,
-            HubSite(row.hub, row.region), row.digest, row.charge, moment(row.expires_ms),
-            moment(row.not_before_ms) if row.not_before_ms else 0.0, row.attempts, row.jitter,
+        taken = Row(
+            seq=row.seq, id=row.id, state=row.state, local=local, answered=row.answered, policy=row.policy,
+            data_class=row.data_class, egress=row.egress, target=HubSite(row.hub, row.region), digest=row.digest,
+            size=row.charge, expires=moment(row.expires_ms),
+            not_before=moment(row.not_before_ms) if row.not_before_ms else 0.0,
+            attempts=row.attempts, jitter=row.jitter,
         )  # fmt: skip
+        return taken, SampleOrigin(trace, subject=row.subject)
 
-    # What is open
 
-    def remember(self, row: OutboxRow, asked: Asked) -> None:
-        binding = Binding(row.fingerprint, row.model, row.policy)
-        self._memos[row.seq] = Memo(binding, asked.trace, asked.started, asked.infer_s, asked.subject)
-
-    def rebind(self, row: OutboxRow) -> None:
-        """It was sealed anew: its verdict is bound to what is in it now."""
-        memo = self._memos.get(row.seq)
-        if memo is not None:
-            self._memos[row.seq] = memo._replace(binding=Binding(row.fingerprint, row.model, row.policy))
-
-    def about(self, subject: bytes) -> list[int]:
-        """Open questions about this subject."""
-        return [seq for seq, memo in self._memos.items() if memo.subject == subject]
-
-    def memo(self, seq: int) -> Memo | None:
-        return self._memos.get(seq)
-
-    def keep_frame(self, seq: int, frame: bytes) -> None:
-        """The newest stay in memory; the outbox has them all."""
-        self.drop_frame(seq)
-        self._frames[seq] = frame
-        self._cached += len(frame)
-        while self._cached > self._cache_bytes:
-            self._cached -= len(self._frames.popitem(last=False)[1])
-
-    def frame(self, seq: int) -> bytes | None:
-        return self._frames.get(seq)
-
-    def drop_frame(self, seq: int) -> None:
-        self._cached -= len(self._frames.pop(seq, b""))
-
-    def forget(self, seq: int) -> None:
-        self._memos.pop(seq, None)
-        self.drop_frame(seq)
+def _binding(row: OutboxRow) -> Binding:
+    return Binding(row.fingerprint, row.model, row.policy)
 
 
 def _moved(padded: bytes, region: str) -> bytes:

@@ -89,7 +89,9 @@ class Envelopes:
     def frame_bytes(self, padded_bytes: int) -> int:
         """Size on the link of a question of this padded size; an upper bound, exact for full-size numbers."""
         longest = max((each.device for each in (self, *self._further.values())), key=len)
-        header = Header(255, longest, 2**63 - 1, 2**40, 2**42, bytes(seal.KEY_ID_BYTES))
+        header = Header(
+            shard=255, device=longest, epoch=2**63 - 1, seq=2**40, created_ms=2**42, key_id=bytes(seal.KEY_ID_BYTES)
+        )
         clear = len(codec.clear_part(Suite.SEALED, header))
         return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES
 
@@ -99,7 +101,9 @@ class Envelopes:
         if at is not self:
             return at.sealed(epoch, seq, created_ms, hub, padded)
         keys = self.hubs[hub]
-        header = Header(self._shard, self._id.device, epoch, seq, created_ms, keys.key_id)
+        header = Header(
+            shard=self._shard, device=self._id.device, epoch=epoch, seq=seq, created_ms=created_ms, key_id=keys.key_id
+        )
         frame = seal.seal(header, padded, to=keys.seal_to, by=self._id.signing, channel=Channel.QUESTION)
         return Sealed(frame, padded, codec.fingerprint(padded), seal.digest(frame), keys.key_id)
 
@@ -107,7 +111,10 @@ class Envelopes:
         """A signed frame; one that is sealed as well for a report, which holds sums over samples."""
         if isinstance(note, InstallReport):
             return self._report(note, created_ms)
-        header = Header(self._shard, self._id.device, note.epoch, 0, created_ms, self._signing_id)
+        header = Header(
+            shard=self._shard, device=self._id.device, epoch=note.epoch, seq=0, created_ms=created_ms,
+            key_id=self._signing_id,
+        )  # fmt: skip
         return seal.sign(header, codec.encode(note), by=self._id.signing, channel=channel_of(note))
 
     def _report(self, report: InstallReport, created_ms: int) -> bytes:
@@ -116,7 +123,10 @@ class Envelopes:
             raise LocalError("no hub to seal to")
         hub = tuple(self.hubs.values())[self._turn % len(self.hubs)]
         self._turn += 1
-        header = Header(self._shard, self._id.device, report.epoch, 0, created_ms, hub.key_id)
+        header = Header(
+            shard=self._shard, device=self._id.device, epoch=report.epoch, seq=0, created_ms=created_ms,
+            key_id=hub.key_id,
+        )  # fmt: skip
         padded = codec.pad(codec.encode(report))
         return seal.seal(header, padded, to=hub.seal_to, by=self._id.signing, channel=Channel.REPORT)
 

@@ -74,7 +74,10 @@ def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
     db.execute("begin immediate")
     for row in outbox.everything(db):
         if row.subject == keyed:
-            answers.finish(db, End(row.seq, row.epoch, row.id, Outcome.EXPIRED, Why.ERASED, at_ms))
+            answers.finish(
+                db,
+                End(seq=row.seq, epoch=row.epoch, id=row.id, outcome=Outcome.EXPIRED, reason=Why.ERASED, at_ms=at_ms),
+            )
             outbox.delete(db, row.seq)
     gone = answers.erase(db, keyed)
     db.execute("commit")

@@ -96,7 +96,10 @@ def run(job: UpdateJob) -> Report:
 
 
 def _report(news: News, current: Slot | None, left: str, refusals: Iterable[Refusal]) -> Report:
-    return Report(True, news.refreshed, news.documents, current, left, tuple(refusals), news.alarm)
+    return Report(
+        looked=True, refreshed=news.refreshed, documents=news.documents, current=current, left=left,
+        refusals=tuple(refusals), alarm=news.alarm,
+    )  # fmt: skip
 
 
 def road(job: UpdateJob, store: Store) -> Errand:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from edge_agent import marker, meta
-from edge_agent.hands import Hands
+from edge_agent.hands import CommandExecutor
 from edge_agent.parts import Parts
 from edge_agent.surroundings import Attributes, Surroundings
 from policies import budget
@@ -24,10 +24,10 @@ _LOOK_S = 5.0
 class Guard:
     """Owned by the event loop; a side of the agent's status."""
 
-    def __init__(self, parts: Parts, hands: Hands, attributes: Attributes, device: str) -> None:
+    def __init__(self, parts: Parts, executor: CommandExecutor, attributes: Attributes, device: str) -> None:
         self._parts = parts
         self._core = parts.core
-        self._hands = hands
+        self._executor = executor
         self._around = Surroundings(attributes.of(tenant_of(device)), parts.clock)
         self._looked_at = float("-inf")
         self._why = ""
@@ -45,7 +45,7 @@ class Guard:
 
     def _see(self, policy: Policy | None) -> None:
         around = self._around.look(policy.zones if policy else ())
-        self._hands.obey(self._core.on_surroundings(around, self._parts.clock.now()))
+        self._executor.execute(self._core.on_surroundings(around, self._parts.clock.now()))
 
     def hear_order(self, order: DenyAll) -> bool:
         """True if it is news: then our policy may be the reason, and a newer one the end of it."""
@@ -63,7 +63,7 @@ class Guard:
             if mirror.complete and not self._core.ruling.purse.mirrored:
                 path = self._parts.database.path
                 self._parts.database.write((partial(marker.write, path=path),), must=True)
-            self._hands.obey(self._core.on_mirror(mirror, self._parts.clock.now()))
+            self._executor.execute(self._core.on_mirror(mirror, self._parts.clock.now()))
 
     # For the status
 

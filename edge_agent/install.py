@@ -200,7 +200,7 @@ class Install:
         elif row.work is not None:
             request = WorkerRequest(self._needs.job(), row.work, now_ms, command.target, command.state)
             message = await self._worker.run(request, WORKER_S)
-            self._actions.resident_bytes = message.resident_bytes
+            self._actions.note_self_test(message.resident_bytes)
             self._events.put_nowait(Fetched(message.slot, message.failure, message.detail, message.hopeless))
         self._note(message)
 
@@ -221,7 +221,7 @@ class Install:
 
     def _observed(self) -> Observed:
         parts = self._parts
-        if parts.link.up:
+        if parts.connections.home.up:
             self._hub_ms = parts.clock.ms()
         around = parts.core.ruling.around
         low = around.battery is not None and not around.battery >= LOW_BATTERY
@@ -232,14 +232,16 @@ class Install:
 
     def _report(self, command: Report) -> None:
         status, slot, parts = command.status, self._served.slot, self._parts
-        figures: tuple[Quality | None, Signals | None] = (None, None)
+        quality: Quality | None = None
+        signals: Signals | None = None
         if command.figures and self._answering.trial.assignment is not None:
-            figures = (self._answering.trial.quality(), self._signals())
+            quality, signals = self._answering.trial.quality(), self._signals()
         elif command.figures:  # of a process before this one
-            figures = (self.machine.row.quality, self.machine.row.seen)
+            quality, signals = self.machine.row.quality, self.machine.row.seen
         report = InstallReport(
-            0, 0, status.counter, status.rollout, status.family, status.state, status.failure,
-            slot.version if slot else 0, self._serving, parts.clock.ms(), self._cohort(status), *figures,
+            epoch=0, seq=0, counter=status.counter, rollout=status.rollout, family=status.family, state=status.state,
+            failure=status.failure, version=slot.version if slot else 0, running=self._serving,
+            at_ms=parts.clock.ms(), cohort=self._cohort(status), quality=quality, signals=signals,
             detail=status.detail,
         )  # fmt: skip
         self._outgoing.put(report)

@@ -153,7 +153,7 @@ class InstallDependencies(NamedTuple):
 
 
 class RuntimeActions:
-    """Owned by the event loop. `resident_bytes`: what the newest model took in its self-test."""
+    """Owned by the event loop."""
 
     def __init__(self, needs: InstallDependencies, served: Served, parts: Parts, answering: Answering) -> None:
         self._needs = needs
@@ -161,7 +161,11 @@ class RuntimeActions:
         self._parts = parts
         self._answering = answering
         self._store_actions = StoreActions(needs.folder, needs.names, needs.step)
-        self.resident_bytes = 0
+        self._self_test_bytes = 0
+
+    def note_self_test(self, resident_bytes: int) -> None:
+        """The newest model took so much memory in its self-test."""
+        self._self_test_bytes = resident_bytes
 
     async def clean_up(self, wish: CleanUp) -> None:
         async with self._needs.busy:
@@ -179,7 +183,7 @@ class RuntimeActions:
             self._served.took(target)
         self._parts.counts["installs_tried"] += 1
         self._needs.log.info("model_on_trial", path=name(target.path), version=target.version)
-        declared = max(rss + self.resident_bytes, resident_bytes()) if rss else 0
+        declared = max(rss + self._self_test_bytes, resident_bytes()) if rss else 0
         return Activated(before=before, declared_bytes=declared)
 
     async def roll_back(self, target: Slot, why: str) -> Done:

@@ -123,4 +123,6 @@ class InstallTransitions:
 
 
 def status_of(work: Assignment, state: InstallState, failure: Failure | None = None, detail: str = "") -> InstallStatus:
-    return InstallStatus(work.counter, work.rollout, work.family, state, failure, detail)
+    return InstallStatus(
+        counter=work.counter, rollout=work.rollout, family=work.family, state=state, failure=failure, detail=detail
+    )

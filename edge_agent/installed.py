@@ -82,7 +82,10 @@ def look(folder: Path, names: Names, serving: Slot | None = None, shun: str = ""
     versions = {path: document.version for path, (document, _) in held.items()}
     texts = {path: data for path, (_, data) in held.items()}
     policies = read_published(texts.get(policy_path(name)) for name in names.policies)
-    return Installed(slot, runner, committed, policies, _hubs(texts, names.regions), versions, refusals)
+    return Installed(
+        slot=slot, runner=runner, committed=committed, policies=policies, hubs=_hubs(texts, names.regions),
+        versions=versions, refusals=refusals,
+    )  # fmt: skip
 
 
 def keep(folder: Path, slot: Slot) -> None:

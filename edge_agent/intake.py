@@ -7,7 +7,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from edge_agent.clock import HubClock
-from edge_agent.desk import Desk
+from edge_agent.desk import PendingVerdicts
 from edge_agent.envelope import Envelopes
 from wire.errors import Fault, RemoteError
 from wire.messages import DenyAll, DownNote, Suite, Verdict, Welcome
@@ -25,9 +25,9 @@ class Heard(NamedTuple):
 class Intake:
     """Owned by the event loop."""
 
-    def __init__(self, envelopes: Envelopes, desk: Desk, clock: HubClock, counts: Counter[str]) -> None:
+    def __init__(self, envelopes: Envelopes, pending: PendingVerdicts, clock: HubClock, counts: Counter[str]) -> None:
         self._envelopes = envelopes
-        self._desk = desk
+        self._pending = pending
         self._clock = clock
         self._counts = counts
 
@@ -59,11 +59,11 @@ class Intake:
             self._clock.hear(header.created_ms, welcome=isinstance(note, Welcome))
             self._counts["notes"] += 1
             return note
-        memo = self._desk.memo(header.seq) if header.epoch == epoch else None
-        if memo is None:
+        pending = self._pending.get(header.seq) if header.epoch == epoch else None
+        if pending is None:
             self._counts["verdicts_repeated"] += 1  # ended before, or of an earlier database
             return None
-        verdict = envelopes.open_verdict(frame, memo.binding)
+        verdict = envelopes.open_verdict(frame, pending.binding)
         self._clock.hear(header.created_ms)
         self._counts["verdicts"] += 1
         return Heard(header.seq, verdict)

@@ -15,7 +15,7 @@ from edge_agent import answers, past
 from edge_agent.clock import HubClock
 from edge_agent.commands import Answer, Correction
 from edge_agent.database import Database, Trouble
-from edge_agent.records import AnswerRecord, EventRecord, Kind, Source, Timings
+from edge_agent.records import AnswerRecord, EventRecord, Kind, SampleOrigin, Source, Timings
 from edge_agent.settings import AgentSettings
 from policies.reasons import Why
 
@@ -37,15 +37,20 @@ class Journal:
         self._callers: dict[str, asyncio.Future[AnswerRecord]] = {}
         self._recent: OrderedDict[str, tuple[AnswerRecord, ...]] = OrderedDict()
         self._news = asyncio.Event()
-        self.loop: asyncio.AbstractEventLoop | None = None  # set when the agent opens
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """From now on the running event loop flushes it."""
+        self._loop = asyncio.get_running_loop()
 
     # Saying
 
     def local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
         """The hot path: an answer that asks nobody. It is written later, without anybody waiting."""
         record = AnswerRecord(
-            answer.id, Kind.ANSWER, answer.source, answer.why, answer.prediction, answer.policy, answer.data_class,
-            "", trace, timings, self._clock.ms(), subject=subject,
+            id=answer.id, kind=Kind.ANSWER, source=answer.source, why=answer.why, prediction=answer.prediction,
+            policy=answer.policy, data_class=answer.data_class, trace=trace, timings=timings,
+            at_ms=self._clock.ms(), subject=subject,
         )  # fmt: skip
         counts = self._counts
         counts["answers_local"] += 1
@@ -55,23 +60,25 @@ class Journal:
             return record
         self._unwritten += 1
         self._pending.append(record)
-        if len(self._pending) == 1 and self.loop is not None:
-            self.loop.call_later(self._settings.flush_s, self.flush)
+        if len(self._pending) == 1 and self._loop is not None:
+            self._loop.call_later(self._settings.flush_s, self.flush)
         elif len(self._pending) >= _COMPANY:
             self.flush()
         return record
 
-    def record(self, said: Answer | Correction, seq: str, about: tuple[str, bytes], timings: Timings) -> AnswerRecord:
-        """The row for a command of the core that concerns a question. `about`: its trace and its subject."""
-        trace, subject = about
+    def record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
+        """The row for a command of the core that concerns a question, or a sample that asked in vain."""
         kind, source, why = Kind.CORRECTION, Source.HUB, Why.VERDICT
         if isinstance(said, Answer):
             kind, source, why = Kind.ANSWER, said.source, said.why
         self._counts["corrections" if kind is Kind.CORRECTION else f"answers_{source}"] += 1
         self._counts[_WHY_COUNT[why]] += 1
+        total_s = self._clock.now() - origin.started if origin.started else 0.0
         return AnswerRecord(
-            said.id, kind, source, why, said.prediction, said.policy, said.data_class, seq, trace, timings,
-            self._clock.ms(), subject=subject,
+            id=said.id, kind=kind, source=source, why=why, prediction=said.prediction, policy=said.policy,
+            data_class=said.data_class, seq=seq, trace=origin.trace,
+            timings=Timings(origin.infer_s, total_s, said.queue_s, said.compute_s),
+            at_ms=self._clock.ms(), subject=origin.subject,
         )  # fmt: skip
 
     def say(self, record: AnswerRecord) -> None:

@@ -60,8 +60,12 @@ def insert(db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charg
     """A question that is now sealed, or sealed anew, which costs nothing more."""
     accounts = dict.fromkeys(charge.key.partition(SUBJECT)[0] for charge in charges)
     form = form_of(row.egress, row.policy, row.hub, row.region, tuple(accounts))
-    paid = (row.charge, row.egress.releases) if kind is Kind.QUESTION else (0, 0)
-    append(db, Item(kind, form, at_ms, row.size, row.digest, row.seq, row.id, *paid))
+    charge, releases = (row.charge, row.egress.releases) if kind is Kind.QUESTION else (0, 0)
+    item = Item(
+        kind=kind, form=form, at_ms=at_ms, size=row.size, digest=row.digest, seq=row.seq, id=row.id, charge=charge,
+        releases=releases,
+    )  # fmt: skip
+    append(db, item)
 
 
 def again(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
@@ -80,17 +84,17 @@ def _copy(db: sqlite3.Connection, kind: Kind, seq: int, at_ms: int) -> None:
     if found is None:
         raise ValueError(f"question {seq} has no ledger entry")
     size, form, digest, id_ = found
-    _append(db, Item(kind, _NO_FORM, at_ms, size, digest, seq, id_), form)
+    _append(db, Item(kind=kind, form=_NO_FORM, at_ms=at_ms, size=size, digest=digest, seq=seq, id=id_), form)
 
 
-_NO_FORM = Form({}, {}, "", "", "", "")
+_NO_FORM = Form(fields={}, transforms={}, rule="", policy="", hub="", region="")
 
 
 def _append(db: sqlite3.Connection, item: Item, form: bytes) -> None:
     last = tail(db)
     link = Link(
-        last.entry + 1, max(item.at_ms, last.at_ms), item.seq, item.kind, item.size, item.charge, item.releases,
-        form, item.digest, item.id,
+        entry=last.entry + 1, at_ms=max(item.at_ms, last.at_ms), seq=item.seq, kind=item.kind, size=item.size,
+        charge=item.charge, releases=item.releases, form=form, digest=item.digest, id=item.id,
     )  # fmt: skip
     db.execute(_INSERT, (*link, chain.follow(last.hash, link)))
 
@@ -98,7 +102,9 @@ def _append(db: sqlite3.Connection, item: Item, form: bytes) -> None:
 def form_of(egress: Egress, policy: str, hub: str, region: str, accounts: tuple[str, ...] = ()) -> Form:
     fields = {plan.spec.name: plan.spec.level.name for plan in egress.fields}
     transforms = {plan.spec.name: msgspec.to_builtins(plan.transforms) for plan in egress.fields}
-    return Form(fields, transforms, egress.rule, policy, hub, region, accounts)
+    return Form(
+        fields=fields, transforms=transforms, rule=egress.rule, policy=policy, hub=hub, region=region, accounts=accounts
+    )
 
 
 def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
@@ -152,7 +158,10 @@ def forms(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> di
 def _form(row: tuple[str, ...]) -> Form:
     fields, transforms, rule, policy, hub, region, accounts = row
     charged = tuple(accounts.split("+")) if accounts else ()
-    return Form(json.loads(fields), json.loads(transforms), rule, policy, hub, region, charged)
+    return Form(
+        fields=json.loads(fields), transforms=json.loads(transforms), rule=rule, policy=policy, hub=hub,
+        region=region, accounts=charged,
+    )  # fmt: skip
 
 
 def _facts(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -207,6 +216,10 @@ def adopt(db: sqlite3.Connection) -> None:
         words = (old["rule"], old["policy"], old["hub"], old["region"])
         form = Form(json.loads(old["fields"]), json.loads(old["transforms"]), *words)
         kind = Kind[old["kind"].upper()]
-        append(db, Item(kind, form, old["at_ms"], old["size"], old["digest"], old["seq"], old["id"], old["size"]))
+        item = Item(
+            kind=kind, form=form, at_ms=old["at_ms"], size=old["size"], digest=old["digest"], seq=old["seq"],
+            id=old["id"], charge=old["size"],
+        )  # fmt: skip
+        append(db, item)
     db.execute("drop table ledger_1")
     db.execute("commit")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.heads import Signed, Witnessed
-from edge_agent.ledger_proof import FORMAT, ProofFile, ProofHead, breaking
+from edge_agent.ledger_proof import FORMAT, ProofEntry, ProofFile, ProofHead, breaking
 from edge_agent.ledger_verify import Finding, Proof, Whose, is_witnessed
 from wire import chain
 from wire.chain import Head, Link
@@ -91,10 +91,14 @@ def _chain(file: ProofFile) -> list[Finding]:
 
 def _links(file: ProofFile) -> list[Link]:
     names = [chain.form_id(form) for form in file.forms]
-    entries = [(each, names[each.form] if each.form >= 0 else b"") for each in file.entries]
-    return [
-        Link(e.entry, e.at_ms, e.seq, e.kind, e.size, e.charge, e.releases, form, e.digest, e.id) for e, form in entries
-    ]
+    return [_link(each, names[each.form] if each.form >= 0 else b"") for each in file.entries]
+
+
+def _link(e: ProofEntry, form: bytes) -> Link:
+    return Link(
+        entry=e.entry, at_ms=e.at_ms, seq=e.seq, kind=e.kind, size=e.size, charge=e.charge, releases=e.releases,
+        form=form, digest=e.digest, id=e.id,
+    )  # fmt: skip
 
 
 def _claim(file: ProofFile) -> list[Finding]:

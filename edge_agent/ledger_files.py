@@ -76,8 +76,10 @@ def hub_file(path: Path) -> HubFile:
 
 
 def _held(found: _HubHead) -> Held:
-    said = (found.entries, found.at_ms, found.head, found.signature)
-    leaf = Leaf(found.device, found.key, int(found.epoch, 16), *said, found.received_ms, found.epochs)
+    leaf = Leaf(
+        device=found.device, key=found.key, epoch=int(found.epoch, 16), entries=found.entries, at_ms=found.at_ms,
+        head=found.head, signature=found.signature, received_ms=found.received_ms, epochs=found.epochs,
+    )  # fmt: skip
     return Held(leaf, found.index, found.inclusion)
 
 

@@ -97,16 +97,16 @@ def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
     links = [link for link, _ in ledger.links(db, after, span.end.entry)]
     number = {name: index for index, name in enumerate(forms)}
     file = ProofFile(
-        FORMAT,
-        claim,
-        identity.device,
-        identity.signing.public_key().public_bytes_raw(),
-        f"{epoch:x}",
-        ProofHead(*span.start) if span.start else None,
-        ProofHead(*span.end),
-        tuple(forms.values()),
-        tuple(ProofEntry(*link[:7], number[link.form], link.digest, link.id) for link in links),
-        tuple(Witness(*each) for each in span.witnesses),
+        skerry_proof=FORMAT,
+        claim=claim,
+        device=identity.device,
+        key=identity.signing.public_key().public_bytes_raw(),
+        epoch=f"{epoch:x}",
+        start=ProofHead(*span.start) if span.start else None,
+        end=ProofHead(*span.end),
+        forms=tuple(forms.values()),
+        entries=tuple(ProofEntry(*link[:7], number[link.form], link.digest, link.id) for link in links),
+        witnesses=tuple(Witness(*each) for each in span.witnesses),
     )
     against = next(breaking(claim, links, forms), None)
     if against is not None:

@@ -77,7 +77,7 @@ def show(db: sqlite3.Connection, since_ms: int, until_ms: int, by: By = By.RULE)
         groups.setdefault(_key(by, row[0]), []).append(row[1:])
     sockets = traffic.between(db, since, until) or None
     rows = tuple(_sum(key, parts) for key, parts in groups.items())
-    return Shown(since, until, by, rows, sockets, _pruned_ms(db))
+    return Shown(since_ms=since, until_ms=until, by=by, rows=rows, sockets=sockets, pruned_ms=_pruned_ms(db))
 
 
 def _key(by: By, value: Any) -> str:
@@ -91,7 +91,9 @@ def _sum(key: str, parts: list[tuple[Any, ...]]) -> Sum:
             fields[name] = max(level, fields.get(name, level))
     messages, size, charged, releases = (sum(part[at] for part in parts) for at in (3, 4, 5, 6))
     regions = tuple(sorted({part[1] for part in parts}))
-    return Sum(key, messages, size, charged, releases, regions, fields)
+    return Sum(
+        key=key, messages=messages, bytes=size, charged=charged, releases=releases, regions=regions, fields=fields
+    )
 
 
 def _pruned_ms(db: sqlite3.Connection) -> int | None:

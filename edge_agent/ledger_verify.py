@@ -154,8 +154,9 @@ def is_witnessed(owner: Whose, epoch: int, head: Signed, said: Witnessed) -> boo
     except RemoteError:
         return False
     leaf = Leaf(
-        owner.device, owner.key, epoch, head.entry, head.at_ms, head.hash, head.signature, said.received_ms, said.epochs
-    )
+        device=owner.device, key=owner.key, epoch=epoch, entries=head.entry, at_ms=head.at_ms, head=head.hash,
+        signature=head.signature, received_ms=said.received_ms, epochs=said.epochs,
+    )  # fmt: skip
     right = seen.origin == checkpoint.origin_of(said.hub)
     return right and merkle.includes(seen.tree, said.place, merkle.leaf_hash(leaf.encoded()), said.inclusion)
 

@@ -1,16 +1,19 @@
-"""Keeps one connection to the broker: connect, subscribe, receive, and again with full jitter when it ends.
+"""MQTT connections of a device to its hubs' brokers, one for each line: each subscribes, receives, and reconnects.
 
-Law: nothing that comes in here is believed and nothing that goes out is promised; the owner judges both.
+Law: nothing that comes in here is believed and nothing that goes out is promised; the listener judges both.
 """
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import Protocol
 
+from edge_agent.clock import HubClock
 from edge_agent.identity import Identity
+from edge_agent.lines import HOME
+from edge_agent.questions import Questions
 from edge_agent.settings import AgentSettings
 from policies import backoff
 from wire.exits import Stop
@@ -22,21 +25,24 @@ Connect = Callable[[], Awaitable[Transport]]
 SPREAD_AT_MOST_S = 300.0
 
 
-class LinkOwner(Protocol):
-    """Who is told. Each call returns soon and raises nothing."""
+class ConnectionListener(Protocol):
+    """Who is told what happens on the connections, by line. Each call returns soon and raises nothing."""
 
-    def on_up(self) -> None: ...
-    def on_down(self) -> None: ...
-    def on_batch(self, batch: list[Incoming]) -> None: ...
-    def on_order(self, payload: bytes) -> None:
+    def on_up(self, line: str) -> None: ...
+    def on_down(self, line: str) -> None: ...
+    def on_batch(self, batch: list[Incoming], line: str) -> None: ...
+    def on_order(self, payload: bytes, line: str) -> None:
         """What came on `down/desired`: nothing (look for updates), or what a hub ordered."""
         ...
 
 
-class Link:
-    """One device's connection; `up` while subscribed."""
+class Connection:
+    """The connection of one line, made anew with full jitter when it ends; `up` while subscribed."""
 
-    def __init__(self, device: str, connect: Connect, settings: AgentSettings, counts: Counter[str]) -> None:
+    def __init__(
+        self, device: str, connect: Connect, settings: AgentSettings, counts: Counter[str], line: str = HOME
+    ) -> None:
+        self.line = line
         self._connect = connect
         self._settings = settings
         self._counts = counts
@@ -49,11 +55,6 @@ class Link:
         self._at_once = False
         self._sent_before = 0  # by connections that have ended
         self.last_error = ""
-        self.further: dict[str, Link] = {}  # of the home link: the others, by line
-
-    def on(self, line: str) -> "Link":
-        """The link of a line; "" is this one."""
-        return self.further[line] if line else self
 
     @property
     def up(self) -> bool:
@@ -61,14 +62,14 @@ class Link:
 
     @property
     def sent_bytes(self) -> int:
-        """By our sockets, since the start: TLS and MQTT included."""
+        """By its sockets, since the start: TLS and MQTT included."""
         return self._sent_before + (self._transport.sent_bytes if self._transport is not None else 0)
 
-    async def run(self, owner: LinkOwner) -> None:
+    async def run(self, listener: ConnectionListener) -> None:
         """Until cancelled."""
         while True:
             try:
-                await self._serve(owner)
+                await self._serve(listener)
             except (LinkLost, TimeoutError) as error:
                 self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
                 self._counts["link_lost"] += 1
@@ -99,7 +100,7 @@ class Link:
             self._at_once = True
             await self._transport.close()
 
-    async def _serve(self, owner: LinkOwner) -> None:
+    async def _serve(self, listener: ConnectionListener) -> None:
         limit_s = self._settings.connect_timeout_s
         async with asyncio.timeout(limit_s):  # not wait_for: up to Python 3.11 it may swallow a cancellation
             transport = await self._connect()
@@ -108,17 +109,17 @@ class Link:
                 await transport.subscribe((self._reply, self._hint))
             self._transport = transport
             self._counts["link_up"] += 1
-            owner.on_up()
+            listener.on_up(self.line)
             while True:
                 batch = await transport.receive()
                 self._attempt = 0  # not at the handshake: a broker that accepts and drops us must not be hammered
-                owner.on_batch([each for each in batch if each.topic == self._reply])
+                listener.on_batch([each for each in batch if each.topic == self._reply], self.line)
                 for order in [each.payload for each in batch if each.topic == self._hint]:
-                    owner.on_order(order)
+                    listener.on_order(order, self.line)
         finally:
             if self._transport is transport:
                 self._transport = None
-                owner.on_down()
+                listener.on_down(self.line)
             await transport.close()
             self._sent_before += transport.sent_bytes
 
@@ -133,6 +134,53 @@ class Link:
     def _delivered(self, future: "asyncio.Future[Delivery]") -> None:
         if not future.cancelled() and future.exception() is None:
             self._counts[f"delivery_{future.result()}"] += 1
+
+
+class ConnectionPool:
+    """Every connection of a device by the line's name, and when each was last heard. The home line is there first."""
+
+    def __init__(self, settings: AgentSettings, clock: HubClock, counts: Counter[str]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._counts = counts
+        self._by_line: dict[str, Connection] = {}
+        self._heard_at: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._by_line.values())
+
+    def add(self, line: str, device: str, connect: Connect) -> None:
+        """The connection of one more line. `device`: our name there."""
+        self._by_line[line] = Connection(device, connect, self._settings, self._counts, line)
+        self._heard_at[line] = 0.0
+
+    def on(self, line: str) -> Connection:
+        return self._by_line[line]
+
+    @property
+    def home(self) -> Connection:
+        """To the broker whose folder is the agent's own."""
+        return self._by_line[HOME]
+
+    @property
+    def sent_bytes(self) -> int:
+        """By the sockets of every line, since the start."""
+        return sum(connection.sent_bytes for connection in self)
+
+    def heard(self, line: str) -> None:
+        """Something came on this line just now."""
+        self._heard_at[line] = self._clock.now()
+
+    def silent(self, questions: Questions, after_s: float) -> list[str]:
+        """Lines that are up and say nothing for so long, while a word is owed on them. Each is named once."""
+        found = []
+        for line, connection in self._by_line.items():
+            if not questions.waits_on(line):
+                self.heard(line)  # nobody owes us a word: an idle connection is not a silent one
+            elif connection.up and self._clock.now() - self._heard_at[line] > after_s:
+                self.heard(line)
+                found.append(line)
+        return found
 
 
 class Credentials(Protocol):

@@ -7,7 +7,7 @@ started again within a second or two. Local answers depend on the model alone: n
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,17 +17,15 @@ from edge_agent.clock import HubClock
 from edge_agent.commands import Setup
 from edge_agent.core import EdgeCore
 from edge_agent.database import Database
-from edge_agent.desk import Desk, Form
+from edge_agent.desk import EscalationSealer, ModelFormat, PendingVerdicts
 from edge_agent.envelope import Envelopes
 from edge_agent.guard import Guard
-from edge_agent.hands import Hands
+from edge_agent.hands import CommandExecutor
 from edge_agent.identity import HubKeys, Identity, sites
 from edge_agent.install import Install
-from edge_agent.intake import Intake
 from edge_agent.journal import Journal
 from edge_agent.lines import HOME
-from edge_agent.link import Connect, Link
-from edge_agent.links import Connects, Links, OnLine
+from edge_agent.link import Connect, ConnectionPool, Credentials, dial
 from edge_agent.model import Model, setup_of
 from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
@@ -47,6 +45,7 @@ from policies.locality import HubSite
 from policies.policy import Policy
 from wire.daemon import Log, fault, name
 from wire.messages import Hello
+from wire.rollout import Assignment
 from wire.transport import Incoming
 
 AGENT = "skerry-agent/1"
@@ -65,10 +64,11 @@ class Agent:
         identity: Identity,
         runner: Runner | None,
         policy: Policy | None,
-        connect: Connect | Connects,
+        connect: Connect | Mapping[str, Credentials],
         *,
         clock: HubClock | None = None,
     ) -> None:
+        """`connect`: how to reach the home broker, or who we are on each line, the home line among them."""
         self._log = Log()
         self._settings = settings
         self._identity = identity
@@ -76,34 +76,41 @@ class Agent:
         self._counts: Counter[str] = Counter()
         self._clock = clock or HubClock(identity.hub_time_ms)
         self._db = self._database(settings.state_dir / DATABASE_FILE)
-        connect, lines = connect if isinstance(connect, Connects) else (connect, {})
-        envelopes = self._envelopes = Envelopes(identity, {line: each.identity for line, each in lines.items()})
+        lines = connect if isinstance(connect, Mapping) else {}
+        others = {line: each.identity for line, each in lines.items() if line != HOME}
+        self._envelopes = Envelopes(identity, others)
         self._core = EdgeCore(self._setup(model.form), policy)
-        vault = Vault(identity.payload_key)
-        self._desk = Desk(envelopes, vault, self._clock, model.form, settings.frames_cache_bytes)
         self._journal = Journal(settings, self._db, self._clock, self._counts)
-        self._link = Link(identity.device, connect, settings, self._counts)
+        self._connections = ConnectionPool(settings, self._clock, self._counts)
+        if not isinstance(connect, Mapping):
+            self._connections.add(HOME, identity.device, connect)
         for line, each in lines.items():
-            self._link.further[line] = Link(each.identity.device, each.connect, settings, self._counts)
-        self._links = Links(self._link, self._clock)
-        self._parts = Parts(
-            self._core, self._db, self._desk, self._journal, self._link, envelopes, self._clock, self._counts,
-            Hello(0, secrets.token_hex(8), AGENT, model.refs), settings.outbox.max_age_s,
-        )  # fmt: skip
-        self._hands = Hands(self._parts)
-        self._guard = Guard(self._parts, self._hands, settings.attributes, identity.device)
-        self._witness = Witness(self._parts, self._hands.sender, identity, settings.heads_every_s)
-        self.outgoing = Outgoing(self._parts, self._hands.sender)
-        self._sides: list[Side] = [self._guard, self._witness, self.outgoing]
-        self._upkeep = Upkeep(self._parts, self._hands, self._guard, settings)
-        means = Means(self._hands, Subjects(vault), self._upkeep, self._setup, settings.inline_infer_s)
-        self.answering = Answering(model, self._parts, means)
-        intake = Intake(envelopes, self._desk, self._clock, self._counts)
-        self._post = Post(self._parts, self._hands, (self._guard, self._witness, self.outgoing), intake, self.refresh)
+            self._connections.add(line, each.identity.device, dial(each, settings.connect_timeout_s))
+        self._assemble(model, Vault(identity.payload_key))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._opened = False
-        self.hinted: asyncio.Event | None = None  # of whoever looks for updates
+        self._install: Install | None = None
+        self._hint: Callable[[], None] | None = None  # of whoever looks for updates
+
+    def _assemble(self, model: Model, vault: Vault) -> None:
+        """What executes the core's commands, and what hears the hubs."""
+        settings, identity, envelopes = self._settings, self._identity, self._envelopes
+        self._parts = parts = Parts(
+            core=self._core, database=self._db, journal=self._journal, clock=self._clock, counts=self._counts,
+            sealer=EscalationSealer(envelopes, vault, self._clock, model.form, max_age_s=settings.outbox.max_age_s),
+            pending=PendingVerdicts(settings.frames_cache_bytes), connections=self._connections, envelopes=envelopes,
+        )  # fmt: skip
+        self._executor = executor = CommandExecutor(parts, Hello(0, secrets.token_hex(8), AGENT, model.refs))
+        self._guard = Guard(parts, executor, settings.attributes, identity.device)
+        self._witness = Witness(parts, executor.sender, identity, settings.heads_every_s)
+        self.outgoing = Outgoing(parts, executor.sender)
+        told = (self._guard, self._witness, self.outgoing)
+        self._sides: list[Side] = [*told]
+        self._upkeep = Upkeep(parts, executor, self._guard, settings)
+        means = Means(executor, Subjects(vault), self._upkeep, self._setup, settings.inline_infer_s)
+        self.answering = Answering(model, parts, means)
+        self._post = Post(parts, executor, told, judged=self.answering.verdict, orders=self)
 
     # Start and stop
 
@@ -115,7 +122,7 @@ class Agent:
         if self._opened:
             return
         self._opened = True
-        self._journal.loop = asyncio.get_running_loop()
+        self._journal.open()
         self.answering.measure()
         await self._upkeep.open()
 
@@ -123,8 +130,7 @@ class Agent:
         """Link, watchdog and upkeep until `stop`. The watchdog is this very coroutine: nobody can end it alone."""
         await self.open()
         async with asyncio.TaskGroup() as group:
-            links = self._links.named().items()
-            works = {title: partial(link.run, OnLine(self, line)) for title, (line, link) in links}
+            works = {_title(each.line): partial(each.run, self) for each in self._connections}
             works["upkeep"] = partial(self._upkeep.run, self._reopened)
             while not self._stopping.is_set():
                 for title, work in works.items():
@@ -138,10 +144,8 @@ class Agent:
         self._stopping.set()
 
     async def _close(self) -> None:
-        self._hands.rest()
+        self._executor.close()
         self._journal.flush()
-        self._hands.flush_marks()
-        self._hands.sender.rest()
         self._witness.rest()
         self._upkeep.remember_time()
         await self._db.close()
@@ -188,7 +192,7 @@ class Agent:
     async def erase(self, subject: bytes) -> int:
         """Forget whom this keyed hash stands for: its questions end, what was said goes. How many answers that was."""
         self._journal.flush()
-        self._hands.obey(self._core.on_erased(self._desk.about(subject), self._clock.now()))
+        self._executor.execute(self._core.on_erased(self._parts.pending.about(subject), self._clock.now()))
         self._journal.forget(subject)
         return await self._db.read(partial(answers.erase, subject=subject))
 
@@ -196,23 +200,23 @@ class Agent:
 
     def use_policy(self, policy: Policy | None) -> None:
         self._guard.expect(policy)
-        self._hands.obey(self._core.on_policy(policy, self._clock.now()))
+        self._executor.execute(self._core.on_policy(policy, self._clock.now()))
 
     def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
         self._envelopes.use(hubs)
         self.answering.renew()
-        self._hands.obey(self._core.on_hubs(self._sites(), self._clock.now()))
+        self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
 
     def use_further(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
         """Keys of the hubs on another line; their names stay, policies know them by these."""
         self._envelopes.on(line).use(hubs)
-        self._hands.obey(self._core.on_hubs(self._sites(), self._clock.now()))
+        self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
 
     async def use_bundle(self, runner: Runner | None) -> None:
         """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
         await self.answering.use(runner)
 
-    def _setup(self, form: Form) -> Setup:
+    def _setup(self, form: ModelFormat) -> Setup:
         return setup_of(form, self._sites(), self._envelopes, self._settings.outbox)
 
     def _sites(self) -> tuple[HubSite, ...]:
@@ -225,11 +229,15 @@ class Agent:
         model = self.answering.model
         return model.manifest if model.present else None
 
+    def on_hint(self, hint: Callable[[], None]) -> None:
+        """From now on `hint` has updates looked for."""
+        self._hint = hint
+
     def refresh(self) -> bool:
         """Look for updates soon. False if nobody here does."""
-        if self.hinted is not None:
-            self.hinted.set()
-        return self.hinted is not None
+        if self._hint is not None:
+            self._hint()
+        return self._hint is not None
 
     def count(self, kind: str) -> None:
         """Add one to a counter; `kind` is a fixed word."""
@@ -238,14 +246,17 @@ class Agent:
     def assign(self, install: Install) -> None:
         """What hubs assign is installed by this one."""
         install.attach(self._parts, self.answering, self.outgoing)
-        self._post.assigned = install.hear
-        self._post.judged = self.answering.verdict
+        self._install = install
         self.add_side(install)
+
+    def take_assignment(self, assignment: Assignment) -> None:
+        """Of our own hub. Ignored where nobody installs."""
+        if self._install is not None:
+            self._install.hear(assignment)
 
     def calibrate(self, threshold: Threshold) -> None:
         """Ask by the threshold of this device's class, while it keeps its promise."""
         self.answering.calibrate(threshold)
-        self._post.judged = self.answering.verdict
         self.add_side(threshold)
 
     def add_side(self, side: Side) -> None:
@@ -254,39 +265,39 @@ class Agent:
 
     async def reconnect(self, line: str = HOME) -> None:
         """End the connection; another is made at once, with the certificate of now. Rows wait for their outcome."""
-        await self._link.on(line).drop()
+        await self._connections.on(line).drop()
 
     def status(self) -> dict[str, Any]:
         """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
         manifest = self.manifest
         named = (self._identity.device, manifest.model if manifest else "")
         sides = [self.answering.model, *self._sides]
-        return report(self._parts, named, self._hands.unrecorded, self._upkeep.alarms, sides)
+        return report(self._parts, named, self._executor.unrecorded, self._upkeep.alarms, sides)
 
     @property
     def counts(self) -> dict[str, int]:
         """Counters by name, for metrics; names are fixed words, never input."""
         return dict(self._counts)
 
-    # The links' owner
+    # What connections tell
 
     def on_up(self, line: str = HOME) -> None:
-        self._links.heard(line)
-        self._safely("up", lambda: self._hands.obey(self._core.on_link(True, self._clock.now(), line)))
+        self._connections.heard(line)
+        self._safely("up", lambda: self._executor.execute(self._core.on_link(True, self._clock.now(), line)))
         if line == HOME:
             for told in (self._witness, self.outgoing):
                 self._safely("witness", told.connected)
 
     def _reopened(self) -> None:
-        for line, link in self._links.named().values():
-            if link.up:
-                self.on_up(line)
+        for connection in self._connections:
+            if connection.up:
+                self.on_up(connection.line)
 
     def on_down(self, line: str = HOME) -> None:
-        self._safely("down", lambda: self._hands.obey(self._core.on_link(False, self._clock.now(), line)))
+        self._safely("down", lambda: self._executor.execute(self._core.on_link(False, self._clock.now(), line)))
 
     def on_batch(self, batch: list[Incoming], line: str = HOME) -> None:
-        self._links.heard(line)
+        self._connections.heard(line)
         for message in batch:
             self._safely("message", partial(self._post.message, message, line))
 
@@ -325,10 +336,15 @@ class Agent:
         if self._db.is_open and not self._db.alive:
             self._counts["writer_revived"] += 1
             self._db.revive()
-        self._hands.flush_marks()
+        self._executor.flush_marks()
         self._guard.look()
         self._witness.watch()
         self.outgoing.watch()
-        for title in self._links.silent(self._core, self._settings.silent_after_s):
+        for line in self._connections.silent(self._core.open, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
-            self._tasks[title].cancel()  # its successor connects anew
+            self._tasks[_title(line)].cancel()  # its successor connects anew
+
+
+def _title(line: str) -> str:
+    """Name of the task that keeps this line's connection."""
+    return f"link-{line}" if line else "link"

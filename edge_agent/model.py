@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_agent.clock import HubClock
 from edge_agent.commands import OutboxLimits, Setup
-from edge_agent.desk import Form, blank
+from edge_agent.desk import ModelFormat, blank
 from edge_agent.envelope import Envelopes
 from edge_agent.records import NoModel, Sample
 from models.chain import digest
@@ -55,7 +55,7 @@ class Model:
         self.present = runner is not None
         self.runner = runner = runner or Absent()
         self.manifest = runner.manifest
-        self.form = Form(runner.manifest, runner.codec)
+        self.form = ModelFormat(runner.manifest, runner.codec)
         self.infer_one = runner.infer_one
         self._notes = runner.notes
         gate = runner.manifest.gate
@@ -117,7 +117,7 @@ class Model:
             self._thread.shutdown(wait=False)  # what runs in it ends by itself
 
 
-def setup_of(form: Form, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
+def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
     """What the core has to know of a model."""
     manifest = form.manifest
     derived = egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
@@ -125,10 +125,13 @@ def setup_of(form: Form, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits
     frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
     region = max((hub.region for hub in hubs), key=len, default="")
     schema, longest = (*manifest.features, *derived), _longest(form, derived, region)
-    return Setup(schema, hubs, frame_bytes, limits, evidence, envelopes.lines, manifest.fixed_bytes, longest)
+    return Setup(
+        schema=schema, hubs=hubs, frame_bytes=frame_bytes, limits=limits, evidence=evidence, lines=envelopes.lines,
+        padded_bytes=manifest.fixed_bytes, longest=longest,
+    )  # fmt: skip
 
 
-def _longest(form: Form, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
+def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
     """A question with every field that could be in it; what a policy adds is not in it yet."""
     manifest = form.manifest
     fields = {spec.name: Tensor(spec.dtype, spec.shape, bytes(egress.raw_bytes(spec))) for spec in derived}
@@ -136,6 +139,6 @@ def _longest(form: Form, derived: tuple[FieldSpec, ...], region: str) -> Escalat
         size = form.codec.payload_bytes(spec.name)
         fields[spec.name] = Tensor(DType.UINT8, (size,), bytes(size))
     return Escalation(
-        "f" * 32, manifest.ref, "f" * 32, region, fields, 1e9, audit=True, trace="0" * _TRACE_CHARS,
-        subject=bytes(_SUBJECT_BYTES),
+        id="f" * 32, model=manifest.ref, policy="f" * 32, region=region, fields=fields, budget_s=1e9, audit=True,
+        trace="0" * _TRACE_CHARS, subject=bytes(_SUBJECT_BYTES),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 from edge_agent import reports
 from edge_agent.disclosure import disclosed
 from edge_agent.parts import Parts
-from edge_agent.sender import Sender, result
+from edge_agent.sender import LedgeredSender, result
 from wire.rollout import InstallReport, ReportSeen
 
 FIRST_S = 5.0  # until a report is said again ...
@@ -24,7 +24,7 @@ TOGETHER = 4  # reports in one go: a hub takes ten notes of a device at once
 class Outgoing:
     """Owned by the event loop."""
 
-    def __init__(self, parts: Parts, sender: Sender) -> None:
+    def __init__(self, parts: Parts, sender: LedgeredSender) -> None:
         self._parts = parts
         self._sender = sender
         self._pause_s = FIRST_S
@@ -45,11 +45,13 @@ class Outgoing:
 
     def watch(self) -> None:
         """Every second or so."""
-        now = self._parts.clock.now()
-        if self._looking or now < self._due_at or not self._parts.link.up or not self._parts.database.is_open:
+        parts = self._parts
+        if self._looking or parts.clock.now() < self._due_at:
+            return
+        if not parts.connections.home.up or not parts.database.is_open:
             return
         self._looking = True
-        self._parts.database.read(reports.pending).add_done_callback(self._tell)
+        parts.database.read(reports.pending).add_done_callback(self._tell)
 
     def hear(self, note: ReportSeen) -> None:
         """What was kept in the meantime is told with the next look."""

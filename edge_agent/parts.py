@@ -1,4 +1,4 @@
-"""What the hands of an agent work with, handed over as one value."""
+"""What the shell of an agent works with, handed over as one value."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -6,11 +6,10 @@ from typing import NamedTuple
 from edge_agent.clock import HubClock
 from edge_agent.core import EdgeCore
 from edge_agent.database import Database
-from edge_agent.desk import Desk
+from edge_agent.desk import EscalationSealer, PendingVerdicts
 from edge_agent.envelope import Envelopes
 from edge_agent.journal import Journal
-from edge_agent.link import Link
-from wire.messages import Hello
+from edge_agent.link import ConnectionPool
 
 
 class Parts(NamedTuple):
@@ -18,11 +17,10 @@ class Parts(NamedTuple):
 
     core: EdgeCore
     database: Database
-    desk: Desk
+    sealer: EscalationSealer
+    pending: PendingVerdicts
     journal: Journal
-    link: Link
+    connections: ConnectionPool
     envelopes: Envelopes
     clock: HubClock
     counts: Counter[str]
-    hello: Hello  # with epoch 0: the core knows it later
-    max_age_s: float

@@ -94,7 +94,9 @@ def checked(paths: Sequence[Path], above: str, region: str) -> Report:
     if level is None:
         return Report(named, policy=policy, findings=found)
     claim = f"no field above {level.name} can leave" + (f" for region {region}" if region else "")
-    return Report(named, "", policy, found, claim, _proof(policy, level, region))
+    return Report(
+        files=named, error="", policy=policy, findings=found, claim=claim, proof=_proof(policy, level, region)
+    )
 
 
 def _proof(policy: Policy, level: Level, region: str) -> "Proof":

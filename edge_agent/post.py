@@ -1,9 +1,10 @@
 """What comes down the links, handed on: verdicts to the core, orders to the guard, assignments to the install."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from edge_agent.guard import Guard
-from edge_agent.hands import Hands
+from edge_agent.hands import CommandExecutor
 from edge_agent.intake import Heard, Intake
 from edge_agent.lines import HOME
 from edge_agent.outgoing import Outgoing
@@ -14,43 +15,54 @@ from wire.rollout import Assignment, ReportSeen
 from wire.transport import Incoming
 
 
+class OrderListener(Protocol):
+    """Who follows what hubs order."""
+
+    def refresh(self) -> object:
+        """Look for updates soon."""
+        ...
+
+    def take_assignment(self, assignment: Assignment) -> None:
+        """Of our own hub."""
+        ...
+
+
 class Post:
-    """`refresh`: look for updates soon. `assigned`: who installs, `judged`: who counts audits; if anybody does."""
+    """`judged`: told each verdict before the core. `orders`: told what is not for the core."""
 
     def __init__(
         self,
         parts: Parts,
-        hands: Hands,
+        executor: CommandExecutor,
         sides: tuple[Guard, Witness, Outgoing],
-        intake: Intake,
-        refresh: Callable[[], object],
+        *,
+        judged: Callable[[int, Prediction], None],
+        orders: OrderListener,
     ) -> None:
         self._parts = parts
-        self._hands = hands
+        self._executor = executor
         self._guard, self._witness, self._outgoing = sides
-        self._intake = intake
-        self._refresh = refresh
-        self.assigned: Callable[[Assignment], object] | None = None
-        self.judged: Callable[[int, Prediction], object] | None = None
+        self._intake = Intake(parts.envelopes, parts.pending, parts.clock, parts.counts)
+        self._judged = judged
+        self._orders = orders
 
     def order(self, payload: bytes, line: str) -> None:
         """Empty: something new is published. A notice may be over by a newer policy. Only our own hub assigns."""
         order = self._intake.order(payload, line) if payload else None
         if isinstance(order, Assignment):
             self._parts.counts["assignments"] += 1
-            if self.assigned is not None and line == HOME:
-                self.assigned(order)
+            if line == HOME:
+                self._orders.take_assignment(order)
         elif not payload or (order is not None and self._guard.hear_order(order)):
             self._parts.counts["hints"] += 1
-            self._refresh()
+            self._orders.refresh()
 
     def message(self, message: Incoming, line: str) -> None:
         core, now = self._parts.core, self._parts.clock.now()
         heard = self._intake.take(message.payload, core.epoch, line)
         if isinstance(heard, Heard):
-            if self.judged is not None:
-                self.judged(heard.seq, heard.verdict.prediction)
-            self._hands.obey(core.on_verdict(heard.seq, heard.verdict, now))
+            self._judged(heard.seq, heard.verdict.prediction)
+            self._executor.execute(core.on_verdict(heard.seq, heard.verdict, now))
         elif isinstance(heard, Checkpoint):
             self._witness.hear(heard)
         elif isinstance(heard, Mirror):
@@ -59,8 +71,8 @@ class Post:
             self._outgoing.hear(heard)
         elif heard is not None:
             if isinstance(heard, Welcome):
-                self._parts.link.on(line).spread(heard.spread_s)
+                self._parts.connections.on(line).spread(heard.spread_s)
                 self._guard.look(at_once=True)  # now the time is known
             elif isinstance(heard, Refusal) and heard.reason is Reason.POLICY_OLD:
-                self._refresh()
-            self._hands.obey(core.on_note(heard, now, line))
+                self._orders.refresh()
+            self._executor.execute(core.on_note(heard, now, line))

@@ -6,7 +6,7 @@ Law: nothing that was on record is ever taken off, by no restart, no lost ledger
 from collections.abc import Iterable, Mapping
 
 from policies import budget
-from policies.budget import SUBJECT, Charge, Charged, Spend
+from policies.budget import SUBJECT, Charge, Spend
 from policies.policy import Coin
 from wire.messages import Totals
 
@@ -26,8 +26,9 @@ class Purse:
         self.spend = self._opened = spend
         self.mirrored = mirrored
 
-    def take(self, charged: Charged) -> None:
-        self.spend = charged.spend
+    def take(self, spend: Spend) -> None:
+        """So much is spent with what was just charged."""
+        self.spend = spend
 
     def undo(self, charges: Iterable[Charge]) -> None:
         """They were never put on record."""

@@ -83,17 +83,24 @@ class Question:
     def say_local(self, why: Why) -> Answer:
         """The one answer: the device's own."""
         self.answered = True
-        return Answer(self.id, self.local, Source.LOCAL, why, self.policy, self.data_class, self.seq)
+        return Answer(
+            id=self.id, prediction=self.local, source=Source.LOCAL, why=why, policy=self.policy,
+            data_class=self.data_class, seq=self.seq,
+        )  # fmt: skip
 
     def say_verdict(self, verdict: Verdict) -> Answer | Correction:
         """The hub's word: the one answer, or the one correction if there was an answer."""
         v, policy, data_class = verdict, self.policy, self.data_class
         if self.answered:
-            return Correction(self.id, v.prediction, policy, data_class, self.seq, v.queue_s, v.compute_s)
+            return Correction(
+                id=self.id, prediction=v.prediction, policy=policy, data_class=data_class, seq=self.seq,
+                queue_s=v.queue_s, compute_s=v.compute_s,
+            )  # fmt: skip
         self.answered = True
         return Answer(
-            self.id, v.prediction, Source.HUB, Why.VERDICT, policy, data_class, self.seq, v.queue_s, v.compute_s
-        )
+            id=self.id, prediction=v.prediction, source=Source.HUB, why=Why.VERDICT, policy=policy,
+            data_class=data_class, seq=self.seq, queue_s=v.queue_s, compute_s=v.compute_s,
+        )  # fmt: skip
 
     def next_alarm(self) -> float:
         """The earliest moment at which something is due."""

@@ -54,6 +54,18 @@ class Timings(msgspec.Struct, frozen=True, gc=False):
     compute_s: float = 0.0
 
 
+class SampleOrigin(msgspec.Struct, frozen=True, gc=False):
+    """Of a sample that asks: its trace, when it came (on the core's clock), its model's time, whom it is about (hash).
+
+    `started` is 0 after a restart: who asked then is gone.
+    """
+
+    trace: str = ""
+    started: float = 0.0
+    infer_s: float = 0.0
+    subject: bytes = b""
+
+
 class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     """One row of the answer record. `seq` is the escalation id `{epoch:x}-{seq}`, "" if the hub was not asked.
 

@@ -39,7 +39,7 @@ def report(
         "policy_days_left": left,
         "mode": policy.mode.value if policy else "",
         "link": "up" if core.link.up else "down",
-        "link_error": parts.link.last_error,
+        "link_error": parts.connections.home.last_error,
         "lines": {line.name or "home": "up" if line.up else "down" for line in core.lines},
         "disk": disk or "ok",
         "open": len(core.open) + unrecorded,

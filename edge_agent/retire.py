@@ -81,7 +81,9 @@ def expire(db: sqlite3.Connection, at_ms: int) -> int:
     rows = outbox.everything(db)
     db.execute("begin immediate")
     for row in rows:
-        answers.finish(db, End(row.seq, row.epoch, row.id, Outcome.EXPIRED, Why.RETIRED, at_ms))
+        answers.finish(
+            db, End(seq=row.seq, epoch=row.epoch, id=row.id, outcome=Outcome.EXPIRED, reason=Why.RETIRED, at_ms=at_ms)
+        )
         outbox.delete(db, row.seq)
     db.execute("commit")
     return len(rows)

@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.commands import KEEP_DAYS, Labels, Setup
 from edge_agent.purse import Purse
 from policies import budget
-from policies.budget import Charge, Cost
+from policies.budget import Charge, Cost, Spend
 from policies.context import Context
 from policies.egress import level_of
 from policies.judge import Permit, Price, judge
@@ -54,6 +54,15 @@ class Ruling:
     @property
     def policy(self) -> Policy | None:
         return self._policy
+
+    def advance_day(self, day: int) -> None:
+        """Hub time's day. It never goes back."""
+        self.day = max(self.day, day)
+
+    def resume(self, spend: Spend, day: int) -> None:
+        """Be the device that has spent this, on that day."""
+        self.purse.open(spend)
+        self.day = day
 
     def committed(self) -> "Ruling":
         """What may be done with features of the committed model while another is on trial; else of the only one."""
@@ -128,7 +137,10 @@ class Ruling:
         if isinstance(ruled, Denied) or ruled.denied:
             return ruled if isinstance(ruled, Denied) else ruled.denied or _NEVER
         price = Price(self.purse.spend, cost, self.day)
-        return judge(ruled.terms, setup.schema, setup.hubs, data_class, price, ruled.cleared)
+        return judge(
+            terms=ruled.terms, schema=setup.schema, hubs=setup.hubs, data_class=data_class, price=price,
+            cleared=ruled.cleared,
+        )  # fmt: skip
 
     def note(self, topic: str, size_bytes: int) -> tuple[Charge, ...] | Denied:
         """Charges a message that carries nothing of a sample; most policies have no account for these."""
@@ -137,7 +149,7 @@ class Ruling:
         charged = budget.charge(self._policy.base, self.purse.spend, Cost(size_bytes, topic=topic), self.day)
         if isinstance(charged, Denied):
             return charged
-        self.purse.take(charged)
+        self.purse.take(charged.spend)
         return charged.charges
 
     # What it depends on

@@ -7,7 +7,7 @@ An entry whose bytes did not leave after all is followed by one that says so. So
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -28,37 +28,39 @@ from wire.topics import Channel
 T = TypeVar("T")
 
 
-class Sender:
+class LedgeredSender:
     """`give_up`: told of a question that the link will never take. `by_rule`: bytes handed over since the start."""
 
     def __init__(self, parts: Parts, give_up: Callable[[int], None]) -> None:
         self._parts = parts
         self._give_up = give_up
-        self._unsent: set[int] = set()  # their newest entry is not followed by bytes yet
         self.by_rule: Counter[str] = Counter()
 
-    @property
-    def unsent(self) -> frozenset[int]:
-        return frozenset(self._unsent)
+    def recorded(self, seq: int) -> None:
+        """Its newest ledger entry stands for bytes that have not left yet; of one that has ended they never will."""
+        if self._parts.pending.get(seq) is None:
+            self._parts.database.write((self._withhold(seq),))
+        else:
+            self._parts.pending.keep_unsent((seq,))
 
-    def recorded(self, seqs: Iterable[int]) -> None:
-        """The newest ledger entry of these questions stands for bytes that have not left yet."""
-        self._unsent.update(seqs)
+    def withhold(self, seq: int) -> tuple[Op, ...]:
+        """Before it is sealed anew: if its bytes never left, the ledger says so."""
+        return (self._withhold(seq),) if self._parts.pending.discard_unsent(seq) else ()
 
-    def ended(self, seq: int) -> tuple[Op, ...]:
-        """What belongs to a question's end: if its bytes never left, the ledger says so."""
-        if seq not in self._unsent:
-            return ()
-        self._unsent.discard(seq)
-        return (partial(ledger.withhold, seq=seq, at_ms=self._parts.clock.ms()),)
+    def end(self, seq: int) -> tuple[Op, ...]:
+        """It is over; if its bytes never left, the ledger says so."""
+        return (self._withhold(seq),) if self._parts.pending.end(seq) else ()
 
-    def rest(self) -> None:
+    def _withhold(self, seq: int) -> Op:
+        return partial(ledger.withhold, seq=seq, at_ms=self._parts.clock.ms())
+
+    def keep_unsent(self) -> None:
         """Nothing is sent any more: what has not left is known to the next process."""
-        self._parts.database.write((partial(ledger.keep_unsent, seqs=self.unsent),))
+        self._parts.database.write((partial(ledger.keep_unsent, seqs=self._parts.pending.unsent),))
 
     def question(self, seq: int) -> None:
         """Send what the outbox holds of it: at once if that is on record, else after its entry."""
-        if seq in self._unsent:
+        if self._parts.pending.is_unsent(seq):
             self._find(seq)
         else:
             op = partial(ledger.again, seq=seq, at_ms=self._parts.clock.ms())
@@ -86,7 +88,7 @@ class Sender:
             parts.counts["notes_unrecorded"] += 1
             return
         try:
-            sent = parts.link.on(line).post(channel_of(note), frame)
+            sent = parts.connections.on(line).post(channel_of(note), frame)
         except LocalError:
             parts.counts["unsendable"] += 1
             sent = False
@@ -103,7 +105,7 @@ class Sender:
         fields = {name: Level.P1.name for name in note.__struct_fields__ if getattr(note, name) is not None}
         names, regions = sorted({hub.name for hub in hubs}), sorted({hub.region for hub in hubs})
         rule, policy = self._rule(note)
-        return Form(fields, {}, rule, policy, "+".join(names), "+".join(regions))
+        return Form(fields, {}, rule=rule, policy=policy, hub="+".join(names), region="+".join(regions))
 
     def _rule(self, note: UpNote) -> tuple[str, str]:
         """The rule that lets a note leave, and its policy: of sums over samples a policy has decided."""
@@ -116,11 +118,11 @@ class Sender:
         if trouble is not None:
             self._parts.counts["repeats_unrecorded"] += 1
             return
-        self._unsent.add(seq)
+        self.recorded(seq)
         self._find(seq)
 
     def _find(self, seq: int) -> None:
-        frame = self._parts.desk.frame(seq)
+        frame = self._parts.pending.frame(seq)
         if frame is not None:
             self._post(seq, frame)
         else:
@@ -134,19 +136,16 @@ class Sender:
 
     def _post(self, seq: int, frame: bytes) -> None:
         parts, question = self._parts, self._parts.core.open.get(seq)
-        if question is None:
-            parts.database.write(self.ended(seq))
-            return
-        if question.state is not State.SENT or seq not in self._unsent:
-            return  # deferred meanwhile: its entry waits for the next try
+        if question is None or question.state is not State.SENT or not parts.pending.is_unsent(seq):
+            return  # ended or deferred meanwhile: the entry of a deferred one waits for the next try
         try:
-            if not parts.link.on(question.line).post(Channel.QUESTION, frame):
+            if not parts.connections.on(question.line).post(Channel.QUESTION, frame):
                 return
         except LocalError:
             parts.counts["unsendable"] += 1
             self._give_up(seq)
             return
-        self._unsent.discard(seq)
+        parts.pending.discard_unsent(seq)
         parts.counts["sent"] += 1
         self.by_rule[question.egress.rule] += len(frame)
 

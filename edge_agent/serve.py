@@ -29,8 +29,7 @@ from edge_agent.install_core import InstallMachine
 from edge_agent.install_start import InstallTable, forgive_failed_start, recover_install
 from edge_agent.installed import FOLDER, Installed, Names, keys_path, look
 from edge_agent.layers import Layers, Standing, read_files
-from edge_agent.link import dial
-from edge_agent.links import Connects, Further
+from edge_agent.lines import HOME
 from edge_agent.loop import Agent
 from edge_agent.renew import Renewer
 from edge_agent.settings import name_of
@@ -91,9 +90,15 @@ def _prepared(
     tls_context(config.door())
     token_of(config.door())
     if name_of(config.bundle):
-        return Parts(identity, found.runner, standing, names, found, hubs, core)
+        return Parts(
+            identity=identity, runner=found.runner, standing=standing, names=names, installed=found, hubs=hubs,
+            core=core,
+        )  # fmt: skip
     try:
-        return Parts(identity, OnnxRunner(open_bundle(config.bundle), config.threads), standing, names, found, hubs)
+        return Parts(
+            identity=identity, runner=OnnxRunner(open_bundle(config.bundle), config.threads), standing=standing,
+            names=names, installed=found, hubs=hubs,
+        )  # fmt: skip
     except BundleError as error:
         raise Stop(Exit.MODEL, str(error)) from None
 
@@ -154,20 +159,14 @@ class Process:
         self._renewer = Renewer(identity, clock, log)
         hubs = {} if config.airgap else parts.hubs.further
         self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
-        further = {
-            line: Further(each.identity, dial(each, settings.connect_timeout_s))
-            for line, each in self._renewers.items()
-        }
-        connect = _no_link if config.airgap else dial(self._renewer, settings.connect_timeout_s)
-        self._agent = Agent(
-            settings, identity, parts.runner, parts.standing.policy, Connects(connect, further), clock=clock
-        )
+        connect = _no_link if config.airgap else {HOME: self._renewer, **self._renewers}
+        self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
         self._agent.add_side(self._renewer)
         if config.thresholds:
             kept = Path(config.state)
             self._agent.calibrate(Threshold(open_thresholds(Path(config.thresholds)), config.device.kind, kept))
         fetches = config.updates.enabled and not config.airgap
-        self._updates = self._updating() if parts.names and fetches else None
+        self._updates = self._updating(parts.names) if parts.names and fetches else None
         self._install: Install | None = None
         if self._updates:
             self._agent.add_side(self._updates)
@@ -264,20 +263,22 @@ class Process:
             loop.add_signal_handler(number, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload_policy)
 
-    def _updating(self) -> Updates:
-        names, folder = self._parts.names, Path(self._config.state) / FOLDER
-        if names is None:
-            raise RuntimeError("nothing is named to be updated")
+    def _updating(self, names: Names) -> Updates:
+        return Updates(
+            folder=Path(self._config.state) / FOLDER, names=names, job=partial(self._job, names),
+            start=self._parts.installed, log=self._log, standing=self._standing,
+        )  # fmt: skip
 
-        def job() -> UpdateJob:
-            identity = self._renewer.identity
-            safe = self._install is not None and self._install.machine.row.safe
-            follow = Follow.NONE if safe else Follow(self._config.updates.follow)
-            where = (str(folder), identity.tuf_url, identity.tuf_root, identity.hub_time_ms, identity.hub_url)
-            return UpdateJob(*where, identity.trusted, names.documents, names.family, names.agent, follow)
-
-        self._job = job
-        return Updates(folder, names, job, self._parts.installed, self._log, self._standing)
+    def _job(self, names: Names) -> UpdateJob:
+        """The errand's orders as they are now."""
+        identity = self._renewer.identity
+        safe = self._install is not None and self._install.machine.row.safe
+        return UpdateJob(
+            folder=str(Path(self._config.state) / FOLDER), url=identity.tuf_url, root=identity.tuf_root,
+            least_ms=identity.hub_time_ms, hub_url=identity.hub_url, authorities=identity.trusted,
+            documents=names.documents, family=names.family, agent=names.agent,
+            follow=Follow.NONE if safe else Follow(self._config.updates.follow),
+        )  # fmt: skip
 
     def _assigned(self, updates: Updates) -> None:
         """What hubs assign is installed; a model that was on trial before is on trial still."""
@@ -285,7 +286,10 @@ class Process:
         if names is None or core is None:
             return
         folder, metered = Path(self._config.state) / FOLDER, self._config.updates.metered
-        tools = InstallDependencies(folder, names, self._job, updates.busy, self._log, metered)
+        tools = InstallDependencies(
+            folder=folder, names=names, job=partial(self._job, names), busy=updates.busy, log=self._log,
+            metered=metered,
+        )  # fmt: skip
         self._install = Install(core, tools, updates)
         self._agent.assign(self._install)
         if committed is not None:

@@ -88,8 +88,9 @@ class Seen:
             for name, (n, asked, total, square) in self._classes.items()
         )
         return Signals(
-            self.inferences, self.errors, self.escalated, self.confidence, self.confidence_sq, self.p95_us(),
-            rss_bytes, self._already.crashes, self._already.starts, tuple(classes),
+            inferences=self.inferences, errors=self.errors, escalated=self.escalated, confidence=self.confidence,
+            confidence_sq=self.confidence_sq, p95_us=self.p95_us(), rss_bytes=rss_bytes,
+            crashes=self._already.crashes, starts=self._already.starts, classes=tuple(classes),
         )  # fmt: skip
 
 

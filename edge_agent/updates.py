@@ -43,7 +43,9 @@ _HARMLESS = frozenset(
 class Taker(Protocol):
     """`edge_agent.loop.Agent`, as updates see it."""
 
-    hinted: asyncio.Event | None
+    def on_hint(self, hint: Callable[[], None]) -> None:
+        """From now on `hint` has updates looked for."""
+        ...
 
     async def use_bundle(self, runner: Runner | None) -> None: ...
 
@@ -84,7 +86,8 @@ class Updates:
 
     async def run(self, agent: Taker, every_s: float = EVERY_S) -> None:
         """Until cancelled."""
-        agent.hinted = hinted = asyncio.Event()
+        hinted = asyncio.Event()
+        agent.on_hint(hinted.set)
         while True:
             hinted.clear()
             await self.once(agent)

@@ -13,7 +13,7 @@ from edge_agent.callers import DataClasses
 from edge_agent.commands import Memory
 from edge_agent.database import Stored, prune
 from edge_agent.guard import Guard
-from edge_agent.hands import Hands
+from edge_agent.hands import CommandExecutor
 from edge_agent.marker import Past
 from edge_agent.parts import Parts
 from edge_agent.settings import AgentSettings
@@ -22,9 +22,9 @@ from edge_agent.settings import AgentSettings
 class Upkeep:
     """`opened`: told after a database was opened late. `alarms` are those of the database."""
 
-    def __init__(self, parts: Parts, hands: Hands, guard: Guard, settings: AgentSettings) -> None:
+    def __init__(self, parts: Parts, executor: CommandExecutor, guard: Guard, settings: AgentSettings) -> None:
         self._parts = parts
-        self._hands = hands
+        self._executor = executor
         self._guard = guard
         self._settings = settings
         self.classes = DataClasses(parts.clock)
@@ -38,7 +38,7 @@ class Upkeep:
             await asyncio.sleep(s.upkeep_s if parts.database.is_open else s.reopen_s)
             self.classes.clear()
             parts.core.on_day(parts.clock.day())
-            self._hands.wake()
+            self._executor.wake()
             if not parts.database.is_open:
                 if await self.open():
                     opened()
@@ -63,12 +63,20 @@ class Upkeep:
             return False
         parts.clock.raise_floor(stored.floor_ms, stored.sure_ms)
         self.alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
-        self._hands.sender.recorded(stored.unsent)
         self._guard.look(at_once=True)
-        self._hands.obey(parts.core.restore(self._memory(stored), parts.clock.now()))
+        self._executor.execute(parts.core.restore(self._memory(stored), parts.clock.now()))
         return True
 
     def _memory(self, stored: Stored) -> Memory:
-        rows = tuple(self._parts.desk.reopen(row) for row in stored.rows)
-        spend = msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST)
-        return Memory(stored.epoch, stored.next_seq, spend, rows, stored.past is Past.SAME, stored.notice)
+        """For the core; what belongs to its open questions in memory is there before it speaks of them."""
+        pending, rows = self._parts.pending, []
+        pending.keep_unsent(stored.unsent)
+        for row in stored.rows:
+            taken, origin = self._parts.sealer.reopen(row)
+            pending.add(row, origin)
+            rows.append(taken)
+        return Memory(
+            epoch=stored.epoch, next_seq=stored.next_seq, rows=tuple(rows), notice=stored.notice,
+            spend=msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST),
+            mirrored=stored.past is Past.SAME,
+        )  # fmt: skip

@@ -13,7 +13,7 @@ from edge_agent.heads import Due, HubView, Signed, Story, Wish, Witnessed
 from edge_agent.identity import HubKeys, Identity
 from edge_agent.meter import Meter
 from edge_agent.parts import Parts
-from edge_agent.sender import Sender, result
+from edge_agent.sender import LedgeredSender, result
 from wire import checkpoint, merkle
 from wire.chain import Leaf
 from wire.errors import RemoteError
@@ -33,7 +33,7 @@ _NOTHING = Tree(0, b"")
 class Witness:
     """Owned by the event loop."""
 
-    def __init__(self, parts: Parts, sender: Sender, identity: Identity, every_s: float = EVERY_S) -> None:
+    def __init__(self, parts: Parts, sender: LedgeredSender, identity: Identity, every_s: float = EVERY_S) -> None:
         self._parts = parts
         self._sender = sender
         self._device, self._key = identity.device, identity.signing.public_key().public_bytes_raw()
@@ -66,7 +66,7 @@ class Witness:
             self._meter.flush()
             self._sign(now, tell=False)
         self._meter.flush(at_least=SOME_BYTES)
-        if parts.core.ruling.purse.mirrored or not parts.link.up:
+        if parts.core.ruling.purse.mirrored or not parts.connections.home.up:
             return
         pause_s = AT_ONCE_S if self._seen is not None else ASK_AGAIN_S
         if self._told_at is None or now - self._told_at >= pause_s:
@@ -81,13 +81,17 @@ class Witness:
         if due is None:
             return
         self._newest = signed = due.signed
-        if not self._parts.link.up:
+        if not self._parts.connections.home.up:
             self._told_at = None
             return  # signed all the same: an anchor for what is pruned
         self._told_at = self._parts.clock.now()
         known = next((_tree(due.views[hub]).size for hub in self._parts.envelopes.hubs if hub in due.views), 0)
         self._asked = {signed.entry: known}
-        self._sender.note(Heads(due.epoch, signed.entry, signed.at_ms, signed.hash, signed.signature, known, due.spend))
+        told = Heads(
+            epoch=due.epoch, entries=signed.entry, at_ms=signed.at_ms, head=signed.hash, signature=signed.signature,
+            known=known, spend=due.spend,
+        )  # fmt: skip
+        self._sender.note(told)
 
     # What hubs say
 
@@ -140,8 +144,11 @@ class Witness:
         return None
 
     def _leaf(self, note: Checkpoint, signed: Signed) -> bytes:
-        said = (signed.entry, signed.at_ms, signed.hash, signed.signature)
-        return Leaf(self._device, self._key, note.epoch, *said, note.received_ms, note.epochs).encoded()
+        leaf = Leaf(
+            device=self._device, key=self._key, epoch=note.epoch, entries=signed.entry, at_ms=signed.at_ms,
+            head=signed.hash, signature=signed.signature, received_ms=note.received_ms, epochs=note.epochs,
+        )  # fmt: skip
+        return leaf.encoded()
 
     # As a side of the agent's status
 
@@ -149,7 +156,7 @@ class Witness:
         newest, seen = self._newest, self._seen
         told = {"entries": newest.entry, "at_ms": newest.at_ms} if newest else {}
         held = {"witnessed": seen.entry, "witnessed_by": seen.hub, "witnessed_ms": seen.received_ms} if seen else {}
-        return {"ledger": {**told, **held, "unsent": len(self._sender.unsent)}, **self._meter.facts()}
+        return {"ledger": {**told, **held, "unsent": len(self._parts.pending.unsent)}, **self._meter.facts()}
 
     def alarms(self) -> set[str]:
         return {FORKED} if self._forked else set()

@@ -1,7 +1,7 @@
 """The agents of a live run: the product's own, each with its certificate, its keys and its link, in one event loop.
 
-Law: nothing of an agent is replaced but the file under its records: core, hands, sealing, link and TLS are those of a
-device. They share the model's session, which keeps nothing, and the writer thread, which keeps them apart.
+Law: nothing of an agent is replaced but the file under its records: core, executor, sealing, connection and TLS are a
+device's. They share the model's session, which keeps nothing, and the writer thread, which keeps them apart.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class FleetAgent(Agent):
 
     @property
     def linked(self) -> bool:
-        return self._link.up
+        return self._connections.home.up
 
     @property
     def open_questions(self) -> int:
@@ -77,7 +77,7 @@ class FleetAgent(Agent):
         """No alarm rings any more and nothing is written: this process of the device is gone."""
         if isinstance(self._db, DeviceStore):
             self._db.die()
-        self._hands.rest()
+        self._executor.rest()
 
 
 class Crew:

@@ -1,5 +1,6 @@
 """A running agent and its record: nothing is handed to the link before it is written, and every hand-over counts."""
 
+import asyncio
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +15,10 @@ from edge_agent import ledger, ledger_show
 from edge_agent.ledger_files import reading
 from edge_agent.ledger_verify import verify, whose
 from edge_agent.store_file import connect
+from edge_agent.subjects import Subjects
 from edge_agent.tables import SCHEMA
+from edge_agent.vault import Vault
+from policies.reasons import Why
 from tests.edge_agent.hub_double import SIGNING, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.ledger_bench import FEATURES, wrong
 from wire.chain import Kind
@@ -128,6 +132,17 @@ async def test_what_a_new_policy_keeps_here_is_said_to_have_stayed(tmp_path: Pat
         by_rule = {row.key: row.bytes for row in ledger_show.show(db, 0, 2**45).rows}
     assert by_rule.pop("protocol") > 0
     assert set(by_rule.values()) == {0}
+
+
+async def test_what_is_erased_while_it_is_being_stored_is_said_to_have_stayed(tmp_path: Path):
+    async with Rig(tmp_path, policy(mode="wait")) as rig:
+        asked = rig.agent.answer_now(sample(subject="p1"))
+        await rig.agent.erase(Subjects(Vault(rig.hub.identity().payload_key)).of("p1"))
+        assert isinstance(asked, asyncio.Future)
+        assert (await asked).why is Why.ERASED
+        await until(lambda: rig.count("accepted") == 1)
+    assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question", "withheld"]
+    assert not rig.hub.questions
 
 
 async def test_a_question_that_waited_through_a_restart_is_sent_once_and_counted_once(tmp_path: Path):

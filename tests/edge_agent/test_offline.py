@@ -26,10 +26,10 @@ async def test_case_98_thirty_days_offline_keeps_the_disk_bounded_and_the_counte
                 full += record.why is Why.OUTBOX_FULL
                 rig.agent.answer_now(sample(SURE))
             time.turn(DAY_S)
-            rig.agent._hands.wake()
+            rig.agent._executor.wake()
             rig.agent._upkeep.remember_time()
             sizes.append(rig.open)
-        await until(lambda: rig.agent._hands.unrecorded == 0)
+        await until(lambda: rig.agent._executor.unrecorded == 0)
         # the oldest leave after seven days, new ones are refused while it is full; nothing is silent
         assert max(sizes) <= 50
         assert asked + full == 600
@@ -60,7 +60,7 @@ async def test_case_99_a_wall_clock_that_goes_back_an_hour_changes_no_order_and_
 
         def both() -> bool:
             time.turn(0.01)
-            rig.agent._hands.wake()
+            rig.agent._executor.wake()
             return len(hub.questions) >= 2
 
         await until(both)

@@ -174,11 +174,34 @@ async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path):
 # -- assignments
 
 
+class Installer:
+    """Keeps what it is told to install."""
+
+    def __init__(self) -> None:
+        self.heard: list[Assignment] = []
+
+    def attach(self, *_: object) -> None: ...
+
+    def hear(self, assignment: Assignment) -> None:
+        self.heard.append(assignment)
+
+    def facts(self) -> dict[str, object]:
+        return {}
+
+    def alarms(self) -> set[str]:
+        return set()
+
+
+def installer(rig: Rig) -> list[Assignment]:
+    installs = Installer()
+    rig.agent.assign(installs)  # type: ignore[arg-type] # no more of it is used here
+    return installs.heard
+
+
 async def test_an_assignment_of_our_hub_reaches_whoever_installs(tmp_path: Path):
     hub = HubDouble()
     async with Rig(tmp_path, ruled(), hub) as rig:
-        heard: list[Assignment] = []
-        rig.agent._post.assigned = heard.append
+        heard = installer(rig)
         for _ in range(3):
             order(hub, assignment())
         await until(lambda: len(heard) == 3)
@@ -189,8 +212,7 @@ async def test_an_assignment_of_our_hub_reaches_whoever_installs(tmp_path: Path)
 async def test_case_31_an_assignment_signed_for_another_purpose_or_device_is_refused(tmp_path: Path):
     hub = HubDouble()
     async with Rig(tmp_path, ruled(), hub) as rig:
-        heard: list[Assignment] = []
-        rig.agent._post.assigned = heard.append
+        heard = installer(rig)
         order(hub, assignment(), channel=Channel.REPLY)
         await until(lambda: rig.count("refused_signature") == 1)
         assert not heard

@@ -37,7 +37,7 @@ def test_case_106_no_word_of_the_hub_lowers_a_total(first, charges, second):
     for step in (first, charges, second):
         if step is charges:
             for each in charges:
-                held.take(charged(held.spend, each))
+                held.take(charged(held.spend, each).spend)
         else:
             held.mirror(step, complete=True)
         now = dict(held.spend.totals)
@@ -47,7 +47,7 @@ def test_case_106_no_word_of_the_hub_lowers_a_total(first, charges, second):
 
 def test_case_106_what_was_charged_since_the_start_comes_on_top_of_what_the_hub_remembers():
     held = purse(mirrored=False, bytes=100)
-    held.take(charged(held.spend, Charge("bytes", DAY, 50, 1000)))
+    held.take(charged(held.spend, Charge("bytes", DAY, 50, 1000)).spend)
     assert held.mirror((("bytes", DAY, 900),), complete=True) == (("bytes", DAY, 950),)
     assert held.mirrored
     assert held.mirror((("bytes", DAY, 950),), complete=True) == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.pki import utc_now
-from edge_agent.link import Link
+from edge_agent.link import Connection
 from edge_agent.settings import AgentSettings
 from tests.live.own_broker import OwnBroker
 from wire.mqtt import MqttTransport
@@ -22,20 +22,20 @@ SPREAD_S = CLIENTS / 15  # what a hub of this size tells its devices
 
 
 class Client:
-    """Owner of one link; remembers when it came up."""
+    """Listens to one connection; remembers when it came up."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Connection) -> None:
         self.link = link
         self.up_at: list[float] = []
 
-    def on_up(self) -> None:
+    def on_up(self, line: str) -> None:
         self.up_at.append(time.monotonic())
 
-    def on_down(self) -> None: ...
+    def on_down(self, line: str) -> None: ...
 
-    def on_batch(self, batch: list[Incoming]) -> None: ...
+    def on_batch(self, batch: list[Incoming], line: str) -> None: ...
 
-    def on_order(self, payload: bytes) -> None: ...
+    def on_order(self, payload: bytes, line: str) -> None: ...
 
 
 def clients(broker: OwnBroker, folder: Path) -> list[Client]:
@@ -45,7 +45,7 @@ def clients(broker: OwnBroker, folder: Path) -> list[Client]:
         pair = broker.ground.authorities.ensure_client(device, utc_now())
         dial = functools.partial(MqttTransport.connect, "127.0.0.1", broker.port, device, broker.context(pair))
         settings = AgentSettings(state_dir=folder, connect_timeout_s=20.0)
-        made.append(Client(Link(device, functools.partial(dial, timeout_s=20.0), settings, Counter())))
+        made.append(Client(Connection(device, functools.partial(dial, timeout_s=20.0), settings, Counter())))
     return made
 
 
