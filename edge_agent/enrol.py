@@ -21,13 +21,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.hub_post import Reply, Trust, post, split
+from edge_agent.hub_post import Trust, post, split
 from edge_agent.identity import Identity, folder_is_enrolled, new_payload_key
 from edge_agent.letters import Body, Opened, key_pem, new_key, open_letter, request_pem, unfit
 from policies.backoff import delay
 from wire.daemon import Lock, read_private, write_private
 from wire.errors import LocalError
 from wire.exits import Exit, Stop
+from wire.http_client import HttpReply
 from wire.topics import check_id
 
 INVITE_PREFIX = "skerry1:"
@@ -85,7 +86,7 @@ def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
     with Lock(folder):  # also proves, before the token is used up, that the folder can be written
         keys = _keys(folder, invite)
         reply = _ask(invite, request_body(invite, keys, hardware))
-        if not reply.good:
+        if not reply.ok:
             raise _refused(reply, folder / PENDING_FILE)
         letter = check_reply(reply.body, invite, keys)
         made = identity_of(letter, invite, keys).save(
@@ -215,7 +216,7 @@ def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
     )
 
 
-def _ask(invite: Invite, body: bytes) -> Reply:
+def _ask(invite: Invite, body: bytes) -> HttpReply:
     """Patient with a hub that says "later": a whole fleet may be at its door."""
     trust = Trust(invite.made_ms, ca_sha256=invite.ca_sha256)
     for attempt in range(1, TRIES):
@@ -226,8 +227,8 @@ def _ask(invite: Invite, body: bytes) -> Reply:
     return post(invite.url, "/v1/enrol", body, trust)
 
 
-def _refused(reply: Reply, pending: Path) -> Stop:
-    line = reply.refusal
+def _refused(reply: HttpReply, pending: Path) -> Stop:
+    line = reply.error_line
     if not line:
         return Stop(Exit.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
     if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _LATER:

@@ -97,8 +97,8 @@ def _asked(identity: Identity, keyed: bytes, before_ms: int) -> tuple[Tombstone,
     asked = {"device": identity.device, "subject": keyed.hex(), "before_ms": before_ms}
     body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
     reply = post(identity.hub_url, "/v1/erase", body, Trust(identity.hub_time_ms, identity.trusted))
-    if not reply.good:
-        raise Stop(Exit.HUB, f"the hub refused ({reply.status}): {reply.refusal or 'no reason given'}")
+    if not reply.ok:
+        raise Stop(Exit.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
     return _believed(identity, reply.body, mark_of(identity.device, keyed).hex()), reply.body
 
 

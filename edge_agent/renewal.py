@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from edge_agent.hub_post import Reply, Trust, post
+from edge_agent.hub_post import Trust, post
 from edge_agent.identity import Identity, load
 from edge_agent.letters import key_pem, new_key, open_letter, request_pem, unfit
 from wire.exits import Exit, Stop
+from wire.http_client import HttpReply
 
 RENEW_TAG = b"skerry-renew/1\0"
 
@@ -30,7 +31,7 @@ def renew(identity: Identity) -> Identity:
     csr = request_pem(identity.device, key)
     pinned = identity.trusted
     reply = post(identity.hub_url, "/v1/renew", request_body(identity, csr), Trust(identity.hub_time_ms, pinned))
-    if not reply.good:
+    if not reply.ok:
         raise _refused(reply)
     try:
         authorities = x509.load_pem_x509_certificates("".join(pinned).encode())
@@ -60,8 +61,8 @@ def request_body(identity: Identity, csr: bytes) -> bytes:
     return msgspec.json.encode({"device": identity.device, "csr": csr.decode(), "proof": proof})
 
 
-def _refused(reply: Reply) -> Stop:
-    return Stop(Exit.HUB, f"the hub refused ({reply.status}): {reply.refusal or 'no reason given'}")
+def _refused(reply: HttpReply) -> Stop:
+    return Stop(Exit.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
 
 
 def main() -> int:

@@ -95,8 +95,8 @@ def tell_hub(identity: Identity, ledger_sha256: str) -> None:
     if not identity.hub_url:
         raise Stop(Exit.HUB, "this folder does not know its hub's address: use --offline, and retire it at the hub")
     reply = post(identity.hub_url, "/v1/retire", body, Trust(identity.hub_time_ms, identity.trusted))
-    if not reply.good:
-        line = reply.refusal or "no reason given"
+    if not reply.ok:
+        line = reply.error_line or "no reason given"
         raise Stop(Exit.HUB, f"the hub refused ({reply.status}): {line}; nothing was wiped")
 
 
