@@ -1,5 +1,7 @@
 """Exit codes of every Skerry process: the one list, documented in docs/exit-codes.md."""
 
+import sys
+from collections.abc import Callable
 from enum import IntEnum
 
 
@@ -37,3 +39,26 @@ class Stop(Exception):  # noqa: N818 - it ends a command; it is not a defect
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def run_to_exit(program: str, work: Callable[[], int]) -> int:
+    """The exit code of a process: that of its work, or of the `Stop` that ended it, also the first of a task group's.
+
+    The line of the `Stop` goes to stderr behind the name of the program; any other exception goes on.
+    """
+    try:
+        return work()
+    except Stop as stop:
+        found = stop
+    except BaseExceptionGroup as group:
+        stops = group.subgroup(Stop)
+        if stops is None:
+            raise
+        found = _first_of(stops)
+    print(f"{program}: {found}", file=sys.stderr)
+    return found.code
+
+
+def _first_of(group: BaseExceptionGroup[Stop]) -> Stop:
+    error = group.exceptions[0]
+    return _first_of(error) if isinstance(error, BaseExceptionGroup) else error
