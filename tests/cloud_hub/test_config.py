@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.config import HubConfig, check_environment, load
+from cloud_hub.config import HubConfig, load
+from wire.config_file import check_environment
 from wire.exits import Exit, Stop
 
 
@@ -107,11 +108,11 @@ def test_without_a_name_no_invite_is_made(tmp_path):
 @pytest.mark.parametrize("name", ["SKERRY_HUB_PROT", "SKERRY_HUB_API__PROT", "skerry_hub_x"])
 def test_misspelt_variable_is_refused(name):
     with pytest.raises(Stop, match="did you mean SKERRY_HUB_"):
-        check_environment({name: "1"})
+        check_environment(HubConfig, {name: "1"})
 
 
 def test_other_peoples_variables_are_not_ours():
-    check_environment({"SKERRY_AGENT_X": "1", "PATH": "", "SKERRY_HUB_API__PORT": "1"})
+    check_environment(HubConfig, {"SKERRY_AGENT_X": "1", "PATH": "", "SKERRY_HUB_API__PORT": "1"})
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.config import PREFIX, AgentConfig, known_keys, load
+from edge_agent.config import PREFIX, AgentConfig, load
 from edge_agent.settings import AgentSettings, OutboxLimits
 from tests.blocks import ROOT
+from wire.config_file import known_keys
 from wire.exits import Exit, Stop
 
 LEAST = 'bundle = "b"\n'
@@ -122,7 +123,7 @@ def test_the_template_explains_every_key_and_its_default():
     shown = tomllib.loads("\n".join(keys))
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
-    assert set(flat) == set(known_keys())
+    assert set(flat) == set(known_keys(AgentConfig))
     defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json", by_alias=True)
     changed = {"state", "bundle", "policy"}
     for key, value in flat.items():
