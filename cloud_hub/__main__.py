@@ -12,7 +12,8 @@ from cloud_hub.broker import choose_port, find_program
 from cloud_hub.config import HubConfig, load
 from cloud_hub.ground import Ground, lay
 from cloud_hub.serve import Process, open_engines
-from wire.daemon import Lock, Log, no_core_dumps
+from wire.daemon import Lock, no_core_dumps
+from wire.daemon_log import Log
 from wire.exits import Exit, run_to_exit
 
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from cloud_hub.pki import EPOCH, Authority, Pair, belongs
 from cloud_hub.state import private_folder
-from wire.daemon import sync_folder, write_private
+from wire.daemon_files import sync_folder, write_private
 
 TRUSTED_FILE = "trusted.pem"
 TRUSTED_FOLDER = "trusted"

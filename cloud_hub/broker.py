@@ -22,7 +22,8 @@ from pathlib import Path
 from cloud_hub.pki import Pair
 from policies.backoff import delay
 from wire.codec import MAX_FRAME_BYTES
-from wire.daemon import Log, Name, name, write_private
+from wire.daemon_files import write_private
+from wire.daemon_log import Log, Name, name
 from wire.exits import Exit, Stop
 from wire.topics import broker_acl
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from wire.daemon import write_private
+from wire.daemon_files import write_private
 from wire.exits import Exit, Stop
 from wire.http_client import HttpClient
 

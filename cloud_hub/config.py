@@ -13,9 +13,9 @@ from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
 from policies.placement import GIB
 from wire.config_file import ConfigSection, ProcessConfig, build_config, make_absolute
+from wire.daemon_files import read_toml
 from wire.doors import WILDCARDS, Door, check_door
 from wire.exits import Exit, Stop
-from wire.named_files import read_toml
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()

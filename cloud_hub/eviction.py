@@ -16,7 +16,7 @@ from pathlib import Path
 from cloud_hub.authorities import Authorities
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Device, Registry
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.transport import LinkLost, Transport
 
 AGAIN_S = 10.0

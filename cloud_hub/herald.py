@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from cloud_hub.repository import Repository
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.exits import Stop
 
 LOOK_S = 1.0

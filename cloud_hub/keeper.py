@@ -12,7 +12,7 @@ from cloud_hub.publish import publish_hub_keys
 from cloud_hub.repository import Repository
 from models.request import RequestError
 from models.roles import KEYS
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.exits import Stop
 
 EVERY_S = 60.0

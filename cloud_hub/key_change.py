@@ -11,7 +11,7 @@ import msgspec
 
 from cloud_hub.keys import HubKeys, load_or_create, newest_number, retire, rotate
 from cloud_hub.letters import HubCard
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.exits import Exit, Stop
 
 DAY_MS = 86_400_000

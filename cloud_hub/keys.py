@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.exits import Exit, Stop
 from wire.seal import key_id
 

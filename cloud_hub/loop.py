@@ -40,7 +40,7 @@ from cloud_hub.voice import Voice
 from cloud_hub.watch import Observer
 from cloud_hub.work import ModelCard
 from policies.policy import Policy
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.messages import Prediction
 from wire.transport import Incoming
 

@@ -25,8 +25,8 @@ from policies.document import PolicyError, parse
 from policies.policy import Policy, Privacy
 from policies.reasons import Denied
 from policies.search import TooManyError
+from wire.daemon_files import read_text
 from wire.exits import Exit, Stop
-from wire.named_files import read_text
 
 if TYPE_CHECKING:
     from models.forge.leakage.remeasure import Case

@@ -16,7 +16,7 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 from cloud_hub.state import private_folder
 from models.keyring import signer_of
 from models.roles import KEYS, ONLINE
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.exits import Exit, Stop
 
 ALWAYS = (*ONLINE, KEYS)  # hub keys change weekly, so their role is the hub's

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from policies.policy import Part
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.errors import LocalError
 from wire.exits import Exit, Stop
 from wire.messages import DenyAll

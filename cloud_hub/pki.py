@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.exits import Exit, Stop
 
 CA_LIFE = timedelta(days=3650)

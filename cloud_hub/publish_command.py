@@ -26,7 +26,7 @@ from models.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_s
 from models.review import describe
 from models.roles import KEYS, ONLINE, TOP_LEVEL, role_named
 from policies.document import PolicyError
-from wire.daemon import write_private
+from wire.daemon_files import write_private
 from wire.exits import Exit, Stop
 
 DEFAULT_FILE = Path("hub.toml")

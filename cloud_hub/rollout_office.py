@@ -10,7 +10,7 @@ from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollouts import Desk, Rollouts
 from cloud_hub.state import StateDir
 from policies.waves import Member
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 
 def open_rollouts(

@@ -15,7 +15,7 @@ from cloud_hub.options import file_of, load_config
 from models.bundle import open_bundle
 from models.manifest import BundleError
 from models.request import RequestError, dump_request
-from wire.daemon import write_private
+from wire.daemon_files import write_private
 from wire.exits import Exit, Stop
 
 _LISTS = frozenset(("waves", "lab"))

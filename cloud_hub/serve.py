@@ -41,7 +41,8 @@ from cloud_hub.spoken import Spoken
 from cloud_hub.stock import Bundles
 from cloud_hub.tracing import Tracing
 from cloud_hub.watch import Observer
-from wire.daemon import Log, name, notify, watchdog_every_s
+from wire.daemon import notify, watchdog_every_s
+from wire.daemon_log import Log, name
 from wire.exits import Exit, Stop
 
 

@@ -12,7 +12,7 @@ from models.roles import POLICY, policy_path
 from policies.compose import compose
 from policies.document import Document, parse
 from policies.policy import Policy, PolicyError
-from wire.daemon import Log, fault
+from wire.daemon_log import Log, fault
 from wire.exits import Exit, Stop
 
 TUF = "tuf:"

@@ -17,7 +17,7 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from cloud_hub.state import private_folder
-from wire.daemon import sync_folder, write_private
+from wire.daemon_files import sync_folder, write_private
 from wire.exits import Exit, Stop
 
 TIMESTAMP_FILE = "timestamp.json"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from wire.daemon import read_private
+from wire.daemon_files import read_private
 from wire.exits import Exit, Stop
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from edge_agent.config import AgentConfig, load
 from edge_agent.identity import load as load_identity
 from edge_agent.serve import Parts, Process, prepare
-from wire.daemon import Lock, Log, no_core_dumps
+from wire.daemon import Lock, no_core_dumps
+from wire.daemon_log import Log
 from wire.exits import Exit, run_to_exit
 
 

@@ -22,8 +22,8 @@ from edge_agent.address import Address
 from edge_agent.client import get, running_at
 from edge_agent.past import facts_of_file
 from edge_agent.words import lines
+from wire.daemon_files import write_new
 from wire.exits import Exit, Stop
-from wire.named_files import write_new
 
 DATABASE_FILE = "agent.db"
 REFRESH_S = 90.0

@@ -21,9 +21,9 @@ from wire.config_file import (
     make_absolute,
     nearest_key,
 )
+from wire.daemon_files import read_toml
 from wire.doors import Door, check_door
 from wire.exits import Exit, Stop
-from wire.named_files import read_toml
 
 PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()

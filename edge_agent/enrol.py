@@ -25,7 +25,8 @@ from edge_agent.hub_post import Trust, post, split
 from edge_agent.identity import Identity, folder_is_enrolled, new_payload_key
 from edge_agent.letters import Body, Opened, key_pem, new_key, open_letter, request_pem, unfit
 from policies.backoff import delay
-from wire.daemon import Lock, read_private, write_private
+from wire.daemon import Lock
+from wire.daemon_files import read_private, write_private
 from wire.errors import LocalError
 from wire.exits import Exit, Stop
 from wire.http_client import HttpReply

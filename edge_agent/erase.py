@@ -24,7 +24,8 @@ from edge_agent.store_file import connect
 from edge_agent.subjects import Subjects
 from edge_agent.vault import Vault
 from policies.reasons import Why
-from wire.daemon import Lock, write_private
+from wire.daemon import Lock
+from wire.daemon_files import write_private
 from wire.erasure import STATEMENT_TAG, Signed, Tombstone, erase_text, mark_of
 from wire.exits import Exit, Stop
 

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 
 from edge_agent import answers, ledger, meta
 from edge_agent.identity import Identity
-from wire.daemon import sync_folder
+from wire.daemon_files import sync_folder
 from wire.exits import Exit, Stop
 
 EXPORT_TAG = b"skerry-ledger/1\0"

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from edge_agent import tls
 from policies.locality import HubSite
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.errors import LocalError
 from wire.exits import Exit, Stop
 from wire.seal import key_id

@@ -19,7 +19,7 @@ from models.golden import check_golden
 from models.manifest import BundleError
 from models.runner import Runner
 from models.store import Slot
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.rollout import Failure
 
 TICK_S = 1.0

@@ -13,8 +13,8 @@ from edge_agent.settings import name_of
 from policies.compose import compose
 from policies.document import Document, PolicyError, parse
 from policies.policy import Part, Policy, may_replace
+from wire.daemon_files import read_text
 from wire.exits import Exit, Stop
-from wire.named_files import read_text
 
 MAX_POLICY_BYTES = 256 * 1024
 Documents = tuple[Document, ...]

@@ -13,8 +13,8 @@ import msgspec
 
 from edge_agent.ledger_verify import Held, HubFile
 from wire.chain import Leaf
+from wire.daemon_files import read_bytes
 from wire.exits import Exit, Stop
-from wire.named_files import read_bytes
 
 DATABASE_FILE = "agent.db"
 MAX_FILE_BYTES = 1 << 30

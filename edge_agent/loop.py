@@ -45,7 +45,7 @@ from models.manifest import Manifest
 from models.runner import Runner
 from policies.locality import HubSite
 from policies.policy import Policy
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.messages import Hello
 from wire.transport import Incoming
 

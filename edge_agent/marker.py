@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from edge_agent import meta
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.exits import Stop
 
 MARKER_FILE = "agent.mark"

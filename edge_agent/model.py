@@ -23,7 +23,7 @@ from policies import egress
 from policies.drift import Drift, Reference, observe
 from policies.leakage import Evidence
 from policies.locality import HubSite
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.messages import DType, Escalation, FieldSpec, ModelRef, Tensor
 
 _PROBES = 3

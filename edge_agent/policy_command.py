@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge_agent import policy_files as files
+from wire.daemon_files import write_new
 from wire.exits import Exit, Stop
-from wire.named_files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

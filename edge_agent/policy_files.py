@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_agent.surroundings import minutes_of_week
+from wire.daemon_files import read_text
 from wire.exits import Exit, Stop
-from wire.named_files import read_text
 
 if TYPE_CHECKING:
     from policies.document import Document

@@ -16,7 +16,7 @@ from typing import Any
 from edge_agent.clock import HubClock
 from edge_agent.identity import Identity, load
 from policies.backoff import delay
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.exits import Exit, Stop
 
 AT = 2 / 3  # of a certificate's life ...

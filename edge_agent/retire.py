@@ -37,7 +37,7 @@ from edge_agent.installed import FOLDER as UPDATES_FOLDER
 from edge_agent.records import Outcome
 from edge_agent.store_file import connect
 from policies.reasons import Why
-from wire.daemon import sync_folder, write_private
+from wire.daemon_files import sync_folder, write_private
 from wire.exits import Exit, Stop
 
 RETIRE_TAG = b"skerry-retire/1\0"

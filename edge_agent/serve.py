@@ -44,7 +44,8 @@ from models.onnx import OnnxRunner
 from models.runner import Runner
 from models.trust import path_fits
 from policies.policy import PolicyError
-from wire.daemon import Log, fault, name, notify, watchdog_every_s
+from wire.daemon import notify, watchdog_every_s
+from wire.daemon_log import Log, fault, name
 from wire.doors import tls_context, token_of
 from wire.exits import Exit, Stop
 from wire.transport import LinkLost, Transport

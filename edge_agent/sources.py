@@ -19,7 +19,7 @@ from edge_agent.files import SUFFIXES, max_file_bytes, sample_of
 from edge_agent.records import Disabled, NoModel, Sample
 from models.manifest import Manifest
 from models.runner import SampleError
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.oip_tensors import OipError, TensorHead, from_json
 
 MAX_LINE_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from edge_agent import ledger, meta
 from edge_agent.tables import migrate
-from wire.daemon import sync_folder
+from wire.daemon_files import sync_folder
 
 SEQ_JUMP = 1_000_000
 _SIDE_FILES = ("", "-wal", "-shm")

@@ -14,10 +14,10 @@ from models.calibration import ClassThreshold, Thresholds, decode_thresholds
 from models.figures import Metric
 from models.manifest import BundleError
 from policies.promise import Kept, Promise, observe
-from wire.daemon import Log, name
+from wire.daemon_files import read_bytes
+from wire.daemon_log import Log, name
 from wire.exits import Exit, Stop
 from wire.messages import Prediction
-from wire.named_files import read_bytes
 
 OFF_FILE = "threshold-off"  # the counter of an edition that has failed here
 ANY = "any"

@@ -24,7 +24,7 @@ from models.store import Slot
 from models.trust import Refusal
 from policies.admission import Bucket, take
 from policies.policy import Policy, PolicyError
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.exits import Stop
 from wire.rollout import Failure
 

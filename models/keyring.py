@@ -21,9 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from wire.daemon import write_private
+from wire.daemon_files import MAX_FILE_BYTES, read_bytes, write_private
 from wire.exits import Exit, Stop
-from wire.named_files import MAX_FILE_BYTES, read_bytes
 
 FORMAT = "skerry-key/1"
 NAME_FIELD = "x-skerry-name"  # beside a public key in the metadata: what people call it

@@ -32,7 +32,7 @@ from models.request import (
     sign,
 )
 from models.roles import FLEET, ROOT, SMALL, role_named
-from wire.daemon import write_private
+from wire.daemon_files import write_private
 from wire.exits import Exit, Stop
 
 app = typer.Typer(

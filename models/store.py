@@ -20,7 +20,8 @@ from models.bundle import Bundle, open_bundle
 from models.manifest import BundleError
 from models.pack import pack, unpack
 from models.part import Part
-from wire.daemon import Lock, sync_folder
+from wire.daemon import Lock
+from wire.daemon_files import sync_folder
 
 __all__ = ["Document", "Slot", "Step", "Store", "pack", "unpack"]
 

@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.exits import Exit, Stop
 from wire.oip import OipError
 

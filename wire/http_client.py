@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from wire.daemon import read_private
+from wire.daemon_files import read_private
 from wire.exits import Exit, Stop
 
 MAX_ERROR_CHARS = 200

@@ -13,7 +13,7 @@ import pytest
 
 from cloud_hub.broker import WINDOW, Broker, BrokerSettings, choose_port, find_program, render
 from cloud_hub.pki import Pair
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.exits import Exit, Stop
 
 CA = Path("/state/pki/ca.pem")

@@ -10,7 +10,7 @@ from cloud_hub.eviction import Doorman
 from cloud_hub.registry import Registry
 from cloud_hub.standing import DeviceState
 from tests.cloud_hub.test_registry_life import DEVICE, enrolled
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.transport import LinkLost, MemoryBroker, MemoryTransport
 
 

@@ -18,7 +18,7 @@ from wire import merkle
 from wire.chain import Head, head_text
 from wire.checkpoint import opened
 from wire.codec import encode
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.exits import Exit, Stop
 from wire.merkle import leaf_hash
 from wire.messages import Checkpoint, DownNote, Heads, Mirror

@@ -28,7 +28,7 @@ from models.request import RequestError
 from policies.document import PolicyError
 from tests.cloud_hub.fleet import CARD, NOW, POLICY, Device, Holder, Hub, days, policy
 from tests.models.conftest import contents, make
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.exits import Stop
 
 ECHO = "models/echo/echo-1.skb"

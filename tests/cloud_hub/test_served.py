@@ -16,7 +16,7 @@ from models.request import RequestError
 from policies.document import PolicyError
 from policies.policy import Policy
 from tests.policies.given import TEXT, with_
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.exits import Exit, Stop
 
 NOW = datetime.now(UTC)

@@ -28,7 +28,8 @@ from tests.blocks import ROOT
 from tests.edge_agent.hub_double import DEFAULTS, POLICY, SURE, TRUTH, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.updates_bench import NAMES, Bench, bench, hub_keys, path
 from tests.models.mirror import Faults
-from wire.daemon import Lock, Log
+from wire.daemon import Lock
+from wire.daemon_log import Log
 from wire.exits import Exit, Stop
 from wire.messages import Hello
 from wire.rollout import Failure

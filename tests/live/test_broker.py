@@ -18,7 +18,7 @@ from cloud_hub.broker import Broker, BrokerSettings
 from cloud_hub.pki import DEVICE_LIFE, HUB_NAME, Authority, pem, utc_now
 from tests.cloud_hub.joiner import Joiner
 from wire.codec import MAX_FRAME_BYTES
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.errors import LocalError
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, hub_filters, topic

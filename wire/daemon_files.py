@@ -1,5 +1,10 @@
-"""Files that a person names: read whole up to a limit, written only where nothing is. A fault is one line."""
+"""Files of a process: secrets and durable state, mode 0600; and those that a person names, read up to a limit.
 
+Rule: a fault is a `Stop` of one line; what a person names is never overwritten.
+"""
+
+import os
+import secrets
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -7,6 +12,43 @@ from typing import Any
 from wire.exits import Exit, Stop
 
 MAX_FILE_BYTES = 1 << 20
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Atomic and durable, mode 0600 from the first byte on. Stop(DISK) if the folder cannot take it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise Stop(Exit.DISK, f"{path}: {error.strerror}") from None
+
+
+def read_private(path: Path, max_bytes: int = 65536) -> bytes:
+    """A secret file's bytes. Stop(CREDENTIALS) if others may read it, or if it is missing or unreadable."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & 0o077:
+                raise Stop(Exit.CREDENTIALS, f"{path} can be read by others; run: chmod 600 {path}")
+            return file.read(max_bytes)
+    except OSError as error:
+        raise Stop(Exit.CREDENTIALS, f"{path}: {error.strerror}") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename is durable only after its folder is synced."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def read_bytes(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:
