@@ -35,7 +35,10 @@ class Authorities:
 
     @classmethod
     def open(cls, folder: Path, now: datetime) -> "Authorities":
-        """Load or make the CA, and its successor if a rotation is under way. Stop(CREDENTIALS) if files do not fit."""
+        """Load or make the CA, and its successor if a rotation is under way.
+
+        ExitError(CREDENTIALS) if files do not fit.
+        """
         _heal(folder)
         current = Authority.open(folder, now)
         under_way = (folder / f"{NEXT}.key").exists()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from wire.daemon_files import write_private
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.http_client import HttpClient
 
 MAX_REPLY_BYTES = 16 << 20
@@ -42,11 +42,14 @@ def running_at(path: Path) -> Address | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise Stop(Exit.HUB, f"{path}: {error}; remove it if no hub runs") from None
+        raise ExitError(Exit.HUB, f"{path}: {error}; remove it if no hub runs") from None
 
 
 def ask(address: Address, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON object that answers. Stop with the hub's own line if it refuses, Stop(HUB) if nobody answers."""
+    """The JSON object that answers.
+
+    ExitError with the hub's own line if it refuses, ExitError(HUB) if nobody answers.
+    """
     client = HttpClient(
         url=address.url,
         server="hub",
@@ -58,4 +61,4 @@ def ask(address: Address, method: str, path: str, body: dict[str, Any] | None = 
     found = client.read_object(reply)
     if reply.ok:
         return found
-    raise Stop(_CODES.get(reply.status, Exit.HUB), reply.error_line or str(reply.status))
+    raise ExitError(_CODES.get(reply.status, Exit.HUB), reply.error_line or str(reply.status))

@@ -15,7 +15,7 @@ from policies.placement import GIB
 from wire.config_file import ConfigSection, ProcessConfig, build_config, make_absolute
 from wire.daemon_files import read_toml
 from wire.doors import WILDCARDS, Door, check_door
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
@@ -144,7 +144,7 @@ class HubConfig(ProcessConfig):
         return StateDir(self.state.expanduser().absolute())
 
     def hub_settings(self, published: Published = nothing) -> HubSettings:
-        """Stop(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
+        """ExitError(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
         told = self.hub.model_dump()
         documents = policies_of(self.policies, published)
         named = {_NOT_YET} if self.policies else set()
@@ -187,21 +187,23 @@ class HubConfig(ProcessConfig):
         )
 
     def public_url(self, port: int) -> str:
-        """The address that invites carry, for an API opened on `port`. Stop(CONFIG) if no name is known for it."""
+        """The address that invites carry, for an API opened on `port`. ExitError(CONFIG) if no name is known for it."""
         if self.api.url:
             return self.api.url.rstrip("/")
         host = next((name for name in (self.api.host, *self.api.names) if name not in WILDCARDS), "")
         if not host or not port:
-            raise Stop(Exit.CONFIG, "set api.url: devices need an address to reach this hub at")
+            raise ExitError(Exit.CONFIG, "set api.url: devices need an address to reach this hub at")
         return f"{'https' if self.door().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def broker_host(self) -> str:
-        """The host devices are told to connect to. Stop(CONFIG) if only a wildcard is known."""
+        """The host devices are told to connect to. ExitError(CONFIG) if only a wildcard is known."""
         found = next(
             (name for name in (self.broker.address, self.broker.host, *self.broker.names) if name not in WILDCARDS), ""
         )
         if not found:
-            raise Stop(Exit.CONFIG, "set broker.address: devices need a host name or address to reach the broker at")
+            raise ExitError(
+                Exit.CONFIG, "set broker.address: devices need a host name or address to reach the broker at"
+            )
         return found
 
     def server_names(self) -> tuple[str, ...]:
@@ -216,7 +218,7 @@ _PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key"))
 
 
 def load(path: Path | None) -> HubConfig:
-    """Read file and environment. Stop(CONFIG) with one line that names the key and what is wrong with it."""
+    """Read file and environment. ExitError(CONFIG) with one line that names the key and what is wrong with it."""
     values = read_toml(path, Exit.CONFIG, "`skerry hub init` writes one") if path else {}
     if path:
         folder = path.absolute().parent

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from edge_agent.address import ADDRESS_FILE, Address
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.http_client import HttpClient
 
 _CODES = {404: Exit.NOT_FOUND, 409: Exit.CONFIG, 401: Exit.CREDENTIALS, 403: Exit.CREDENTIALS}
@@ -24,11 +24,14 @@ def running_at(state: Path) -> Address | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise Stop(Exit.CONFIG, f"{state / ADDRESS_FILE}: {error}") from None
+        raise ExitError(Exit.CONFIG, f"{state / ADDRESS_FILE}: {error}") from None
 
 
 def get(address: Address, path: str, method: str = "GET") -> dict[str, Any]:
-    """The JSON object at `path`. Stop(NOT_FOUND) for 404, Stop(CREDENTIALS) for 401, Stop(HUB) if nobody answers."""
+    """The JSON object at `path`.
+
+    ExitError(NOT_FOUND) for 404, ExitError(CREDENTIALS) for 401, ExitError(HUB) if nobody answers.
+    """
     trust = partial(_trusting, address.tls_cert)
     client = HttpClient(url=address.url, server="agent", token_file=address.token_file, tls=trust)
     reply = client.send(method, path)
@@ -36,7 +39,7 @@ def get(address: Address, path: str, method: str = "GET") -> dict[str, Any]:
     if reply.ok:
         return found
     line = reply.error_line or str(reply.status)
-    raise Stop(_CODES.get(reply.status, Exit.HUB), f"the agent at {address.url} answers: {line}")
+    raise ExitError(_CODES.get(reply.status, Exit.HUB), f"the agent at {address.url} answers: {line}")
 
 
 def _trusting(certificate_file: str) -> ssl.SSLContext:

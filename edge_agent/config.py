@@ -23,7 +23,7 @@ from wire.config_file import (
 )
 from wire.daemon_files import read_toml
 from wire.doors import Door, check_door
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()
@@ -195,7 +195,7 @@ _PATHS = (
 
 
 def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
-    """Stop(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
+    """ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
     data = read_toml(file, Exit.CONFIG, "`skerry agent init` writes one") if file else {}
     check_keys(data, str(file))
     if file:
@@ -206,11 +206,13 @@ def load(file: Path | None, environment: Mapping[str, str] | None = None) -> Age
 
 
 def check_keys(data: Mapping[str, Any], where: str) -> None:
-    """Stop(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
+    """ExitError(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
     known = set(known_keys(AgentConfig))
     for key in _flat(data):
         if key not in known:
-            raise Stop(Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{nearest_key(key, known)}'?")
+            raise ExitError(
+                Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{nearest_key(key, known)}'?"
+            )
 
 
 def _flat(data: Mapping[str, Any]) -> Iterator[str]:

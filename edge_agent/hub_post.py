@@ -16,7 +16,7 @@ import msgspec
 
 from edge_agent import tls
 from wire.doors import is_loopback
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.http_client import HttpClient, HttpReply
 
 MAX_REPLY_BYTES = 64 * 1024
@@ -32,10 +32,15 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
-    """Stop(HUB) if nobody answers, Stop(ENROLMENT) if the server is not the hub; the reason of TLS is in the line."""
+    """ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub.
+
+    The reason of TLS is in the line.
+    """
     where = split(url)
     if where.scheme == "http" and not is_loopback(where.hostname or ""):
-        raise Stop(Exit.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS")
+        raise ExitError(
+            Exit.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS"
+        )
     client = HttpClient(
         url=url,
         server="hub",
@@ -61,7 +66,7 @@ def _context(where: SplitResult, trust: Trust) -> ssl.SSLContext:
 
 
 def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
-    """The CA (PEM) with this hash, out of the chain that the server shows. Stop(ENROLMENT) if it is not there.
+    """The CA (PEM) with this hash, out of the chain that the server shows. ExitError(ENROLMENT) if it is not there.
 
     This first look verifies nothing, sends nothing and learns nothing else; the connection that speaks verifies.
     """
@@ -77,7 +82,7 @@ def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
     for certificate in shown:
         if sha256(certificate).hexdigest() == ca_sha256.lower():
             return ssl.DER_cert_to_PEM_cert(certificate)
-    raise Stop(
+    raise ExitError(
         Exit.ENROLMENT,
         f"{host}:{port} does not show the CA that the invite names: it is another hub, or somebody is in between",
     )

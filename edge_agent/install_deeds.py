@@ -17,10 +17,10 @@ from models.quarantine import Quarantine
 from models.runner import Runner
 from models.store import Slot, Store
 from models.trust import failure_of
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.rollout import Failure
 
-FAULTS = (BundleError, OSError, sqlite3.Error, Stop)
+FAULTS = (BundleError, OSError, sqlite3.Error, ExitError)
 Step = Callable[[str], None]
 
 
@@ -95,7 +95,7 @@ class Deeds:
                 quarantine.note(wish.target.path, hopeless=True)
 
     def load(self, slot: Slot) -> Runner:
-        """BundleError, OSError, Stop."""
+        """BundleError, OSError, ExitError."""
         with opened(self._folder) as store:
             return self._loaded(store, slot)
 
@@ -120,6 +120,6 @@ class Deeds:
 
 def failure_class(error: BaseException) -> Failure:
     """Of what a deed ended with."""
-    if isinstance(error, Stop):
+    if isinstance(error, ExitError):
         return Failure.DISK if error.code is Exit.DISK else Failure.INTERNAL
     return Failure.SELF_TEST if isinstance(error, BundleError) else failure_of(error)

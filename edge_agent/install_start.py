@@ -21,7 +21,7 @@ from wire.rollout import InstallState
 def begin(folder: Path, names: Names, core: InstallCore, now_ms: int) -> str:
     """Digest of a bundle that must not serve although it is current; "" for none. Blocks.
 
-    Stop(LOCKED, DISK) if the store cannot be opened.
+    ExitError(LOCKED, DISK) if the store cannot be opened.
     """
     with opened(folder) as store:
         started = Started(store.current.digest if store.current else "", store.on_trial)

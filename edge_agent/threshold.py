@@ -16,7 +16,7 @@ from models.manifest import BundleError
 from policies.promise import Kept, Promise, observe
 from wire.daemon_files import read_bytes
 from wire.daemon_log import Log, name
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Prediction
 
 OFF_FILE = "threshold-off"  # the counter of an edition that has failed here
@@ -111,11 +111,11 @@ def promise_of(entry: ClassThreshold) -> Promise:
 
 
 def open_thresholds(path: Path) -> Thresholds:
-    """Stop(CONFIG), one line, for a file that cannot be used."""
+    """ExitError(CONFIG), one line, for a file that cannot be used."""
     try:
         return decode_thresholds(read_bytes(path, Exit.CONFIG))
     except BundleError as error:
-        raise Stop(Exit.CONFIG, f"{path}: {error}") from None
+        raise ExitError(Exit.CONFIG, f"{path}: {error}") from None
 
 
 def _counter(path: Path) -> int:

@@ -85,7 +85,7 @@ def _ignore(step: Step) -> None:
 
 
 class Store:
-    """Use as a context: it holds the folder's lock (Stop(LOCKED) for a second agent). OSError: the disk refuses.
+    """Use as a context: it holds the folder's lock (ExitError(LOCKED) for a second agent). OSError: the disk refuses.
 
     After an OSError `current` is what the disk has: the old one, or the new one if only the last sync was refused.
     """

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DELIMITER = "__"
 
@@ -49,14 +49,17 @@ C = TypeVar("C", bound=ProcessConfig)
 def build_config(
     model: type[C], values: dict[str, Any], file: Path | None, environment: Mapping[str, str] | None = None
 ) -> C:
-    """The values of `file` under those of the environment. Stop(CONFIG) with one line that names the faulty key."""
+    """The values of `file` under those of the environment.
+
+    ExitError(CONFIG) with one line that names the faulty key.
+    """
     check_environment(model, os.environ if environment is None else environment)
     try:
         return model(**values)
     except ValidationError as error:
-        raise Stop(Exit.CONFIG, f"{file or 'environment'}: {_first_error(model, error)}") from None
+        raise ExitError(Exit.CONFIG, f"{file or 'environment'}: {_first_error(model, error)}") from None
     except SettingsError as error:
-        raise Stop(Exit.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
+        raise ExitError(Exit.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
 
 
 def make_absolute(
@@ -101,14 +104,14 @@ def nearest_key(key: str, known: Iterable[str]) -> str:
 
 
 def check_environment(model: type[ProcessConfig], environment: Mapping[str, str]) -> None:
-    """Stop(CONFIG) for a variable with our prefix that names nothing: pydantic-settings passes over it in silence."""
+    """ExitError(CONFIG) for a variable with our prefix that names nothing: pydantic-settings passes over it."""
     prefix = model.model_config["env_prefix"]
     names = (*known_keys(model), *find_sections(model))
     known = {prefix + name.replace(".", DELIMITER).upper() for name in names}
     for variable in environment:
         if variable.upper().startswith(prefix) and variable.upper() not in known:
             near = nearest_key(variable.upper(), known)
-            raise Stop(Exit.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
+            raise ExitError(Exit.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
 
 
 def _first_error(model: type[BaseModel], error: ValidationError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def no_core_dumps() -> None:
@@ -39,7 +39,10 @@ def watchdog_every_s() -> float | None:
 
 
 class Lock:
-    """One process per folder: `with Lock(folder):`. A second one gets Stop(LOCKED); a dead owner's lock is free."""
+    """One process per folder: `with Lock(folder):`.
+
+    A second one gets ExitError(LOCKED); a dead owner's lock is free.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
@@ -49,13 +52,15 @@ class Lock:
         try:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Stop(Exit.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user") from None
+            raise ExitError(
+                Exit.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user"
+            ) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(self._fd, 20).decode(errors="replace").strip()
             os.close(self._fd)
-            raise Stop(Exit.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first") from None
+            raise ExitError(Exit.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first") from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return self

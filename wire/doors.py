@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from wire.daemon_files import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.oip import OipError
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_door(door: Door) -> None:
-    """Stop(CONFIG) unless this address may be opened: what is not local needs TLS and a token file."""
+    """ExitError(CONFIG) unless this address may be opened: what is not local needs TLS and a token file."""
     if door.local:
         return
     missing = [
@@ -75,7 +75,7 @@ def check_door(door: Door) -> None:
         if not there
     ]
     if missing:
-        raise Stop(Exit.CONFIG, f"{door.host} is not a loopback address: also set {', '.join(missing)}")
+        raise ExitError(Exit.CONFIG, f"{door.host} is not a loopback address: also set {', '.join(missing)}")
 
 
 def token_of(door: Door) -> str:
@@ -87,14 +87,17 @@ def token_of(door: Door) -> str:
         write_private(path, (secrets.token_urlsafe(32) + "\n").encode())
     token = read_private(path).decode(errors="replace").strip()
     if not _TOKEN.fullmatch(token):
-        raise Stop(
+        raise ExitError(
             Exit.CREDENTIALS, f"{path} holds no token (32 to 128 of A-Z a-z 0-9 - _); remove it to get a new one"
         )
     return token
 
 
 def tls_context(door: Door) -> ssl.SSLContext | None:
-    """TLS 1.3 and 1.2 with the door's certificate; None where it has none. Stop(CREDENTIALS) if it cannot be loaded."""
+    """TLS 1.3 and 1.2 with the door's certificate; None where it has none.
+
+    ExitError(CREDENTIALS) if it cannot be loaded.
+    """
     if not door.tls:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -102,14 +105,15 @@ def tls_context(door: Door) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(door.tls_cert, door.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise Stop(Exit.CREDENTIALS, f"{door.tls_cert}, {door.tls_key}: {error.strerror or error}") from None
+        raise ExitError(Exit.CREDENTIALS, f"{door.tls_cert}, {door.tls_key}: {error.strerror or error}") from None
     return context
 
 
 async def open_site(runner: web.AppRunner, door: Door, tls: ssl.SSLContext | None = None) -> str:
-    """Listen, and return the address to print. Stop(PORT) if it is taken, Stop(CONFIG) if it may not be opened.
+    """Listen, and return the address to print.
 
-    `tls`: made before with `tls_context(door)`, for whoever wants to change its certificate later.
+    ExitError(PORT) if it is taken, ExitError(CONFIG) if it may not be opened. `tls`: made before with
+    `tls_context(door)`, for whoever wants to change its certificate later.
     """
     check_door(door)
     context = tls or tls_context(door)
@@ -123,7 +127,7 @@ async def open_site(runner: web.AppRunner, door: Door, tls: ssl.SSLContext | Non
         code = Exit.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else Exit.CONFIG
         where = door.unix or f"{door.host}:{door.port}"
         reason = "address in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-        raise Stop(code, f"cannot listen on {where}: {reason}; choose another") from None
+        raise ExitError(code, f"cannot listen on {where}: {reason}; choose another") from None
     host, port = runner.addresses[0][:2]
     return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -1,7 +1,7 @@
 """Blocking HTTP client for short exchanges: one request on one connection, over TCP, TLS or a Unix socket.
 
 Rule: it follows no redirect and keeps nothing between requests, so a token goes to the address named and nowhere else;
-whatever goes wrong is a `Stop` of one line.
+whatever goes wrong is an `ExitError` of one line.
 """
 
 import http.client
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from wire.daemon_files import read_private
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 MAX_ERROR_CHARS = 200
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server bound to all addresses, seen from here
@@ -62,7 +62,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
     max_reply_bytes: int = 1 << 20
 
     def send(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
-        """Stop(HUB) if nobody answers, Stop(USAGE) if `url` is no address, Stop(CREDENTIALS) without the token."""
+        """ExitError(HUB) if nobody answers, (USAGE) if `url` is no address, (CREDENTIALS) without the token."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self.token_file:
             headers["Authorization"] = f"Bearer {read_private(Path(self.token_file)).decode('latin-1').strip()}"
@@ -70,16 +70,18 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
             status, reply = self._exchange(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Stop(Exit.HUB, f"no {self.server} answers at {self.url}: {_printable(reason)}; {self.hint}") from None
+            raise ExitError(
+                Exit.HUB, f"no {self.server} answers at {self.url}: {_printable(reason)}; {self.hint}"
+            ) from None
         if len(reply) > self.max_reply_bytes:
-            raise Stop(Exit.HUB, f"{self.url}: the reply is longer than {self.max_reply_bytes} bytes")
+            raise ExitError(Exit.HUB, f"{self.url}: the reply is longer than {self.max_reply_bytes} bytes")
         return HttpReply(status, reply)
 
     def read_object(self, reply: HttpReply) -> dict[str, Any]:
-        """The JSON object of a reply, whatever its status. Stop(HUB) if it has none: another server answered."""
+        """The JSON object of a reply, whatever its status. ExitError(HUB) if it has none: another server answered."""
         found = reply.json_object()
         if found is None:
-            raise Stop(Exit.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
+            raise ExitError(Exit.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
         return found
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -107,8 +109,8 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
             return http.client.HTTPConnection(host, port, timeout=self.timeout_s), prefix
         return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls()), prefix
 
-    def _no_address(self) -> Stop:
-        return Stop(Exit.USAGE, f"{self.url!r} is no address: http://127.0.0.1:8090, for example")
+    def _no_address(self) -> ExitError:
+        return ExitError(Exit.USAGE, f"{self.url!r} is no address: http://127.0.0.1:8090, for example")
 
 
 def _printable(text: str) -> str:

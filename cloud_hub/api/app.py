@@ -93,7 +93,10 @@ class Api:
         ]
 
     async def start(self, public_url: Callable[[int], str]) -> str:
-        """Listen; `public_url` turns the opened port into what invites carry. Stop(PORT, CONFIG or CREDENTIALS)."""
+        """Listen; `public_url` turns the opened port into what invites carry.
+
+        ExitError(PORT, CONFIG or CREDENTIALS).
+        """
         if not self._door.token_file:
             raise ValueError("the hub's door needs a token file: its admin routes are never open")
         await self._runner.setup()

@@ -25,7 +25,7 @@ def build_app(
     version: str = "0",
     heartbeat_s: float = HEARTBEAT_S,
 ) -> web.Application:
-    """Stop(CREDENTIALS) if the door's token file is not private."""
+    """ExitError(CREDENTIALS) if the door's token file is not private."""
     limits = limits or InferLimits()
     app = web.Application(middlewares=guards(door, token_of(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes)
     answers = AnswerRoutes(service, heartbeat_s)
@@ -45,7 +45,7 @@ class ApiServer:
         self._door = door
 
     async def start(self) -> str:
-        """Stop(PORT, CONFIG or CREDENTIALS) if the door cannot be opened."""
+        """ExitError(PORT, CONFIG or CREDENTIALS) if the door cannot be opened."""
         await self._runner.setup()
         return await open_site(self._runner, self._door)
 

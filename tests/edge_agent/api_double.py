@@ -11,7 +11,7 @@ import msgspec
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.oip import InferLimits
 from edge_agent.api.service import AnswerService
-from edge_agent.records import AnswerRecord, Disabled, EventRecord, Kind, Sample, Source
+from edge_agent.records import AnswerRecord, DisabledError, EventRecord, Kind, Sample, Source
 from models.manifest import Manifest
 from models.runner import EchoRunner
 from policies.reasons import Why
@@ -43,7 +43,7 @@ class MemoryAgent:
 
     async def infer(self, sample: Sample) -> AnswerRecord:
         if self.mode == "disabled":
-            raise Disabled
+            raise DisabledError
         prediction = self.runner.infer_one(sample.x).prediction
         sure = prediction.confidence >= 0.5
         number = len(self.records) + 1

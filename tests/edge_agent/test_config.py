@@ -19,13 +19,13 @@ from edge_agent.config import PREFIX, AgentConfig, load
 from edge_agent.settings import AgentSettings, OutboxLimits
 from tests.blocks import ROOT
 from wire.config_file import known_keys
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 LEAST = 'bundle = "b"\n'
 
 
 def refused(file: Path | None, environment: dict[str, str] | None = None) -> str:
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         load(file, environment or {})
     assert caught.value.code is Exit.CONFIG
     assert "\n" not in str(caught.value)
@@ -160,7 +160,7 @@ def test_any_values_give_a_configuration_or_one_line(tmp_path_factory, values):
     file.write_text("\n".join(f"{key} = {_inline(value)}" for key, value in values.items()), encoding="utf-8")
     try:
         assert isinstance(load(file, {}), AgentConfig)
-    except Stop as stop:
+    except ExitError as stop:
         assert stop.code is Exit.CONFIG  # noqa: PT017 - either outcome is right
         assert "\n" not in str(stop)  # noqa: PT017
 

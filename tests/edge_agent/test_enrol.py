@@ -23,7 +23,7 @@ from edge_agent.enrol import INVITE_PREFIX, PENDING_FILE, draw_keys, enrol, read
 from edge_agent.identity import Identity, load
 from wire.daemon import Lock
 from wire.doors import Door, open_site, refusal
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DEVICE = "demo--cam-1"
 HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
@@ -68,7 +68,7 @@ class Bench:
         return await asyncio.to_thread(enrol, invite, self.device)
 
     async def refused(self, invite: str, code: Exit = Exit.ENROLMENT) -> str:
-        with pytest.raises(Stop) as caught:
+        with pytest.raises(ExitError) as caught:
             await self.enrol(invite)
         assert caught.value.code is code
         assert "\n" not in str(caught.value)
@@ -112,7 +112,7 @@ async def test_case_67_an_invite_is_good_once_and_a_folder_too(tmp_path):
         invite = bench.invite()
         await bench.enrol(invite)
         before = {file.name: file.read_bytes() for file in bench.device.iterdir()}
-        with pytest.raises(Stop, match="is enrolled already"):
+        with pytest.raises(ExitError, match="is enrolled already"):
             await bench.enrol(bench.invite())
         assert {file.name: file.read_bytes() for file in bench.device.iterdir()} == before
         bench.device = tmp_path / "another"
@@ -196,7 +196,7 @@ async def test_no_hub_there_is_one_line_and_the_invite_stays_good(tmp_path):
 
 
 def _refusal(invite: str, folder: Path) -> str:
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         enrol(invite, folder)
     return str(caught.value)
 
@@ -227,7 +227,7 @@ def test_an_invite_survives_line_breaks_of_a_mail_program():
 def test_case_64_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, character):
     try:
         invite = read_invite(GOOD[:at] + character + GOOD[at + 1 :])
-    except Stop as stop:
+    except ExitError as stop:
         assert stop.code is Exit.ENROLMENT  # noqa: PT017 - either outcome is right
         return
     assert set(invite.device) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -235,7 +235,7 @@ def test_case_64_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, ch
 
 @given(st.text())
 def test_any_text_that_is_no_invite_is_refused(text):
-    with pytest.raises(Stop):
+    with pytest.raises(ExitError):
         read_invite(text)
 
 
@@ -253,7 +253,7 @@ def test_any_text_that_is_no_invite_is_refused(text):
 )
 def test_an_impossible_invite_is_refused(changes):
     facts = {"url": "http://127.0.0.1:1", "ca_sha256": "0" * 64, "token": "t", "device": DEVICE, **changes}
-    with pytest.raises(Stop, match="damaged"):
+    with pytest.raises(ExitError, match="damaged"):
         read_invite(invite_text(**facts))
 
 
@@ -302,7 +302,7 @@ async def test_case_67_a_machine_with_another_serial_number_is_refused(tmp_path)
     async with hub(tmp_path) as bench:
         token = bench.registry.invite(Welcome(DEVICE, ("SN-1",)), 0, 3600.0).token
         invite = bench.invite(token=token)
-        with pytest.raises(Stop, match="serial number"):
+        with pytest.raises(ExitError, match="serial number"):
             await asyncio.to_thread(enrol, invite, bench.device, "SN-2")
         made = await asyncio.to_thread(enrol, invite, bench.device, "SN-1")
         known = bench.registry.device(DEVICE)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.blocks import ROOT
 from wire.daemon import Lock, notify, watchdog_every_s
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def in_process(script: str, **variables: str) -> str:
@@ -47,7 +47,7 @@ def test_the_watchdog_is_fed_twice_as_often_as_it_bites(variables, expected):
 def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
     script = "import os, pathlib; from wire.daemon import Lock; Lock(pathlib.Path()).__enter__(); os._exit(9)"
     with Lock(tmp_path):
-        with pytest.raises(Stop, match=f"in use by process {os.getpid()}") as caught:
+        with pytest.raises(ExitError, match=f"in use by process {os.getpid()}") as caught:
             Lock(tmp_path).__enter__()
         assert caught.value.code is Exit.LOCKED
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -58,6 +58,6 @@ def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_f
 
 
 def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path):
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         Lock(tmp_path / "nothing").__enter__()
     assert caught.value.code is Exit.DISK

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
 from wire.doors import Door, bearer, check_door, guards, known_host, open_site, read_body, token_of
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 TOKEN = "t" * 40
 
@@ -174,7 +174,7 @@ async def test_a_body_that_does_not_come_is_given_up():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "edge-7.local", "127.0.0.1.evil.example"])
 def test_an_address_that_others_reach_needs_tls_and_a_token(host):
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         check_door(Door(host=host, tls_cert="c"))
     assert caught.value.code is Exit.CONFIG
     assert str(caught.value) == f"{host} is not a loopback address: also set tls_key, token_file"
@@ -202,7 +202,7 @@ def test_the_token_is_made_private_and_kept(tmp_path):
 def test_a_token_that_others_can_read_or_that_is_none_is_refused(tmp_path, mode, text):
     (tmp_path / "token").write_text(text)
     (tmp_path / "token").chmod(mode)
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         token_of(Door(token_file=str(tmp_path / "token")))
     assert caught.value.code is Exit.CREDENTIALS
 
@@ -246,7 +246,7 @@ async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_pa
 async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
     (tmp_path / "c.pem").write_text("no certificate")
     door = Door(tls_cert=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "k.pem"))
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         async with serving(door, []):
             pass
     assert caught.value.code is Exit.CREDENTIALS
@@ -267,7 +267,7 @@ async def test_a_unix_socket_is_private_and_its_old_file_no_hindrance(tmp_path):
 async def test_an_address_in_use_is_a_one_line_stop():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Stop) as caught:
+        with pytest.raises(ExitError) as caught:
             async with serving(Door(port=port), []):
                 pass
     assert caught.value.code is Exit.PORT

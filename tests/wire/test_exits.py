@@ -1,10 +1,10 @@
-"""How a process ends: with the code of its work, or with that of the `Stop` it met and one line."""
+"""How a process ends: with the code of its work, or with that of the `ExitError` it met and one line."""
 
 from collections.abc import Callable
 
 import pytest
 
-from wire.exits import Exit, Stop, run_to_exit
+from wire.exits import Exit, ExitError, run_to_exit
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -22,8 +22,8 @@ def test_the_code_of_the_work_is_that_of_the_process(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "error",
     [
-        Stop(Exit.PORT, "taken"),
-        BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [Stop(Exit.PORT, "taken")])]),
+        ExitError(Exit.PORT, "taken"),
+        BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [ExitError(Exit.PORT, "taken")])]),
     ],
 )
 def test_a_stop_is_one_line_and_its_code_also_out_of_a_task_group(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.http_client import HttpClient, HttpReply
 
 Serve = Callable[[bytes], tuple[str, list[bytes]]]
@@ -39,8 +39,8 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def stopped(client: HttpClient) -> Stop:
-    with pytest.raises(Stop) as caught:
+def stopped(client: HttpClient) -> ExitError:
+    with pytest.raises(ExitError) as caught:
         client.read_object(client.send("GET", "/"))
     assert "\n" not in str(caught.value)
     return caught.value
