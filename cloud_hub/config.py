@@ -14,7 +14,7 @@ from cloud_hub.state import StateDir
 from policies.placement import GIB
 from wire.config_file import ConfigSection, ProcessConfig, build_config, make_absolute
 from wire.daemon_files import read_toml
-from wire.doors import WILDCARDS, Door, check_door
+from wire.doors import WILDCARDS, ServerAccess, validate_access
 from wire.exits import Exit, ExitError
 
 PREFIX = "SKERRY_HUB_"
@@ -171,12 +171,12 @@ class HubConfig(ProcessConfig):
             self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program
         )
 
-    def door(self) -> Door:
+    def door(self) -> ServerAccess:
         """Where the web API listens; its certificate is the hub's own unless files are named."""
         own = self.state_dir().certificates
         certificate = self.api.tls_cert or (str(own / "server.pem") if self.api.tls else "")
         key = self.api.tls_key or (str(own / "server.key") if self.api.tls else "")
-        return Door(
+        return ServerAccess(
             host=self.api.host,
             port=self.api.port,
             unix=self.api.unix,
@@ -225,6 +225,6 @@ def load(path: Path | None) -> HubConfig:
         make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF))
         make_absolute(values, _PATHS_API, folder, bool)
     config = build_config(HubConfig, values, path)
-    check_door(config.door())
+    validate_access(config.door())
     config.broker_host()
     return config

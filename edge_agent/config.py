@@ -22,7 +22,7 @@ from wire.config_file import (
     nearest_key,
 )
 from wire.daemon_files import read_toml
-from wire.doors import Door, check_door
+from wire.doors import ServerAccess, validate_access
 from wire.exits import Exit, ExitError
 
 PREFIX = "SKERRY_AGENT_"
@@ -163,9 +163,9 @@ class AgentConfig(ProcessConfig):
         named = (self.policy,) if isinstance(self.policy, str) else self.policy
         return layers_of(named, airgap=self.airgap)
 
-    def door(self) -> Door:
+    def door(self) -> ServerAccess:
         api = self.api
-        return Door(api.host, api.port, api.unix, api.names, api.tls_cert, api.tls_key, api.token_file)
+        return ServerAccess(api.host, api.port, api.unix, api.names, api.tls_cert, api.tls_key, api.token_file)
 
     def infer_limits(self) -> InferLimits:
         return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
@@ -201,7 +201,7 @@ def load(file: Path | None, environment: Mapping[str, str] | None = None) -> Age
     if file:
         make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))
     config = build_config(AgentConfig, data, file, environment)
-    check_door(config.door())
+    validate_access(config.door())
     return config
 
 

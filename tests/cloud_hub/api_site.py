@@ -33,7 +33,7 @@ from cloud_hub.store import StoreError
 from cloud_hub.tries import Gate
 from cloud_hub.watch import Observer
 from tests.cloud_hub.joiner import Joiner
-from wire.doors import Door
+from wire.doors import ServerAccess
 from wire.messages import ModelRef, Prediction, Reason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
@@ -179,7 +179,7 @@ class Site:
             **rolling,
         )
         limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = Api(parts, Door(token_file=str(self.token_file), **more), limits)
+        self.api = Api(parts, ServerAccess(token_file=str(self.token_file), **more), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
 

@@ -15,7 +15,7 @@ from edge_agent.records import AnswerRecord, DisabledError, EventRecord, Kind, S
 from models.manifest import Manifest
 from models.runner import EchoRunner
 from policies.reasons import Why
-from wire.doors import Door
+from wire.doors import ServerAccess
 
 POLICY = "ab" * 16
 
@@ -122,10 +122,10 @@ class MemoryAgent:
 
 @asynccontextmanager
 async def serving(
-    agent: AnswerService, door: Door | None = None, **options: Any
+    agent: AnswerService, door: ServerAccess | None = None, **options: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A session against a running server, on a free port; `session.agent_url` is its address."""
-    door = door or Door()
+    door = door or ServerAccess()
     limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))
     app = build_app(agent, door, limits=limits, version="1.2.3", **options)
     server = ApiServer(app, door)

@@ -22,7 +22,7 @@ from cloud_hub.registry import Registry, Welcome
 from edge_agent.enrol import INVITE_PREFIX, PENDING_FILE, draw_keys, enrol, read_invite, request_body
 from edge_agent.identity import Identity, load
 from wire.daemon import Lock
-from wire.doors import Door, open_site, refusal
+from wire.doors import ServerAccess, open_site, refusal
 from wire.exits import Exit, ExitError
 
 DEVICE = "demo--cam-1"
@@ -77,14 +77,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def hub(folder: Path, door: Door | None = None) -> AsyncIterator[Bench]:
+async def hub(folder: Path, door: ServerAccess | None = None) -> AsyncIterator[Bench]:
     bench = Bench(folder)
     app = web.Application()
     app.add_routes([web.post("/v1/enrol", bench.answer)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        bench.url = await open_site(runner, door or Door())
+        bench.url = await open_site(runner, door or ServerAccess())
         yield bench
     finally:
         await runner.cleanup()
@@ -173,7 +173,7 @@ async def test_over_tls_only_the_invited_authority_is_trusted(tmp_path):
     async with hub(tmp_path) as bench:
         for authority, good in ((bench.authority, True), (other, False)):
             pair = authority.ensure_server(tmp_path / ("hub" if good else "pki"), (), utc_now())
-            door = Door(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+            door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
             runner = web.AppRunner(web.Application(), access_log=None)
             runner.app.add_routes([web.post("/v1/enrol", bench.answer)])
             await runner.setup()
@@ -326,7 +326,7 @@ async def test_case_62_a_server_that_the_systems_authorities_know_is_no_hub(tmp_
         pair = bench.authority.ensure_server(tmp_path / "hub", (), utc_now())
         leaf = pair.certificate.read_text().split("-----BEGIN CERTIFICATE-----")[1]
         pair.certificate.write_text(f"-----BEGIN CERTIFICATE-----{leaf}")  # good, but it does not show its CA
-        door = Door(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+        door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
         runner = web.AppRunner(web.Application(), access_log=None)
         runner.app.add_routes([web.post("/v1/enrol", bench.answer)])
         await runner.setup()
