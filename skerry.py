@@ -1,4 +1,4 @@
-"""The command line: it knows the rooms' names, opens one when its command runs, and turns a `Stop` into one line."""
+"""The command line: it knows the rooms' names, opens one when its command runs; an `ExitError` is one line."""
 
 import importlib
 import importlib.metadata
@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -87,7 +87,7 @@ def main() -> None:
     _see_checkout()
     try:
         app(prog_name="skerry")
-    except Stop as stop:
+    except ExitError as stop:
         _end(stop)
     except ModuleNotFoundError as error:
         _end(_missing(error))
@@ -102,22 +102,22 @@ def _see_checkout() -> None:
         sys.path.append(str(here))
 
 
-def _end(stop: Stop) -> NoReturn:
+def _end(stop: ExitError) -> NoReturn:
     print(f"skerry: {' '.join(str(stop).split())}", file=sys.stderr)
     sys.exit(stop.code)
 
 
-def _missing(error: ModuleNotFoundError) -> Stop:
+def _missing(error: ModuleNotFoundError) -> ExitError:
     """Which extra brings the module; a module of ours that is not there is a part that was not installed."""
     name = error.name or ""
     package = name.partition(".")[0]
     if name == "simulations":
-        return Stop(Exit.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
+        return ExitError(Exit.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
     if package in _OWN:
-        return Stop(Exit.CONFIG, f"{name} is not part of this installation")
+        return ExitError(Exit.CONFIG, f"{name} is not part of this installation")
     if package in _EXTRAS:
-        return Stop(Exit.CONFIG, f"{package} is not installed; run: pip install 'skerry[{_EXTRAS[package]}]'")
-    return Stop(Exit.CONFIG, f"{name} is not installed; run: pip install --upgrade skerry")
+        return ExitError(Exit.CONFIG, f"{package} is not installed; run: pip install 'skerry[{_EXTRAS[package]}]'")
+    return ExitError(Exit.CONFIG, f"{name} is not installed; run: pip install --upgrade skerry")
 
 
 def _show_version(wanted: bool) -> None:

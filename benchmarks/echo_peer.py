@@ -6,7 +6,7 @@ import sys
 from benchmarks.rig import hub_context
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, hub_filters, parse_up, topic
-from wire.transport import LinkLost
+from wire.transport import LinkLostError
 
 
 async def serve(port: int, files: tuple[str, str, str], reply_bytes: int) -> None:
@@ -19,7 +19,7 @@ async def serve(port: int, files: tuple[str, str, str], reply_bytes: int) -> Non
             for message in await link.receive():
                 device, _ = parse_up(message.topic)
                 link.post(topic(device, Channel.REPLY), reply)
-    except LinkLost:
+    except LinkLostError:
         return
 
 

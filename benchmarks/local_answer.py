@@ -27,7 +27,7 @@ from models.forge.digits import heldout
 from models.manifest import EDGE_FILE
 from models.onnx import LOGITS, OnnxRunner
 from policies.document import parse
-from wire.transport import LinkLost, Transport
+from wire.transport import LinkLostError, Transport
 
 ROUNDS = 5
 TIMES = 2000
@@ -100,7 +100,7 @@ def _nobody(folder: Path) -> Identity:
 
 
 async def _no_link() -> Transport:
-    raise LinkLost("this benchmark has no broker")
+    raise LinkLostError("this benchmark has no broker")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from cloud_hub.pki import HUB_NAME, Authority, utc_now
 from cloud_hub.state import StateDir
 from edge_agent.identity import Identity, load
 from simulations.stage import AgentHandle, HubHandle, Stage
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 ROOT = Path(__file__).parent.parent
 POLICY = """

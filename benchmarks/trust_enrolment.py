@@ -20,10 +20,10 @@ from cloud_hub.client import ask
 from edge_agent.enrol import enrol
 from edge_agent.identity import folder_is_enrolled, load
 from tests.live.test_hub_process import HubProcess
-from wire.exits import Stop
+from wire.exits import ExitError
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, topic
-from wire.transport import Delivery, LinkLost
+from wire.transport import Delivery, LinkLostError
 
 DEVICES = 200
 KILLED_AFTER = 60  # devices
@@ -49,7 +49,7 @@ class Fleet:
         began = time.perf_counter()
         try:
             enrol(self.invites[device], self.folder / device)
-        except Stop:
+        except ExitError:
             self.refused += 1  # it types the same invite again
             return
         self.seconds.append(time.perf_counter() - began)
@@ -82,7 +82,7 @@ class Fleet:
     async def _heard(self, device: str) -> bool:
         identity = load(self.folder / device)
         where = (identity.broker_host, identity.broker_port, device)
-        with contextlib.suppress(LinkLost, ssl.SSLError):
+        with contextlib.suppress(LinkLostError, ssl.SSLError):
             link = await MqttTransport.connect(*where, identity.tls())
             taken = await link.post(topic(device, Channel.STATE), b"here")
             await link.close()

@@ -12,8 +12,9 @@ from cloud_hub.broker import choose_port, find_program
 from cloud_hub.config import HubConfig, load
 from cloud_hub.ground import Ground, lay
 from cloud_hub.serve import Process, open_engines
-from wire.daemon import Lock, Log, no_core_dumps
-from wire.exits import Exit, Stop
+from wire.daemon import Lock, no_core_dumps
+from wire.daemon_log import Log
+from wire.exits import Exit, run_to_exit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,16 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="TOML file; SKERRY_HUB_... variables go over it")
     parser.add_argument("--check", action="store_true", help="check everything that start would need, then end")
     asked = parser.parse_args(arguments)
-    try:
+
+    def work() -> int:
         config = load(asked.config)
         return _check(config) if asked.check else _serve(config)
-    except Stop as stop:
-        return _say(stop)
-    except BaseExceptionGroup as group:
-        stops = group.subgroup(Stop)
-        if stops is None:
-            raise
-        return _say(_first(stops))
+
+    return run_to_exit("skerry hub", work)
 
 
 def _check(config: HubConfig) -> int:
@@ -67,16 +64,6 @@ async def _run(config: HubConfig, ground: Ground, log: Log) -> None:
     finally:
         for engine in engines:
             engine.stop()
-
-
-def _first(group: BaseExceptionGroup[Stop]) -> Stop:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _say(stop: Stop) -> int:
-    print(f"skerry hub: {stop}", file=sys.stderr)
-    return stop.code
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 MAX_KEYS = 10_000
 MAX_NAME = 64
@@ -98,7 +98,7 @@ class Keys:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Stop(DATABASE) if it cannot be used."""
+        """ExitError(DATABASE) if it cannot be used."""
         try:
             path.touch(mode=0o600, exist_ok=True)
             connection = sqlite3.connect(path, isolation_level=None)
@@ -106,7 +106,7 @@ class Keys:
             connection.execute(_TABLE)
             return cls(connection)
         except (OSError, sqlite3.Error, ValueError) as error:
-            raise Stop(Exit.DATABASE, f"{path}: {error}") from None
+            raise ExitError(Exit.DATABASE, f"{path}: {error}") from None
 
     @classmethod
     def in_memory(cls) -> Self:

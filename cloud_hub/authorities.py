@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from cloud_hub.pki import EPOCH, Authority, Pair, belongs
 from cloud_hub.state import private_folder
-from wire.daemon import sync_folder, write_private
+from wire.daemon_files import sync_folder, write_private
 
 TRUSTED_FILE = "trusted.pem"
 TRUSTED_FOLDER = "trusted"
@@ -35,7 +35,10 @@ class Authorities:
 
     @classmethod
     def open(cls, folder: Path, now: datetime) -> "Authorities":
-        """Load or make the CA, and its successor if a rotation is under way. Stop(CREDENTIALS) if files do not fit."""
+        """Load or make the CA, and its successor if a rotation is under way.
+
+        ExitError(CREDENTIALS) if files do not fit.
+        """
         _heal(folder)
         current = Authority.open(folder, now)
         under_way = (folder / f"{NEXT}.key").exists()

@@ -22,8 +22,9 @@ from pathlib import Path
 from cloud_hub.pki import Pair
 from policies.backoff import delay
 from wire.codec import MAX_FRAME_BYTES
-from wire.daemon import Log, Name, name, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import write_private
+from wire.daemon_log import Log, Name, name
+from wire.exits import Exit, ExitError
 from wire.topics import broker_acl
 
 WINDOW = 32  # unreceipted questions a device may have in flight
@@ -108,23 +109,28 @@ def render(settings: BrokerSettings, ca: Path, server: Pair) -> str:
 
 
 def find_program(wanted: str = "", path: str | None = None) -> str:
-    """Where mosquitto is; Stop(BROKER) that says how to install it. `path` None = $PATH and where packages put it."""
+    """Where mosquitto is.
+
+    ExitError(BROKER) that says how to install it. `path` None = $PATH and where packages put it.
+    """
     everywhere = os.pathsep.join((os.environ.get("PATH", ""), *_PLACES))
     found = shutil.which(wanted or "mosquitto", path=everywhere if path is None else path)
     if found is None:
-        raise Stop(Exit.BROKER, f"{wanted} is not a program: correct [broker] program" if wanted else _HOW_TO_INSTALL)
+        raise ExitError(
+            Exit.BROKER, f"{wanted} is not a program: correct [broker] program" if wanted else _HOW_TO_INSTALL
+        )
     return found
 
 
 def choose_port(host: str, port: int) -> int:
-    """`port` if it can be bound now (0: a free one); Stop(PORT) otherwise."""
+    """`port` if it can be bound now (0: a free one); ExitError(PORT) otherwise."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise Stop(
+            raise ExitError(
                 Exit.PORT, f"broker: cannot use {host}:{port} ({error.strerror}): set another [broker] port"
             ) from None
         return int(probe.getsockname()[1])
@@ -160,12 +166,15 @@ class Broker:
         return self._settings.host
 
     async def start(self) -> None:
-        """Write the configuration, start the child, wait until it accepts. Stop(BROKER) with its own last words."""
+        """Write the configuration, start the child, wait until it accepts.
+
+        ExitError(BROKER) with its own last words.
+        """
         write_private(self._settings.folder / "acl", broker_acl().encode())
         write_private(self._config, self._render().encode())
         try:
             await self._launch()
-        except Stop:
+        except ExitError:
             if not self._set_queues_aside():
                 raise
             await self._launch()
@@ -250,7 +259,7 @@ class Broker:
         self.restarts += 1
         try:
             await self.start()
-        except Stop as stop:
+        except ExitError as stop:
             self._log.error("broker_does_not_start", said=_said(str(stop)))
         self._back.set()
 
@@ -268,7 +277,7 @@ class Broker:
         await process.wait()
         if self._reader is not None:
             await self._reader
-        raise Stop(Exit.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'it said nothing'}")
+        raise ExitError(Exit.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'it said nothing'}")
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         """Always drains the pipe: a full one would block the broker."""

@@ -27,7 +27,7 @@ from cloud_hub.options import (
 )
 from cloud_hub.plan_command import plan
 from cloud_hub.registry import Welcome
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 _TEMPLATE = """\
 # A Skerry hub. Paths are relative to this file; every key: docs/running.md.
@@ -136,7 +136,7 @@ def deny_all(
     Devices that are connected hear it at once, the others with their next hello; this hub refuses at once.
     """
     if device and tenant:
-        raise Stop(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
+        raise ExitError(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
     say(Office(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
 
 
@@ -182,7 +182,7 @@ def _write(file: Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Stop(Exit.DISK, f"{file}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{file}: {error.strerror}") from None
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:

@@ -1,17 +1,10 @@
-"""The hub's configuration: one TOML file, then the environment (`SKERRY_HUB_API__PORT=8443`), read once at start.
+"""The hub's configuration: what its file and its environment (`SKERRY_HUB_API__PORT=8443`) may say."""
 
-Rule: an unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored. Paths in
-the file are relative to the file; paths from the environment to the working directory.
-"""
-
-import difflib
-import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from cloud_hub.broker import BrokerSettings
 from cloud_hub.engine.means import Means
@@ -19,20 +12,17 @@ from cloud_hub.served import TUF, Entry, Published, nothing, policies_of
 from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
 from policies.placement import GIB
-from wire.doors import WILDCARDS, Door, check_door
-from wire.exits import Exit, Stop
-from wire.named_files import read_toml
+from wire.config_file import ConfigSection, ProcessConfig, build_config, make_absolute
+from wire.daemon_files import read_toml
+from wire.doors import WILDCARDS, ServerAccess, validate_access
+from wire.exits import Exit, ExitError
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
 _NOT_YET = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class HubSection(_Section):
+class HubSection(ConfigSection):
     """The hub itself: see `HubSettings` for what each limit means."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")] = _DEFAULTS.name
@@ -52,7 +42,7 @@ class HubSection(_Section):
     drain_s: Annotated[float, Field(ge=0, le=300)] = _DEFAULTS.drain_s
 
 
-class ApiSection(_Section):
+class ApiSection(ConfigSection):
     """`tls` = with the hub's own certificate, or with `tls_cert` and `tls_key` where both are given.
 
     `names` are host names and addresses that callers may use; `url` is what invites carry ("" = the address opened).
@@ -71,7 +61,7 @@ class ApiSection(_Section):
     ready_timeout_s: Annotated[float, Field(gt=0, le=60)] = 2.0
 
 
-class BrokerSection(_Section):
+class BrokerSection(ConfigSection):
     """`start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
 
     `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues.
@@ -86,7 +76,7 @@ class BrokerSection(_Section):
     program: str = ""
 
 
-class EnrolSection(_Section):
+class EnrolSection(ConfigSection):
     """How fast tokens may be tried: by everybody together, and wrongly by one address.
 
     `hardware_file`: a text file of serial numbers, one per line; only these machines may enrol ("" = any).
@@ -101,7 +91,7 @@ class EnrolSection(_Section):
     certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
 
 
-class EngineSection(_Section):
+class EngineSection(ConfigSection):
     """How models are spread over devices; 0 = the bundle's plan, else one process. See docs/engines.md.
 
     `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `threads`: of torch, in each process;
@@ -117,29 +107,27 @@ class EngineSection(_Section):
     ready_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
 
 
-class RepositorySection(_Section):
+class RepositorySection(ConfigSection):
     """`url`: of the mirror or CDN that devices read the update repository from ("" = this hub, below `/tuf`)."""
 
     url: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
 
 
-class TraceSection(_Section):
+class TraceSection(ConfigSection):
     """Where spans go: a `file` of JSON lines, a collector's OTLP/HTTP `endpoint`. Off by default."""
 
     file: Path | None = None
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
 
 
-class HubConfig(BaseSettings):
+class HubConfig(ProcessConfig):
     """Everything `python -m cloud_hub` is told. `models` are bundle folders.
 
     `policies` are documents, each a TOML file or `tuf:NAME` of the hub's own update repository, or a list of the layers
     of one: once any is named, questions are served under these alone, and each is judged again before it is stored.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, case_sensitive=False
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
     state: Path = Path("skerry-hub")
     models: tuple[Path, ...] = ()
     models_folder: Path | None = None
@@ -152,24 +140,11 @@ class HubConfig(BaseSettings):
     engine: EngineSection = EngineSection()
     trace: TraceSection = TraceSection()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file; nothing else is read."""
-        del settings_cls
-        return env_settings, init_settings
-
     def state_dir(self) -> StateDir:
         return StateDir(self.state.expanduser().absolute())
 
     def hub_settings(self, published: Published = nothing) -> HubSettings:
-        """Stop(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
+        """ExitError(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
         told = self.hub.model_dump()
         documents = policies_of(self.policies, published)
         named = {_NOT_YET} if self.policies else set()
@@ -196,12 +171,12 @@ class HubConfig(BaseSettings):
             self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program
         )
 
-    def door(self) -> Door:
+    def door(self) -> ServerAccess:
         """Where the web API listens; its certificate is the hub's own unless files are named."""
         own = self.state_dir().certificates
         certificate = self.api.tls_cert or (str(own / "server.pem") if self.api.tls else "")
         key = self.api.tls_key or (str(own / "server.key") if self.api.tls else "")
-        return Door(
+        return ServerAccess(
             host=self.api.host,
             port=self.api.port,
             unix=self.api.unix,
@@ -212,21 +187,23 @@ class HubConfig(BaseSettings):
         )
 
     def public_url(self, port: int) -> str:
-        """The address that invites carry, for an API opened on `port`. Stop(CONFIG) if no name is known for it."""
+        """The address that invites carry, for an API opened on `port`. ExitError(CONFIG) if no name is known for it."""
         if self.api.url:
             return self.api.url.rstrip("/")
         host = next((name for name in (self.api.host, *self.api.names) if name not in WILDCARDS), "")
         if not host or not port:
-            raise Stop(Exit.CONFIG, "set api.url: devices need an address to reach this hub at")
+            raise ExitError(Exit.CONFIG, "set api.url: devices need an address to reach this hub at")
         return f"{'https' if self.door().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def broker_host(self) -> str:
-        """The host devices are told to connect to. Stop(CONFIG) if only a wildcard is known."""
+        """The host devices are told to connect to. ExitError(CONFIG) if only a wildcard is known."""
         found = next(
             (name for name in (self.broker.address, self.broker.host, *self.broker.names) if name not in WILDCARDS), ""
         )
         if not found:
-            raise Stop(Exit.CONFIG, "set broker.address: devices need a host name or address to reach the broker at")
+            raise ExitError(
+                Exit.CONFIG, "set broker.address: devices need a host name or address to reach the broker at"
+            )
         return found
 
     def server_names(self) -> tuple[str, ...]:
@@ -236,86 +213,18 @@ class HubConfig(BaseSettings):
         return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARDS))
 
 
+_PATHS = (("state",), ("models_folder",), ("models",), ("policies",), ("trace", "file"))
+_PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key"))
+
+
 def load(path: Path | None) -> HubConfig:
-    """Read file and environment. Stop(CONFIG) with one line that names the key and what is wrong with it."""
-    check_environment(os.environ)
-    values: dict[str, Any] = {}
+    """Read file and environment. ExitError(CONFIG) with one line that names the key and what is wrong with it."""
+    values = read_toml(path, Exit.CONFIG, "`skerry hub init` writes one") if path else {}
     if path:
-        values = _absolute(read_toml(path, Exit.CONFIG, "`skerry hub init` writes one"), path.absolute().parent)
-    try:
-        config = HubConfig(**values)
-    except ValidationError as error:
-        raise Stop(Exit.CONFIG, f"{path or 'environment'}: {_first(error)}") from None
-    except SettingsError as error:
-        raise Stop(Exit.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
-    check_door(config.door())
+        folder = path.absolute().parent
+        make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF))
+        make_absolute(values, _PATHS_API, folder, bool)
+    config = build_config(HubConfig, values, path)
+    validate_access(config.door())
     config.broker_host()
     return config
-
-
-def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same values with every path made absolute; what is no text is left to the types to refuse."""
-    api = values.get("api")
-    for key in ("state", "models_folder"):
-        if isinstance(values.get(key), str):
-            values[key] = _below(folder, values[key])
-    for key in ("models", "policies"):
-        if isinstance(values.get(key), list):
-            values[key] = [_entry(folder, path) for path in values[key]]
-    trace = values.get("trace")
-    if isinstance(trace, dict) and isinstance(trace.get("file"), str):
-        trace["file"] = _below(folder, trace["file"])
-    if isinstance(api, dict):
-        for key in ("unix", "tls_cert", "tls_key"):
-            if isinstance(api.get(key), str) and api[key]:
-                api[key] = _below(folder, api[key])
-    return values
-
-
-def _entry(folder: Path, entry: Any) -> Any:
-    """A path, the paths of a list; a name of the repository stays a name, and what is neither is left to the types."""
-    if isinstance(entry, list):
-        return [_entry(folder, each) for each in entry]
-    return _below(folder, entry) if isinstance(entry, str) and not entry.startswith(TUF) else entry
-
-
-def _below(folder: Path, path: str) -> str:
-    return str(folder / Path(path).expanduser())
-
-
-def _first(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_input=False)[0]
-    where = tuple(str(part) for part in found["loc"])
-    if found["type"] == "extra_forbidden":
-        return _unknown(".".join(where), where[-1], _known(where[:-1]))
-    return f"{'.'.join(where)}: {found['msg'][:200]}".replace("\n", " ")
-
-
-def _unknown(shown: str, key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.0)
-    return f"unknown key {shown}" + (f", did you mean {near[0]}?" if near else "")
-
-
-def _known(where: tuple[str, ...]) -> list[str]:
-    """The keys a section has; of the document itself for ()."""
-    model: Any = HubConfig
-    for part in where:
-        model = model.model_fields[part].annotation
-    return list(model.model_fields)
-
-
-def check_environment(environment: Mapping[str, str]) -> None:
-    """Stop(CONFIG) for a variable that begins with our prefix and names nothing."""
-    known = {PREFIX + key.upper() for key in _keys()}
-    for name in environment:
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
-            raise Stop(Exit.CONFIG, f"environment: {_unknown(name, name.upper(), known)}")
-
-
-def _keys() -> list[str]:
-    """`state`, `hub`, `hub__name`, ... as the environment spells them."""
-    names: list[str] = []
-    for key, field in HubConfig.model_fields.items():
-        section = getattr(field.annotation, "model_fields", {})
-        names += [key, *(f"{key}__{inner}" for inner in section)]
-    return names

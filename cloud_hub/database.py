@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 metadata = sa.MetaData()
 _NINE_DAYS_MS = 9 * 86_400_000
@@ -103,25 +103,25 @@ def connect(url: str) -> sa.Engine:
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Check, then migrate forward. Stop(DATABASE), or the driver's own error (see `explain`)."""
+    """Check, then migrate forward. ExitError(DATABASE), or the driver's own error (see `explain`)."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
             if found != "ok":
-                raise Stop(Exit.DATABASE, f"{engine.url.database} is damaged: {_ADVICE}")
+                raise ExitError(Exit.DATABASE, f"{engine.url.database} is damaged: {_ADVICE}")
     with engine.begin() as connection:
         _migrate(connection, str(engine.url.database))
 
 
-def explain(error: sa.exc.DBAPIError, url: str) -> Stop:
+def explain(error: sa.exc.DBAPIError, url: str) -> ExitError:
     """One line that says what to do."""
     where = sa.make_url(url).database
     kind = _primary_code(error)
     if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return Stop(Exit.DISK, f"{where} cannot be written ({error.orig}): check the disk and the file's owner")
+        return ExitError(Exit.DISK, f"{where} cannot be written ({error.orig}): check the disk and the file's owner")
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return Stop(Exit.LOCKED, f"{where} is in use by another process: stop that one first")
-    return Stop(Exit.DATABASE, f"{where} cannot be used ({error.orig}): {_ADVICE}")
+        return ExitError(Exit.LOCKED, f"{where} is in use by another process: stop that one first")
+    return ExitError(Exit.DATABASE, f"{where} cannot be used ({error.orig}): {_ADVICE}")
 
 
 def fault_name(error: sa.exc.SQLAlchemyError) -> str:
@@ -142,7 +142,9 @@ def _migrate(connection: sa.Connection, where: str) -> None:
         connection.execute(meta.insert().values(key="schema", value=str(SCHEMA)))
         return
     if not found.isdecimal() or int(found) > SCHEMA:
-        raise Stop(Exit.DATABASE, f"{where} has schema {found}, newer than this program's {SCHEMA}: update the program")
+        raise ExitError(
+            Exit.DATABASE, f"{where} has schema {found}, newer than this program's {SCHEMA}: update the program"
+        )
     for step in MIGRATIONS[int(found) - 1 :]:
         step(connection)
     connection.execute(meta.update().where(meta.c.key == "schema").values(value=str(SCHEMA)))

@@ -15,7 +15,7 @@ from cloud_hub.stock import Stock
 from cloud_hub.work import ModelCard
 from models.manifest import BundleError
 from policies.batching import Cost
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 
 Loaded = Callable[[str, str, ModelCard | None], None]  # model, why not ("" = it is ready), its engine's card
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from cloud_hub.authorities import Authorities
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Device, Registry
-from wire.daemon import Log, name
-from wire.transport import LinkLost, Transport
+from wire.daemon_log import Log, name
+from wire.transport import LinkLostError, Transport
 
 AGAIN_S = 10.0
 MAX_WAITING = 1024
@@ -71,7 +71,7 @@ class Doorman:
     async def _throw_off(self, device: str) -> None:
         try:
             stand_in = await self._take_over(device)
-        except (LinkLost, OSError):
+        except (LinkLostError, OSError):
             self.counts["eviction_failed"] += 1  # no broker, no session
             return
         await stand_in.close()

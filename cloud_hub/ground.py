@@ -39,7 +39,7 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 def lay(config: HubConfig) -> Ground:
-    """Open the state folder, making all of it at first start. Stop(DISK or CREDENTIALS) if a part is unusable."""
+    """Open the state folder, making all of it at first start. ExitError(DISK or CREDENTIALS) if a part is unusable."""
     state = config.state_dir().prepare()
     authorities = Authorities.open(state.certificates, utc_now())
     authorities.live(timedelta(days=config.enrol.certificate_days))

@@ -5,7 +5,7 @@ Rule: closed. A file that cannot be read allows nobody; it is read again when it
 
 from pathlib import Path
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 MAX_FILE_BYTES = 8 << 20
 
@@ -19,9 +19,9 @@ class HardwareList:
         self._serials: frozenset[str] = frozenset()
 
     def check(self) -> None:
-        """Stop(CONFIG) if the file cannot be read now."""
+        """ExitError(CONFIG) if the file cannot be read now."""
         if self._path is not None and not self._fresh():
-            raise Stop(Exit.CONFIG, f"enrol.hardware_file: {self._path} cannot be read, or is too long")
+            raise ExitError(Exit.CONFIG, f"enrol.hardware_file: {self._path} cannot be read, or is too long")
 
     def allows(self, serial: str) -> bool:
         return self._path is None or (self._fresh() and serial in self._serials)

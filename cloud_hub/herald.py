@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 
 from cloud_hub.repository import Repository
-from wire.daemon import Log
-from wire.exits import Stop
+from wire.daemon_log import Log
+from wire.exits import ExitError
 
 LOOK_S = 1.0
 DEVICES_PER_S = 20.0
@@ -50,5 +50,5 @@ class Herald:
         """Of the newest snapshot; 0 while there is none, or while another process is at work on it."""
         try:
             return self._repository.snapshot_version()
-        except Stop:
+        except ExitError:
             return 0

@@ -12,8 +12,8 @@ from cloud_hub.publish import publish_hub_keys
 from cloud_hub.repository import Repository
 from models.request import RequestError
 from models.roles import KEYS
-from wire.daemon import Log, fault, name
-from wire.exits import Stop
+from wire.daemon_log import Log, fault, name
+from wire.exits import ExitError
 
 EVERY_S = 60.0
 _WORDS_EVERY_S = 86_400.0
@@ -59,7 +59,7 @@ class Keeper:
                 self._log.info("resigned", role=name(role))
             self._publish_keys(now)
             self._warn(now)
-        except (Stop, RequestError, OSError) as error:
+        except (ExitError, RequestError, OSError) as error:
             self._log.error("repository", error=fault(error))
 
     def _publish_keys(self, now: datetime) -> None:

@@ -11,8 +11,8 @@ import msgspec
 
 from cloud_hub.keys import HubKeys, load_or_create, newest_number, retire, rotate
 from cloud_hub.letters import HubCard
-from wire.daemon import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import Exit, ExitError
 
 DAY_MS = 86_400_000
 CHANGED_AFTER_MS = 7 * DAY_MS
@@ -29,7 +29,10 @@ class KeyChange:
         self._apply = apply
 
     def turn(self, now_ms: int) -> tuple[HubCard, int] | None:
-        """The card with its serial if there is a new key or one less, else None. Stop(DISK) if it cannot be written."""
+        """The card with its serial if there is a new key or one less, else None.
+
+        ExitError(DISK) if it cannot be written.
+        """
         keys = load_or_create(self._folder)
         born = self._born(keys, now_ms)
         old = [key for key in keys.hpke if key != keys.current and now_ms - born[key.hex()] >= DESTROYED_AFTER_MS]
@@ -51,7 +54,7 @@ class KeyChange:
         try:
             found = msgspec.json.decode(read_private(path), type=dict[str, int]) if path.exists() else {}
         except msgspec.DecodeError:
-            raise Stop(Exit.CREDENTIALS, f"{path} is damaged: restore it from a backup") from None
+            raise ExitError(Exit.CREDENTIALS, f"{path} is damaged: restore it from a backup") from None
         known = {key.hex(): min(found.get(key.hex(), now_ms), now_ms) for key in keys.hpke}
         if known != found:
             write_private(path, msgspec.json.encode(known))

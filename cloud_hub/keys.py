@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from wire.daemon import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import Exit, ExitError
 from wire.seal import key_id
 
 _HPKE_FILE = re.compile(r"hpke-(\d{4})\.key")
@@ -47,7 +47,10 @@ def fresh() -> HubKeys:
 
 
 def load_or_create(folder: Path) -> HubKeys:
-    """Read the keys of `folder`, making folder and keys at first start. Stop(CREDENTIALS) if a file is not a key."""
+    """Read the keys of `folder`, making folder and keys at first start.
+
+    ExitError(CREDENTIALS) if a file is not a key.
+    """
     _prepare(folder)
     if not _hpke_files(folder):
         _add_hpke(folder, 1)
@@ -56,7 +59,7 @@ def load_or_create(folder: Path) -> HubKeys:
         write_private(signing_file, _pem(Ed25519PrivateKey.generate()))
     signing = _load(signing_file)
     if not isinstance(signing, Ed25519PrivateKey):
-        raise Stop(Exit.CREDENTIALS, f"{signing_file} is not an Ed25519 key: restore it from a backup")
+        raise ExitError(Exit.CREDENTIALS, f"{signing_file} is not an Ed25519 key: restore it from a backup")
     return _bind([_load_hpke(path) for path in _hpke_files(folder)], signing)
 
 
@@ -83,7 +86,7 @@ def _prepare(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Stop(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
+        raise ExitError(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
 
 
 def _bind(hpke: list[X25519PrivateKey], signing: Ed25519PrivateKey) -> HubKeys:
@@ -108,7 +111,7 @@ def _pem(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
 def _load_hpke(path: Path) -> X25519PrivateKey:
     key = _load(path)
     if not isinstance(key, X25519PrivateKey):
-        raise Stop(Exit.CREDENTIALS, f"{path} is not an X25519 key: restore it from a backup")
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not an X25519 key: restore it from a backup")
     return key
 
 
@@ -117,4 +120,6 @@ def _load(path: Path) -> object:
     try:
         return parse(read_private(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Stop(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it from a backup") from None
+        raise ExitError(
+            Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it from a backup"
+        ) from None

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cloud_hub.ledger_export import export
 from cloud_hub.ledger_log import HubLog, Logged, Received
 from wire.checkpoint import origin_of, signed
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.merkle import Tree
 from wire.messages import Checkpoint, DownNote, Mirror, Totals
 

@@ -8,7 +8,7 @@ import typer
 
 from cloud_hub.office import Office
 from cloud_hub.options import ConfigFile, State, load_config
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def heads(
@@ -21,7 +21,7 @@ def heads(
     """The ledger heads that the hub has logged of a device, with proofs: for `skerry ledger verify --heads`."""
     found = Office(load_config(config, state)).heads(device)
     if not found["heads"]:
-        raise Stop(Exit.NOT_FOUND, f"no head of '{device}' is in the log")
+        raise ExitError(Exit.NOT_FOUND, f"no head of '{device}' is in the log")
     text = json.dumps(found, indent=1)
     if out is None:
         print(text)
@@ -29,6 +29,6 @@ def heads(
     try:
         out.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise Stop(Exit.DISK, f"{out}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
     typer.echo(f"wrote {out}: {len(found['heads'])} heads")
     typer.echo(f"hub key  {found['key']}")

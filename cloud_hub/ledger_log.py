@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from wire import merkle
 from wire.chain import Leaf
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.merkle import Tree
 from wire.messages import Heads, Totals
 
@@ -58,7 +58,7 @@ class HubLog:
 
     @classmethod
     def open(cls, path: Path | str, now_ms: int) -> Self:
-        """Opened, or made. Stop(DATABASE) if it is damaged or written by a newer version."""
+        """Opened, or made. ExitError(DATABASE) if it is damaged or written by a newer version."""
         try:
             if isinstance(path, Path):
                 path.touch(mode=0o600, exist_ok=True)
@@ -67,13 +67,15 @@ class HubLog:
                 db.execute(f"pragma {pragma}")
             found = db.execute("pragma user_version").fetchone()[0]
             if found > SCHEMA:
-                raise Stop(Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it")
+                raise ExitError(
+                    Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
+                )
             if not found:
                 db.executescript(f"begin immediate;{_TABLES};pragma user_version={SCHEMA};commit;")
                 db.execute("insert into facts values('begun_ms', ?)", (now_ms,))
             return cls(db)
         except (OSError, sqlite3.Error) as error:
-            raise Stop(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
+            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
 
     def close(self) -> None:
         self._db.close()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from policies.backoff import delay
 from wire.errors import LocalError
 from wire.topics import hub_filters
-from wire.transport import Incoming, LinkLost, Transport
+from wire.transport import Incoming, LinkLostError, Transport
 
 TransportFactory = Callable[[], Awaitable[Transport]]
 BASE_S = 0.1
@@ -35,7 +35,7 @@ class Link:
         while True:
             try:
                 await self._once()
-            except LinkLost:
+            except LinkLostError:
                 attempt = 0 if self.up else attempt + 1
                 self.counts["link.lost" if self.up else "link.refused"] += 1
             finally:
@@ -48,7 +48,7 @@ class Link:
             return
         try:
             self._transport.post(topic, payload)
-        except (LinkLost, LocalError):
+        except (LinkLostError, LocalError):
             self.counts["link.unsent"] += 1
 
     async def _once(self) -> None:

@@ -29,7 +29,7 @@ from cloud_hub.link import Link, TransportFactory
 from cloud_hub.orders import Notice, Orders
 from cloud_hub.pen import Pen
 from cloud_hub.reception import Reception
-from cloud_hub.requests import InferRefused, Kept, Probe, Wish
+from cloud_hub.requests import InferRefusedError, Kept, Probe, Wish
 from cloud_hub.runs import Runs
 from cloud_hub.settings import HubSettings
 from cloud_hub.spoken import Spoken
@@ -40,11 +40,11 @@ from cloud_hub.voice import Voice
 from cloud_hub.watch import Observer
 from cloud_hub.work import ModelCard
 from policies.policy import Policy
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.messages import Prediction
 from wire.transport import Incoming
 
-__all__ = ["Hub", "InferRefused", "Probe"]
+__all__ = ["Hub", "InferRefusedError", "Probe"]
 
 WAKE_S = 1.0
 LINGER_S = 2.0  # a hub that drains stays this long at most to refuse those who still come, ...
@@ -135,7 +135,7 @@ class Hub:
         return self._ready
 
     async def run(self) -> None:
-        """Open the store, heal what a restart left, serve. Stop(DATABASE) if the store cannot be used."""
+        """Open the store, heal what a restart left, serve. ExitError(DATABASE) if the store cannot be used."""
         store = Store.open(self._settings.database_url)
         self._clock = HubClock(store.newest_ms() / 1000)
         self._started_s = self._clock.now()
@@ -175,9 +175,10 @@ class Hub:
         self._stop.set()
 
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
-        """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefused otherwise.
+        """Whole-model inference of `inputs` (batch first) through the queue that questions use.
 
-        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
+        InferRefusedError otherwise. `model` is a name (`digits`, its newest version) or a name with a version
+        (`digits@7`).
         """
         return await self._reception.infer(model, inputs, wish)
 

@@ -25,8 +25,8 @@ from policies.document import PolicyError, parse
 from policies.policy import Policy, Privacy
 from policies.reasons import Denied
 from policies.search import TooManyError
-from wire.exits import Exit, Stop
-from wire.named_files import read_text
+from wire.daemon_files import read_text
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from models.forge.leakage.remeasure import Case
@@ -88,7 +88,7 @@ def _open(path: Path) -> Bundle:
     try:
         return open_bundle(path)
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _policy(file: Path | None) -> Policy | None:
@@ -98,22 +98,25 @@ def _policy(file: Path | None) -> Policy | None:
     try:
         return parse(text).compile()
     except PolicyError as error:
-        raise Stop(Exit.POLICY, f"{file}: {error}; skerry policy check {file}") from None
+        raise ExitError(Exit.POLICY, f"{file}: {error}; skerry policy check {file}") from None
 
 
 def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
-    """What could leave, with each set of rules. Stop if the policy lets these features leave under no condition."""
+    """What could leave, with each set of rules.
+
+    ExitError if the policy lets these features leave under no condition.
+    """
     features = bundle.manifest.features
     if policy is None:
         return [{spec.name: () for spec in features}]
     try:
         found = chains(policy, features)
     except TooManyError as error:
-        raise Stop(Exit.POLICY, f"{policy.name}@{policy.version}: {error}") from None
+        raise ExitError(Exit.POLICY, f"{policy.name}@{policy.version}: {error}") from None
     if not found:
         out = egress.plan(policy.base, features)
         why = f": {out.detail}" if isinstance(out, Denied) else ""
-        raise Stop(Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure")
+        raise ExitError(Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure")
     return [{plan.spec.name: plan.transforms for plan in chain} for chain in found]
 
 
@@ -133,11 +136,11 @@ def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, de
             first = [remeasure(bundle, data, steps, "quick" if quick else "full", tell) for steps in asked]
             return (*first, *(defended(bundle, data, tell) if defences else ()))
         except ForgeError as error:
-            raise Stop(Exit.SAMPLE, str(error)) from None
+            raise ExitError(Exit.SAMPLE, str(error)) from None
         except SampleError as error:
-            raise Stop(Exit.SAMPLE, f"{where}: {error}") from None
+            raise ExitError(Exit.SAMPLE, f"{where}: {error}") from None
         except BundleError as error:
-            raise Stop(Exit.MODEL, str(error)) from None
+            raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _data(where: str) -> "Data":
@@ -147,7 +150,7 @@ def _data(where: str) -> "Data":
     try:
         return load_data(where, Path.cwd())
     except ForgeError as error:
-        raise Stop(Exit.SAMPLE, str(error)) from None
+        raise ExitError(Exit.SAMPLE, str(error)) from None
 
 
 def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
@@ -160,9 +163,9 @@ def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
     try:
         return with_rows(bundle, new)
     except ForgeError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
     except OSError as error:
-        raise Stop(Exit.DISK, f"{bundle.path}: {error.strerror}; make room or choose another folder") from None
+        raise ExitError(Exit.DISK, f"{bundle.path}: {error.strerror}; make room or choose another folder") from None
 
 
 def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from cloud_hub.state import StateDir
 from cloud_hub.store import read_aside
 from wire.daemon import Lock
 from wire.errors import LocalError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 AUDIT_SHOWN = 200
 PATIENCE_S = 5.0  # for a hub that is just starting or stopping, or another command at work
@@ -55,7 +55,7 @@ class Office:
         self._config = config
         self._state = config.state_dir()
         if not self._state.root.is_dir():
-            raise Stop(Exit.CONFIG, f"no hub has its state in {self._state.root}: `skerry hub init` makes one")
+            raise ExitError(Exit.CONFIG, f"no hub has its state in {self._state.root}: `skerry hub init` makes one")
 
     def invite(self, welcome: Welcome, expires_s: float) -> dict[str, Any]:
         """`invite`, `device`, `expires_ms`."""
@@ -71,14 +71,14 @@ class Office:
         )
 
     def device(self, device: str) -> dict[str, Any]:
-        """Stop(NOT_FOUND) if it never enrolled."""
+        """ExitError(NOT_FOUND) if it never enrolled."""
         for found in self.devices():
             if found["device"] == device:
                 return found
-        raise Stop(Exit.NOT_FOUND, f"no device '{device}': `skerry devices list` shows all")
+        raise ExitError(Exit.NOT_FOUND, f"no device '{device}': `skerry devices list` shows all")
 
     def set_state(self, device: str, state: DeviceState, drain_s: float = 0.0) -> dict[str, Any]:
-        """Stop(NOT_FOUND) if it never enrolled, Stop(CHECK_FAILED) if its state may not change so."""
+        """ExitError(NOT_FOUND) if it never enrolled, ExitError(CHECK_FAILED) if its state may not change so."""
         self.device(device)
         asked = StateRequest(state, drain_s)
         body = {"state": state.value, "drain_s": drain_s}
@@ -90,7 +90,10 @@ class Office:
         )
 
     def deny_all(self, scope: str, why: str) -> dict[str, Any]:
-        """`counter`, `scope`, `why`, `issued_ms`, `told`: how many devices at once. Stop(USAGE) for a bad scope."""
+        """`counter`, `scope`, `why`, `issued_ms`, `told`: how many devices at once.
+
+        ExitError(USAGE) for a bad scope.
+        """
         body = {"scope": scope, "why": why}
         return self._do(lambda hub: ask(hub, "POST", "/v1/admin/deny-all", body), lambda: self._deny_all(scope, why))
 
@@ -102,23 +105,26 @@ class Office:
         )
 
     def create_key(self, wanted: Wanted) -> dict[str, Any]:
-        """The key with its `token`, which nobody can show again. Stop(USAGE) if it may not be."""
+        """The key with its `token`, which nobody can show again. ExitError(USAGE) if it may not be."""
         body = {**to_builtins(wanted)}
         return self._do(
             lambda hub: ask(hub, "POST", "/v1/admin/keys", body), lambda: self._keyed(lambda keys: _made(keys, wanted))
         )
 
     def revoke_key(self, key: str) -> dict[str, Any]:
-        """Stop(NOT_FOUND) if there is none of this id."""
+        """ExitError(NOT_FOUND) if there is none of this id."""
         return self._do(
             lambda hub: ask(hub, "DELETE", f"/v1/admin/keys/{key}"),
             lambda: self._keyed(lambda keys: key_json(keys.revoke(key, _now_ms()), _now_ms()), Exit.NOT_FOUND),
         )
 
     def retire_model(self, model: str, *, force: bool) -> dict[str, Any]:
-        """`retired`, `spoke`. Stop(CHECK_FAILED) while devices speak it, Stop(NOT_FOUND) if the hub has no such one."""
+        """`retired`, `spoke`.
+
+        ExitError(CHECK_FAILED) while devices speak it, ExitError(NOT_FOUND) if the hub has no such one.
+        """
         if "@" not in model:
-            raise Stop(Exit.USAGE, f"{model!r}: name one version, MODEL@VERSION")
+            raise ExitError(Exit.USAGE, f"{model!r}: name one version, MODEL@VERSION")
         path = f"/v1/admin/models/{quote(model, safe='')}/retire"
         return self._do(
             lambda hub: ask(hub, "POST", path, {"force": force}),
@@ -131,7 +137,7 @@ class Office:
         with contextlib.closing(Spoken.open(self._state.versions)) as spoken:
             speaking = spoken.speaking(model, now_ms, registry)
             if speaking and not force:
-                raise Stop(Exit.CHECK_FAILED, still_spoken(model, speaking))
+                raise ExitError(Exit.CHECK_FAILED, still_spoken(model, speaking))
             spoken.retire(model, now_ms)
         return {"retired": model, "spoke": spoke_json(speaking)}
 
@@ -156,7 +162,7 @@ class Office:
         )
 
     def turn_ca(self, step: Step, *, force: bool = False) -> dict[str, Any]:
-        """As `ca`, after the step. Stop(CHECK_FAILED) if it cannot be taken now."""
+        """As `ca`, after the step. ExitError(CHECK_FAILED) if it cannot be taken now."""
         asked = CaRequest(step, force)
         return self._do(
             lambda hub: ask(hub, "POST", "/v1/admin/ca", {"step": step.value, "force": force}),
@@ -168,20 +174,20 @@ class Office:
         try:
             return self._with(lambda registry: work(Rotation(authorities, registry)))
         except RotationError as error:
-            raise Stop(Exit.CHECK_FAILED, str(error)) from None
+            raise ExitError(Exit.CHECK_FAILED, str(error)) from None
 
     def status(self) -> dict[str, Any]:
-        """Stop(HUB) if none runs."""
+        """ExitError(HUB) if none runs."""
         address = running_at(self._state.running)
         if address is None:
-            raise Stop(Exit.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
+            raise ExitError(Exit.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
         return ask(address, "GET", "/v1/admin/status")
 
     def _deny_all(self, scope: str, why: str) -> dict[str, Any]:
         try:
             return order_json(Orders(self._state.orders).deny_all(scope, why, _now_ms()), 0)
         except LocalError as error:
-            raise Stop(Exit.USAGE, str(error)) from None
+            raise ExitError(Exit.USAGE, str(error)) from None
 
     def _invite(self, welcome: Welcome, expires_s: float) -> dict[str, Any]:
         authorities = Authorities.open(self._state.certificates, utc_now())
@@ -195,7 +201,7 @@ class Office:
         try:
             return work(keys)
         except AccessError as error:
-            raise Stop(refused, str(error)) from None
+            raise ExitError(refused, str(error)) from None
         finally:
             keys.close()
 
@@ -204,7 +210,7 @@ class Office:
         try:
             return work(registry)
         except RegistryError as error:
-            raise Stop(refused, str(error)) from None
+            raise ExitError(refused, str(error)) from None
         finally:
             registry.close()
 
@@ -222,7 +228,7 @@ class Office:
             try:
                 with Lock(StateDir(self._state.root).prepare().root):
                     return alone()
-            except Stop as stop:
+            except ExitError as stop:
                 if stop.code is not Exit.LOCKED:
                     raise
                 address = running_at(self._state.running)

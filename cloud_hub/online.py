@@ -16,8 +16,8 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 from cloud_hub.state import private_folder
 from models.keyring import signer_of
 from models.roles import KEYS, ONLINE
-from wire.daemon import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import Exit, ExitError
 
 ALWAYS = (*ONLINE, KEYS)  # hub keys change weekly, so their role is the hub's
 _FILE = re.compile(r"([a-z0-9._-]+)-(\d{4})\.key")
@@ -81,7 +81,7 @@ class OnlineKeys:
         try:
             key = serialization.load_pem_private_key(read_private(path), None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            raise Stop(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
+            raise ExitError(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise Stop(Exit.CREDENTIALS, f"{path} is not an Ed25519 key: restore it from a backup")
+            raise ExitError(Exit.CREDENTIALS, f"{path} is not an Ed25519 key: restore it from a backup")
         return signer_of(key, f"hub-{path.stem}")

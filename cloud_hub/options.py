@@ -10,7 +10,7 @@ import typer
 
 from cloud_hub.config import HubConfig, load
 from wire.errors import LocalError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.topics import device_id
 
 DEFAULT_FILE = Path("hub.toml")
@@ -39,14 +39,14 @@ def whole_id(tenant: str, device: str) -> str:
     try:
         return device if "--" in device else device_id(tenant, device)
     except LocalError as error:
-        raise Stop(Exit.USAGE, str(error)) from None
+        raise ExitError(Exit.USAGE, str(error)) from None
 
 
 def seconds(span: str, option: str) -> float:
     """Of 90s, 30m, 1h or 7d."""
     match = _SPAN.fullmatch(span)
     if not match:
-        raise Stop(Exit.USAGE, f"{option} {span!r}: write 90s, 30m, 1h or 7d")
+        raise ExitError(Exit.USAGE, f"{option} {span!r}: write 90s, 30m, 1h or 7d")
     return float(match[1]) * _UNITS_S[match[2]]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from policies.policy import Part
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.errors import LocalError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import DenyAll
 from wire.topics import check_id, tenant_of
 
@@ -120,4 +120,4 @@ def _read(path: Path) -> _File:
     try:
         return msgspec.json.decode(read_private(path, MAX_BYTES), type=_File)
     except msgspec.DecodeError as error:
-        raise Stop(Exit.DATABASE, f"{path} is damaged ({error}): restore it from a backup") from None
+        raise ExitError(Exit.DATABASE, f"{path} is damaged ({error}): restore it from a backup") from None

@@ -14,7 +14,7 @@ from cloud_hub.envelopes import HubEnvelopes
 from cloud_hub.retention import Erase
 from cloud_hub.store import Done, Job, Store
 from cloud_hub.writer import Writer
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.errors import LocalError
 
 Hear = Callable[..., None]

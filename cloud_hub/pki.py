@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from wire.daemon import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import Exit, ExitError
 
 CA_LIFE = timedelta(days=3650)
 DEVICE_LIFE = timedelta(days=7)
@@ -62,7 +62,10 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, now: datetime, stem: str = "ca") -> "Authority":
-        """Load `ca.key` and `ca.pem`, making both at first start. Stop(CREDENTIALS) if they do not fit each other."""
+        """Load `ca.key` and `ca.pem`, making both at first start.
+
+        ExitError(CREDENTIALS) if they do not fit each other.
+        """
         key_file, file = folder / f"{stem}.key", folder / f"{stem}.pem"
         if not key_file.exists():
             write_private(key_file, _key_pem(ec.generate_private_key(ec.SECP256R1())))
@@ -70,7 +73,7 @@ class Authority:
         if not file.exists():
             write_private(file, _pem(_root(key, now)))
         if not belongs(file, key_file):
-            raise Stop(Exit.CREDENTIALS, f"{file} does not belong to {key_file}: restore both")
+            raise ExitError(Exit.CREDENTIALS, f"{file} does not belong to {key_file}: restore both")
         return cls(key, _load_certificate(file))
 
     @property
@@ -275,9 +278,9 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(read_private(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Stop(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Stop(Exit.CREDENTIALS, f"{path} is not an elliptic-curve key: restore it")
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not an elliptic-curve key: restore it")
     return key
 
 
@@ -285,4 +288,4 @@ def _load_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(read_private(path))
     except ValueError:
-        raise Stop(Exit.CREDENTIALS, f"{path} is not a certificate in PEM form: restore it") from None
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not a certificate in PEM form: restore it") from None

@@ -12,7 +12,7 @@ from cloud_hub.engine.means import Means
 from cloud_hub.options import AsJson
 from models.flags import takes
 from policies.placement import GIB, MIB, Need, NoPlace
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from cloud_hub.engine.sizing import Sized
@@ -60,11 +60,11 @@ def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
         bundle.close()
         manifest = bundle.manifest
         if manifest.hub.whole:
-            raise Stop(Exit.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
+            raise ExitError(Exit.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
         form = form_of(bundle.read(manifest.hub.graph), manifest)
         return manifest.model, size_up(form, manifest, means, devices_of(means, "cpu"))
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _facts(name: str, sized: "Sized") -> dict[str, Any]:

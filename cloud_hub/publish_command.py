@@ -26,8 +26,8 @@ from models.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_s
 from models.review import describe
 from models.roles import KEYS, ONLINE, TOP_LEVEL, role_named
 from policies.document import PolicyError
-from wire.daemon import write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import write_private
+from wire.exits import Exit, ExitError
 
 DEFAULT_FILE = Path("hub.toml")
 MAX_POLICY_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def models_publish(
 ) -> None:
     """Put a bundle into the update repository: at once where its key is at the hub, else as a request to sign."""
     if (bundle is None) == (finish is None):
-        raise Stop(Exit.USAGE, "give a bundle folder, or --finish and the signed request")
+        raise ExitError(Exit.USAGE, "give a bundle folder, or --finish and the signed request")
     repository = open_repository(config)
     if finish is not None:
         _install(repository, finish)
@@ -215,18 +215,18 @@ def say_published(published: Published, out: Path | None, *, as_json: bool, verb
 def _document(file: Path) -> bytes:
     try:
         return read_file(file, MAX_POLICY_BYTES)
-    except Stop as stop:
-        raise Stop(Exit.POLICY, str(stop)) from None
+    except ExitError as stop:
+        raise ExitError(Exit.POLICY, str(stop)) from None
 
 
 def _online_role(word: str) -> str:
-    """A role the hub may sign. Stop(USAGE) for root and targets."""
+    """A role the hub may sign. ExitError(USAGE) for root and targets."""
     try:
         role = role_named(word)
     except ValueError as error:
-        raise Stop(Exit.USAGE, str(error)) from None
+        raise ExitError(Exit.USAGE, str(error)) from None
     if role in TOP_LEVEL and role not in (*ONLINE, KEYS):
-        raise Stop(Exit.USAGE, f"{role} is never signed at a hub")
+        raise ExitError(Exit.USAGE, f"{role} is never signed at a hub")
     return role
 
 
@@ -235,11 +235,11 @@ def guard(work: Callable[[], T]) -> T:
     try:
         return work()
     except RequestError as error:
-        raise Stop(Exit.CHECK_FAILED, str(error)) from None
+        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
     except (PolicyError, UnicodeDecodeError) as error:
-        raise Stop(Exit.POLICY, str(error)) from None
+        raise ExitError(Exit.POLICY, str(error)) from None
 
 
 def now() -> datetime:

@@ -1,6 +1,6 @@
 """The web API's side of the hub: a request waits here until its samples are computed, refused, or given up.
 
-Rule: every request ends: with predictions, or with one `InferRefused` that says when to come back.
+Rule: every request ends: with predictions, or with one `InferRefusedError` that says when to come back.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from cloud_hub.commands import Hand
 from cloud_hub.core import HubCore
 from cloud_hub.idempotency import Begun, Differs, Idempotency, Running
 from cloud_hub.pulse import Pulse
-from cloud_hub.requests import InferRefused, Request, StillRunning, Wish
+from cloud_hub.requests import InferRefusedError, Request, StillRunningError, Wish
 from cloud_hub.work import ModelCard
 from wire.messages import Prediction, Reason
 
@@ -44,18 +44,18 @@ class Reception:
         return self._now() - self._asked_s
 
     def overrun(self, tenant: str) -> None:
-        """InferRefused if this process has no time to read what is asked, let alone to compute it."""
+        """InferRefusedError if this process has no time to read what is asked, let alone to compute it."""
         refused = self._core.overrun(tenant, self._pulse.lag_s, self._now())
         if refused is not None:
             self._core.counts["web_refused.unread"] += 1
-            raise InferRefused(refused.reason, refused.retry_after_s)
+            raise InferRefusedError(refused.reason, refused.retry_after_s)
 
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
         card = self.card(model)
         if card is None:
-            raise InferRefused(Reason.MODEL_GONE)
+            raise InferRefusedError(Reason.MODEL_GONE)
         if not card.takes(inputs):
-            raise InferRefused(Reason.SCHEMA)
+            raise InferRefusedError(Reason.SCHEMA)
         if not wish.idempotency:
             return await self._infer(card.name, inputs, wish)
         return await self._once(card.name, inputs, wish)
@@ -64,9 +64,9 @@ class Reception:
         name = wish.tenant, wish.idempotency
         found = self._keys.begin(name, wish.fingerprint, self._now())
         if isinstance(found, Running):
-            raise StillRunning(Reason.BUSY, 1.0)
+            raise StillRunningError(Reason.BUSY, 1.0)
         if isinstance(found, Differs):
-            raise InferRefused(Reason.CONFLICT)
+            raise InferRefusedError(Reason.CONFLICT)
         if not isinstance(found, Begun):
             return list(found.predictions)
         predictions: list[Prediction] = []
@@ -85,7 +85,7 @@ class Reception:
         number = self._number
         refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
         if refused is not None:
-            raise InferRefused(refused.reason, refused.retry_after_s)
+            raise InferRefusedError(refused.reason, refused.retry_after_s)
         request = self._requests[number] = Request(len(inputs))
         self._round()
         try:

@@ -131,7 +131,7 @@ class Registry:
 
     @classmethod
     def open(cls, path: Path) -> "Registry":
-        """Open, make or migrate `devices.db`. Stop(DATABASE) if it is damaged or written by a newer version."""
+        """Open, make or migrate `devices.db`. ExitError(DATABASE) if it is damaged or written by a newer version."""
         registry = cls(open_engine(path))
         registry._devices = registry._load()
         return registry

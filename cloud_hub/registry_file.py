@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 SCHEMA = 3
 _metadata = sa.MetaData()
@@ -68,7 +68,7 @@ _ADDED = {
 
 
 def open_engine(path: Path) -> sa.Engine:
-    """The file, made or migrated to this schema. Stop(DATABASE) if it is damaged or written by a newer version."""
+    """The file, made or migrated to this schema. ExitError(DATABASE) if it is damaged or written by a newer version."""
     engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.StaticPool)
     sa.event.listen(engine, "connect", _durable)
     sa.event.listen(engine, "begin", _begin)
@@ -77,8 +77,8 @@ def open_engine(path: Path) -> sa.Engine:
             _prepare(connection, path)
     except sa.exc.DatabaseError as error:
         engine.dispose()
-        raise Stop(Exit.DATABASE, f"{path} cannot be used ({error.orig}): restore it from a backup") from None
-    except Stop:
+        raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error.orig}): restore it from a backup") from None
+    except ExitError:
         engine.dispose()
         raise
     path.chmod(0o600)
@@ -87,12 +87,12 @@ def open_engine(path: Path) -> sa.Engine:
 
 def _prepare(connection: sa.Connection, path: Path) -> None:
     if connection.exec_driver_sql("PRAGMA quick_check").scalar() != "ok":
-        raise Stop(Exit.DATABASE, f"{path} is damaged: restore it from a backup")
+        raise ExitError(Exit.DATABASE, f"{path} is damaged: restore it from a backup")
     _metadata.create_all(connection, tables=[meta])
     stored = connection.execute(sa.select(meta.c.value).where(meta.c.key == "schema")).scalar()
     found = SCHEMA if stored is None else int(stored)
     if found > SCHEMA:
-        raise Stop(Exit.DATABASE, f"{path} is of schema {found}, this hub knows {SCHEMA}: upgrade the hub")
+        raise ExitError(Exit.DATABASE, f"{path} is of schema {found}, this hub knows {SCHEMA}: upgrade the hub")
     if stored is None:
         _metadata.create_all(connection)
         connection.execute(meta.insert().values(key="schema", value=str(SCHEMA)))

@@ -22,7 +22,7 @@ from models.request import Changed, Request, RequestError, State, decode, encode
 from models.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, due, expiry, life
 from models.trust import SIGNED_MS
 from wire.daemon import Lock
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PATIENCE_S = 10.0  # for another command, or the hub itself, at work on the same repository
 _POLL_S = 0.05
@@ -41,7 +41,7 @@ class Repository:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time; another is waited for, then Stop(LOCKED). May be nested."""
+        """One writer at a time; another is waited for, then ExitError(LOCKED). May be nested."""
         if self._held:
             yield
             return
@@ -63,15 +63,18 @@ class Repository:
         return roots[-1] if roots else b""
 
     def snapshot_version(self) -> int:
-        """Rises with everything that is published; 0 before there is anything. Stop(DATABASE or DISK) if unreadable."""
+        """Rises with everything that is published; 0 before there is anything.
+
+        ExitError(DATABASE or DISK) if unreadable.
+        """
         data = self.shelf.read(TIMESTAMP_FILE)
         try:
             return int(decode(data, Timestamp).signed.snapshot_meta.version) if data else 0
         except RequestError as error:
-            raise Stop(Exit.DATABASE, f"{self.shelf.folder} is damaged ({error})") from None
+            raise ExitError(Exit.DATABASE, f"{self.shelf.folder} is damaged ({error})") from None
 
     def state(self) -> State:
-        """As the newest timestamp has it. Stop(DATABASE) if a file is missing or damaged."""
+        """As the newest timestamp has it. ExitError(DATABASE) if a file is missing or damaged."""
         try:
             roots = tuple(decode(data, Root) for data in self.shelf.roots())
             base = {
@@ -79,7 +82,7 @@ class Repository:
                 for name, meta in self._snapshot().signed.meta.items()
             }
         except RequestError as error:
-            raise Stop(
+            raise ExitError(
                 Exit.DATABASE, f"{self.shelf.folder} is damaged ({error}): restore it from a backup or a mirror"
             ) from None
         return State(self.online.offered(), roots, base if roots else {})
@@ -302,7 +305,7 @@ def _patient_lock(folder: Path, patience_s: float) -> Iterator[None]:
         try:
             lock.__enter__()
             break
-        except Stop as stop:
+        except ExitError as stop:
             if stop.code is not Exit.LOCKED or time.monotonic() > deadline:
                 raise
         time.sleep(_POLL_S)

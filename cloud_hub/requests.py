@@ -9,7 +9,7 @@ from wire.messages import Prediction, Reason
 _AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
 
 
-class InferRefused(Exception):  # noqa: N818 - reads as the event it is
+class InferRefusedError(Exception):
     """`Hub.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
 
     def __init__(self, reason: Reason, retry_after_s: float = 0.0) -> None:
@@ -18,7 +18,7 @@ class InferRefused(Exception):  # noqa: N818 - reads as the event it is
         self.retry_after_s = retry_after_s
 
 
-class StillRunning(InferRefused):
+class StillRunningError(InferRefusedError):
     """The same Idempotency-Key and payload are being computed for somebody else right now."""
 
 
@@ -69,7 +69,7 @@ class Request:
         if self.future.done():
             return
         if isinstance(result, Reason):
-            self.future.set_exception(InferRefused(result, _AGAIN_S.get(result, 0.0)))
+            self.future.set_exception(InferRefusedError(result, _AGAIN_S.get(result, 0.0)))
             return
         self._results[index] = result
         self._left -= 1

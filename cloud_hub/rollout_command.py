@@ -20,7 +20,7 @@ from cloud_hub.options import QUIET, AsJson, ConfigFile, State, load_config, sec
 from cloud_hub.rollout_order import parameters, prepared
 from cloud_hub.rollout_view import DeviceView, View
 from cloud_hub.rollout_words import PAUSED, TERMINAL, Entry, RolloutState
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PATH = "/v1/admin/rollouts"
 POLL_S = 1.0
@@ -42,11 +42,11 @@ class Clerk:
 
     @classmethod
     def of(cls, config: Path | None, state: Path | None, token: Path | None) -> "Clerk":
-        """Stop(HUB) if none runs."""
+        """ExitError(HUB) if none runs."""
         folder = load_config(config, state).state_dir()
         address = running_at(folder.running)
         if address is None:
-            raise Stop(Exit.HUB, f"no hub runs on {folder.root}: `skerry hub run` starts it")
+            raise ExitError(Exit.HUB, f"no hub runs on {folder.root}: `skerry hub run` starts it")
         return cls(Address(address.url, str(token), address.ca) if token else address)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -57,14 +57,14 @@ class Clerk:
         return [_view(each) for each in self.ask("GET", "")["rollouts"]]
 
     def find(self, name: str) -> View:
-        """Stop(NOT_FOUND) if there is none, Stop(USAGE) if several begin so."""
+        """ExitError(NOT_FOUND) if there is none, ExitError(USAGE) if several begin so."""
         found = self.all()
         exact = [view for view in found if name in ("", view.id)] or [view for view in found if name == view.family]
         meant = exact[:1] or [view for view in found if view.id.startswith(name)]
         if len(meant) > 1:
-            raise Stop(Exit.USAGE, f"{name!r} begins several: {', '.join(view.id for view in meant)}")
+            raise ExitError(Exit.USAGE, f"{name!r} begins several: {', '.join(view.id for view in meant)}")
         if not meant:
-            raise Stop(Exit.NOT_FOUND, f"no rollout {name!r}: `skerry rollout list`" if name else "no rollout yet")
+            raise ExitError(Exit.NOT_FOUND, f"no rollout {name!r}: `skerry rollout list`" if name else "no rollout yet")
         return meant[0]
 
     def one(self, rollout: str) -> View:
@@ -265,7 +265,7 @@ def _watch(clerk: Clerk, view: View, limit_s: float | None = None, *, as_json: b
         if view.state in TERMINAL | PAUSED | {RolloutState.WAITING_APPROVAL}:
             raise typer.Exit(rollout_show.exit_of(view))
         if deadline is not None and time.monotonic() >= deadline:
-            raise Stop(Exit.UNFINISHED, f"rollout {view.id} is {view.state} after {limit_s:g} s")
+            raise ExitError(Exit.UNFINISHED, f"rollout {view.id} is {view.state} after {limit_s:g} s")
         time.sleep(POLL_S)
         view = clerk.one(view.id)
 

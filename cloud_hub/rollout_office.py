@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from cloud_hub.loop import Hub, InferRefused
+from cloud_hub.loop import Hub, InferRefusedError
 from cloud_hub.registry import Registry
 from cloud_hub.repository import Repository
 from cloud_hub.rollout_catalog import Catalog
@@ -10,13 +10,13 @@ from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollouts import Desk, Rollouts
 from cloud_hub.state import StateDir
 from policies.waves import Member
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 
 def open_rollouts(
     hub: Hub, registry: Registry, grounds: tuple[StateDir, Repository], log: Log
 ) -> tuple[Rollouts, Catalog]:
-    """Stop(DATABASE) if they cannot be read. The link hears of them at once; `run` is the caller's to start."""
+    """ExitError(DATABASE) if they cannot be read. The link hears of them at once; `run` is the caller's to start."""
     state, repository = grounds
 
     def members() -> Iterable[Member]:
@@ -29,7 +29,7 @@ def open_rollouts(
     def speaking(model: str) -> Mapping[str, int]:
         try:
             return hub.versions.speaking(model, now_ms())
-        except InferRefused:
+        except InferRefusedError:
             return {}
 
     catalog = Catalog(repository, speaking, now_ms)

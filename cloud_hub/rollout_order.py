@@ -15,25 +15,28 @@ from cloud_hub.options import file_of, load_config
 from models.bundle import open_bundle
 from models.manifest import BundleError
 from models.request import RequestError, dump_request
-from wire.daemon import write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import write_private
+from wire.exits import Exit, ExitError
 
 _LISTS = frozenset(("waves", "lab"))
 
 
 def parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """`soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2`: names with their JSON values. Stop(USAGE) otherwise."""
+    """`soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2`: names with their JSON values.
+
+    ExitError(USAGE) otherwise.
+    """
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         *groups, name = key.split(".")
         if not equals or not all((*groups, name)):
-            raise Stop(Exit.USAGE, f"--set {text!r}: write NAME=VALUE")
+            raise ExitError(Exit.USAGE, f"--set {text!r}: write NAME=VALUE")
         place = found
         for group in groups:
             inner = place.setdefault(group, {})
             if not isinstance(inner, dict):
-                raise Stop(Exit.USAGE, f"--set {text!r}: {group} is a value already")
+                raise ExitError(Exit.USAGE, f"--set {text!r}: {group} is a value already")
             place = inner
         place[name] = [part.strip() for part in value.split(",")] if key in _LISTS else _value(value)
     return found
@@ -50,7 +53,7 @@ def _value(text: str) -> Any:
 def prepared(folder: Path, config: Path | None, state: Path | None) -> str:
     """MODEL@VERSION of a bundle: published if it was not, and copied to the models folder if the hub has one.
 
-    Stop(WAITING) with a request to sign if the family's key is not here.
+    ExitError(WAITING) with a request to sign if the family's key is not here.
     """
     from cloud_hub.publish import publish_bundle  # noqa: PLC0415 - tuf, for who names a folder
     from cloud_hub.publish_command import open_repository  # noqa: PLC0415
@@ -59,14 +62,14 @@ def prepared(folder: Path, config: Path | None, state: Path | None) -> str:
         manifest = open_bundle(folder).manifest
         published = publish_bundle(open_repository(file_of(config)), folder, datetime.now(UTC))
     except BundleError as error:
-        raise Stop(Exit.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
+        raise ExitError(Exit.MODEL, f"{error}; name a bundle folder, or a published MODEL@VERSION") from None
     except RequestError as error:
-        raise Stop(Exit.CHECK_FAILED, str(error)) from None
+        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
     if published.request is not None:
         file = Path(f"{manifest.name}-{manifest.version}.request.json")
         write_private(file, dump_request(published.request))
         there = f"skerry keys sign {file} where the keys are, skerry models publish --finish {file} here"
-        raise Stop(Exit.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
+        raise ExitError(Exit.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
     _lay_out(folder, load_config(config, state).models_folder, manifest.model)
     return manifest.model
 
@@ -81,4 +84,4 @@ def _lay_out(folder: Path, models: Path | None, model: str) -> None:
         scratch.rename(models / model)
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise Stop(Exit.DISK, f"{models}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{models}: {error.strerror}") from None

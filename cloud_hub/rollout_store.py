@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from cloud_hub.rollout_words import TERMINAL, Changes, Entry, Head, Plan, Record, RolloutError, RolloutState, Row
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 SCHEMA = 1
 _TABLES = """
@@ -48,7 +48,7 @@ class RolloutStore:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Opened, or made. Stop(DATABASE) if it is damaged or written by a newer version."""
+        """Opened, or made. ExitError(DATABASE) if it is damaged or written by a newer version."""
         try:
             if isinstance(path, Path):
                 path.touch(mode=0o600, exist_ok=True)
@@ -58,7 +58,9 @@ class RolloutStore:
             db.execute("begin immediate")
             found = db.execute("pragma user_version").fetchone()[0]
             if found > SCHEMA:
-                raise Stop(Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it")
+                raise ExitError(
+                    Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
+                )
             if not found:
                 for statement in _TABLES.split(";"):
                     db.execute(statement)
@@ -66,7 +68,7 @@ class RolloutStore:
             db.execute("commit")
             return cls(db)
         except (OSError, sqlite3.Error) as error:
-            raise Stop(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
+            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
 
     def close(self) -> None:
         self._db.close()
@@ -132,7 +134,7 @@ class RolloutStore:
         return dict(self._db.execute("select id, revision from rollouts where open").fetchall())
 
     def record(self, rollout: str) -> Record | None:
-        """All of a rollout, of one moment. Stop(DATABASE) if it cannot be read."""
+        """All of a rollout, of one moment. ExitError(DATABASE) if it cannot be read."""
         with _Transaction(self._db, "deferred"):
             found = self._db.execute("select plan, head, family from rollouts where id=?", (rollout,)).fetchone()
             if found is None:
@@ -145,7 +147,7 @@ class RolloutStore:
             plan, head = msgspec.json.decode(found[0], type=Plan), msgspec.json.decode(found[1], type=Head)
             return Record(plan, head, [msgspec.json.decode(each[0], type=Row) for each in facts], counters, entries)
         except msgspec.DecodeError as error:
-            raise Stop(Exit.DATABASE, f"rollout {rollout} is damaged ({error}): restore rollouts.db") from None
+            raise ExitError(Exit.DATABASE, f"rollout {rollout} is damaged ({error}): restore rollouts.db") from None
 
     def history(self, rollout: str) -> list[Entry]:
         """Oldest first."""

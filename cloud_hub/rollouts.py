@@ -32,7 +32,7 @@ from cloud_hub.rollout_words import (
     RolloutError,
 )
 from policies.waves import Member
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.rollout import Assignment, InstallReport
 
 T = TypeVar("T")

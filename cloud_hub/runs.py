@@ -11,7 +11,7 @@ from cloud_hub import commands as c
 from cloud_hub.core import HubCore
 from cloud_hub.engine.lane import Result
 from cloud_hub.engines import Engines
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 
 Hear = Callable[..., None]
 Computed = Callable[[int, Result], None]

@@ -41,21 +41,22 @@ from cloud_hub.spoken import Spoken
 from cloud_hub.stock import Bundles
 from cloud_hub.tracing import Tracing
 from cloud_hub.watch import Observer
-from wire.daemon import Log, name, notify, watchdog_every_s
-from wire.exits import Exit, Stop
+from wire.daemon import notify, watchdog_every_s
+from wire.daemon_log import Log, name
+from wire.exits import Exit, ExitError
 
 
 def open_engines(config: HubConfig) -> list[Engine]:
-    """One started engine per bundle. Stop(MODEL) naming the one that cannot be used."""
+    """One started engine per bundle. ExitError(MODEL) naming the one that cannot be used."""
     from models.manifest import BundleError  # noqa: PLC0415
 
     if not config.models and config.models_folder is None:
-        raise Stop(Exit.MODEL, "no model to serve: set models = [bundle folder, ...]")
+        raise ExitError(Exit.MODEL, "no model to serve: set models = [bundle folder, ...]")
     try:
         paths = bundles_of(config).first(_retired(config))
         return [open_engine(path, config.means()) for path in paths]
     except (BundleError, EngineError) as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def bundles_of(config: HubConfig) -> Bundles:
@@ -86,7 +87,7 @@ class Process:
         self._broker_port = self._broker.port if self._broker else config.broker.port
 
     async def run(self) -> None:
-        """Until a signal or a defect. Stop(BROKER, PORT, DATABASE, ...) if it cannot start."""
+        """Until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
         on_signals(self._ended)
         with contextlib.closing(Registry.open(self._ground.state.devices)) as registry, contextlib.closing(self._keys):
             async with self._running_broker():

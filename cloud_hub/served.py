@@ -12,8 +12,8 @@ from models.roles import POLICY, policy_path
 from policies.compose import compose
 from policies.document import Document, parse
 from policies.policy import Policy, PolicyError
-from wire.daemon import Log, fault
-from wire.exits import Exit, Stop
+from wire.daemon_log import Log, fault
+from wire.exits import Exit, ExitError
 
 TUF = "tuf:"
 EVERY_S = 1.0
@@ -38,7 +38,10 @@ def published_in(repository: Repository) -> Published:
 
 
 def policies_of(entries: Sequence[Entry], published: Published) -> tuple[Policy, ...]:
-    """Those that can be read now. Stop(POLICY) for a file that cannot be used, or layers that do not go together."""
+    """Those that can be read now.
+
+    ExitError(POLICY) for a file that cannot be used, or layers that do not go together.
+    """
     found = []
     for entry in entries:
         layers = (entry,) if isinstance(entry, str) else entry
@@ -52,7 +55,7 @@ def _composed(layers: Sequence[str], documents: list[Document]) -> Policy:
     try:
         return compose(documents)
     except PolicyError as error:
-        raise Stop(Exit.POLICY, f"{', '.join(layers)}: {error}") from None
+        raise ExitError(Exit.POLICY, f"{', '.join(layers)}: {error}") from None
 
 
 def _document(layer: str, published: Published) -> Document | None:
@@ -63,9 +66,9 @@ def _document(layer: str, published: Published) -> Document | None:
         data = published(layer.removeprefix(TUF))
         return parse(data.decode()) if data else None
     except OSError as error:
-        raise Stop(Exit.POLICY, f"cannot read {layer}: {error.strerror}") from None
+        raise ExitError(Exit.POLICY, f"cannot read {layer}: {error.strerror}") from None
     except (PolicyError, UnicodeDecodeError) as error:
-        raise Stop(Exit.POLICY, f"{layer}: {error}") from None
+        raise ExitError(Exit.POLICY, f"{layer}: {error}") from None
 
 
 class Watch:
@@ -104,7 +107,7 @@ class Watch:
             if version <= self._known:
                 return None
             found = policies_of(self._entries, published_in(self._repository))
-        except Stop as stop:
+        except ExitError as stop:
             self._log.error("policies_unreadable", error=fault(stop))
             return None
         self._known = version

@@ -17,8 +17,8 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from cloud_hub.state import private_folder
-from wire.daemon import sync_folder, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import sync_folder, write_private
+from wire.exits import Exit, ExitError
 
 TIMESTAMP_FILE = "timestamp.json"
 KEPT_VERSIONS = 3  # of every role, for devices that are just reading
@@ -42,7 +42,7 @@ class Shelf:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise Stop(Exit.DISK, f"{self.metadata / name}: {error.strerror}") from None
+            raise ExitError(Exit.DISK, f"{self.metadata / name}: {error.strerror}") from None
 
     def roots(self) -> list[bytes]:
         """Every root, in order."""
@@ -66,7 +66,7 @@ class Shelf:
                 write_private(fresh / name, data)
             self._point_to(fresh)
         except OSError as error:
-            raise Stop(Exit.DISK, f"{fresh}: {error.strerror}") from None
+            raise ExitError(Exit.DISK, f"{fresh}: {error.strerror}") from None
         self._sweep_generations(fresh.name)
 
     def place(self, path: str, data: bytes) -> TargetFile:
@@ -76,7 +76,7 @@ class Shelf:
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise Stop(Exit.DISK, f"{place.parent}: {error.strerror}") from None
+            raise ExitError(Exit.DISK, f"{place.parent}: {error.strerror}") from None
         write_private(place, data)
         return info
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloud_hub.devices import Registry
 from cloud_hub.lineup import Speaker, speaking
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import ModelRef
 
 _TABLES = """
@@ -23,7 +23,7 @@ create table if not exists retired (model text primary key, at_ms integer) witho
 
 
 class Spoken:
-    """One connection; any thread may call, one at a time. Stop(DATABASE) if the file cannot be used."""
+    """One connection; any thread may call, one at a time. ExitError(DATABASE) if the file cannot be used."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -40,7 +40,7 @@ class Spoken:
             db.execute("pragma synchronous=normal")
             db.executescript(_TABLES)
         except (sqlite3.Error, OSError) as error:
-            raise Stop(Exit.DATABASE, f"{path} cannot be used ({error}): move it away") from None
+            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): move it away") from None
         return cls(db)
 
     def speakers(self) -> dict[str, Speaker]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from wire.daemon import read_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private
+from wire.exits import Exit, ExitError
 
 
 @dataclass(frozen=True)
@@ -83,21 +83,21 @@ class StateDir:
         return self.root / "api.json"
 
     def prepare(self) -> "StateDir":
-        """Make the folders (0700) at first start; Stop(DISK) if they cannot be made."""
+        """Make the folders (0700) at first start; ExitError(DISK) if they cannot be made."""
         for folder in (self.root, self.broker, self.certificates, self.keys):
             private_folder(folder)
         return self
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that nobody else may enter; Stop(DISK) otherwise."""
+    """Make a folder that nobody else may enter; ExitError(DISK) otherwise."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:
-        raise Stop(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
+        raise ExitError(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
 
 
 def read(path: Path) -> bytes:
-    """A secret's bytes; Stop(CREDENTIALS) if others may read it."""
+    """A secret's bytes; ExitError(CREDENTIALS) if others may read it."""
     return read_private(path)

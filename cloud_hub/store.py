@@ -66,7 +66,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> "Store":
-        """Stop(DATABASE) if it is damaged or newer than this program, Stop(DISK) if it cannot be written."""
+        """ExitError(DATABASE) if it is damaged or newer than this program, ExitError(DISK) if it cannot be written."""
         engine = connect(url)
         try:
             prepare(engine)

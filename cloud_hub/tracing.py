@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.spans import NS, Span
 
 SERVICE = "skerry-hub"
@@ -27,7 +27,7 @@ class SpanFile:
             self._file = path.open("ab", buffering=0)
             self._left -= path.stat().st_size
         except OSError as error:
-            raise Stop(Exit.DISK, f"{path}: {error.strerror}") from None
+            raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
 
     def __call__(self, spans: Sequence[Span]) -> None:
         lines = b"".join(span.line(SERVICE) for span in spans)
@@ -53,7 +53,7 @@ class Collector:
             from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         except ImportError:
-            raise Stop(Exit.CONFIG, "trace.endpoint needs OpenTelemetry: pip install 'skerry[hub]'") from None
+            raise ExitError(Exit.CONFIG, "trace.endpoint needs OpenTelemetry: pip install 'skerry[hub]'") from None
         self._resource = Resource({"service.name": SERVICE, "service.instance.id": hub})
         self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from cloud_hub.engines import Engines
 from cloud_hub.lineup import Lineup, Speaker
 from cloud_hub.queues import ModelState
-from cloud_hub.requests import InferRefused, Kept
+from cloud_hub.requests import InferRefusedError, Kept
 from cloud_hub.spoken import Spoken
 from cloud_hub.work import ModelCard
 from models.codec import CodecError
@@ -27,7 +27,7 @@ PATIENCE_S = 30.0  # for loading, and for finishing what a version has
 Hear = Callable[..., None]
 
 
-class StillSpoken(Exception):  # noqa: N818 - reads as the event it is
+class ModelInUseError(Exception):
     """A version is not retired while devices speak it. `devices`: when each said so last (hub time, ms)."""
 
     def __init__(self, devices: dict[str, int]) -> None:
@@ -54,30 +54,39 @@ class Versions:
         ]
 
     async def load(self, model: str) -> None:
-        """Until it takes work. InferRefused: MODEL_GONE if there is no such bundle, ENGINE if it does not get ready."""
+        """Until it takes work.
+
+        InferRefusedError: MODEL_GONE if there is no such bundle, ENGINE if it does not get ready.
+        """
         await self.look()
         name = self._named(model)
         self._hear(self._lineup.load, name)
         await self._until(name, ModelState.LOADING)
         if self._lineup.states()[name][0] is not ModelState.READY:
-            raise InferRefused(Reason.ENGINE)
+            raise InferRefusedError(Reason.ENGINE)
 
     async def unload(self, model: str) -> None:
-        """Until it has finished what it has, or as long as a drain may take. InferRefused(MODEL_GONE) if unknown."""
+        """Until it has finished what it has, or as long as a drain may take.
+
+        InferRefusedError(MODEL_GONE) if unknown.
+        """
         name = self._named(model)
         self._hear(self._lineup.unload, name)
         await self._until(name, ModelState.CLOSING)
 
     def speaking(self, model: str, now_ms: int) -> dict[str, int]:
-        """Devices that still speak it, and when they said so last. InferRefused(MODEL_GONE) if it is unknown."""
+        """Devices that still speak it, and when they said so last. InferRefusedError(MODEL_GONE) if it is unknown."""
         return self._lineup.speaking(self._named(model), now_ms)
 
     def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
-        """It is gone, also after a restart; the devices that spoke it. StillSpoken if there are any, unless forced."""
+        """It is gone, also after a restart; the devices that spoke it.
+
+        ModelInUseError if there are any, unless forced.
+        """
         name = self._named(model)
         speaking = self._lineup.speaking(name, now_ms)
         if speaking and not force:
-            raise StillSpoken(speaking)
+            raise ModelInUseError(speaking)
         self._spoken.retire(name, now_ms)
         self._hear(self._lineup.retire, name)
         return speaking
@@ -104,7 +113,7 @@ class Versions:
         """`digits@7`, or the newest `digits`."""
         named = [card for card in self._lineup.known.values() if model in (card.name, card.ref.name)]
         if not named:
-            raise InferRefused(Reason.MODEL_GONE)
+            raise InferRefusedError(Reason.MODEL_GONE)
         return max(named, key=lambda card: card.ref.version).name
 
     async def _until(self, name: str, state: ModelState) -> None:

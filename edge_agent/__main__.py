@@ -11,8 +11,9 @@ from pathlib import Path
 from edge_agent.config import AgentConfig, load
 from edge_agent.identity import load as load_identity
 from edge_agent.serve import Parts, Process, prepare
-from wire.daemon import Lock, Log, no_core_dumps
-from wire.exits import Exit, Stop
+from wire.daemon import Lock, no_core_dumps
+from wire.daemon_log import Log
+from wire.exits import Exit, run_to_exit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,16 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="check everything that start would need, then end")
     parser.add_argument("--lines", action="store_true", help="answer JSON lines from stdin on stdout, then end")
     asked = parser.parse_args(arguments)
-    try:
+
+    def work() -> int:
         config = load(asked.config)
         return _check(config) if asked.check else _serve(config, lines=asked.lines)
-    except Stop as stop:
-        return _say(stop)
-    except BaseExceptionGroup as group:
-        stops = group.subgroup(Stop)
-        if stops is None:
-            raise
-        return _say(_first(stops))
+
+    return run_to_exit("skerry agent", work)
 
 
 def _check(config: AgentConfig) -> int:
@@ -56,16 +53,6 @@ def _serve(config: AgentConfig, *, lines: bool) -> int:
 
 async def _run(config: AgentConfig, parts: Parts, log: Log, *, lines: bool) -> None:
     await Process(config, parts, log, lines=lines).run()
-
-
-def _first(group: BaseExceptionGroup[Stop]) -> Stop:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _say(stop: Stop) -> int:
-    print(f"skerry agent: {stop}", file=sys.stderr)
-    return stop.code
 
 
 if __name__ == "__main__":

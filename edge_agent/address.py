@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from wire.daemon import write_private
+from wire.daemon_files import write_private
 
 ADDRESS_FILE = "api.json"
 

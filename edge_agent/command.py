@@ -22,8 +22,8 @@ from edge_agent.address import Address
 from edge_agent.client import get, running_at
 from edge_agent.past import facts_of_file
 from edge_agent.words import lines
-from wire.exits import Exit, Stop
-from wire.named_files import write_new
+from wire.daemon_files import write_new
+from wire.exits import Exit, ExitError
 
 DATABASE_FILE = "agent.db"
 REFRESH_S = 90.0
@@ -120,7 +120,7 @@ def retire(
 
     folder = state_of(state, config)
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"wipe the keys and records in {folder} for good?")):
-        raise Stop(Exit.USAGE, "nothing was done: say --yes to wipe the keys and records for good")
+        raise ExitError(Exit.USAGE, "nothing was done: say --yes to wipe the keys and records for good")
     with Lock(folder):
         file = _file(config)
         if file and drain > 0 and (folder / DATABASE_FILE).exists():
@@ -186,7 +186,7 @@ def refresh(
     deadline = time.monotonic() + REFRESH_S
     while (found := get(address, "/v1/status")["updates"])["polls"] == before.get("polls"):
         if time.monotonic() > deadline:
-            raise Stop(Exit.HUB, f"asked, and nothing came of it in {REFRESH_S:g} s; see `skerry agent status`")
+            raise ExitError(Exit.HUB, f"asked, and nothing came of it in {REFRESH_S:g} s; see `skerry agent status`")
         time.sleep(0.2)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -197,10 +197,10 @@ def refresh(
 
 
 def _running(state: Path | None, config: Path | None, url: str | None) -> Address:
-    """Stop(NOT_FOUND) if no agent runs there."""
+    """ExitError(NOT_FOUND) if no agent runs there."""
     address = Address(url) if url else running_at(state_of(state, config))
     if address is None:
-        raise Stop(Exit.NOT_FOUND, f"no agent runs on {state_of(state, config)}; `skerry agent run` starts one")
+        raise ExitError(Exit.NOT_FOUND, f"no agent runs on {state_of(state, config)}; `skerry agent run` starts one")
     return address
 
 
@@ -217,7 +217,9 @@ def why(
     Works on a running agent (--url, --dir, --config) and on the folder of a stopped one (--dir, --config).
     """
     if not _ANSWER_ID.fullmatch(answer):
-        raise Stop(Exit.USAGE, f"{answer[:40]!r} is no answer id: 32 hexadecimal characters, `answer_id` of a response")
+        raise ExitError(
+            Exit.USAGE, f"{answer[:40]!r} is no answer id: 32 hexadecimal characters, `answer_id` of a response"
+        )
     facts = _facts(answer, state, config, url)
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -225,7 +227,7 @@ def why(
     try:
         told = lines(facts)
     except (KeyError, TypeError, ValueError):
-        raise Stop(Exit.HUB, "the agent's words are not understood here: is it of another version?") from None
+        raise ExitError(Exit.HUB, "the agent's words are not understood here: is it of another version?") from None
     _show([("id", answer), *told])
 
 
@@ -254,7 +256,7 @@ def erase(
         hubs = ", ".join(f"{stone.rows} at {stone.hub} ({stone.region})" for stone in done.stones)
         print(f"erased {done.answers} answers here, questions: {hubs or 'none'}")
     if done.unreached:
-        raise Stop(Exit.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
+        raise ExitError(Exit.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
 
 
 app.command("erase")(erase)
@@ -276,17 +278,17 @@ def _facts(answer: str, state: Path | None, config: Path | None, url: str | None
         return get(address, f"/v1/answers/{quote(answer)}/why")
     facts = facts_of_file((folder or Path()) / DATABASE_FILE, answer)
     if not facts:
-        raise Stop(Exit.NOT_FOUND, f"no answer {answer} is recorded in {folder}")
+        raise ExitError(Exit.NOT_FOUND, f"no answer {answer} is recorded in {folder}")
     return facts
 
 
 def state_of(state: Path | None, config: Path | None) -> Path:
-    """The folder that the options name. Stop(USAGE) if they name none."""
+    """The folder that the options name. ExitError(USAGE) if they name none."""
     if state:
         return state
     config = _file(config)
     if config is None:
-        raise Stop(Exit.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
+        raise ExitError(Exit.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
     from edge_agent.config import load  # noqa: PLC0415 - pydantic is slow to import, and often not needed
 
     return Path(load(config).state)

@@ -1,37 +1,39 @@
-"""What an agent is told: one TOML file, then the environment (`SKERRY_AGENT_API__PORT=8090`), read once at start.
+"""An agent's configuration: what its file and its environment (`SKERRY_AGENT_API__PORT=8090`) may say."""
 
-Law: closed. An unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored.
-Paths in the file are relative to the file; paths from the environment to the working directory.
-"""
-
-import difflib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic import ConfigDict, Field
+from pydantic_settings import SettingsConfigDict
 
 from edge_agent.api.oip import InferLimits
 from edge_agent.install_words import Limits
 from edge_agent.layers import Layers, layers_of
 from edge_agent.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.surroundings import POWER_SUPPLY, Attributes
-from wire.doors import Door, check_door
-from wire.exits import Exit, Stop
-from wire.named_files import read_toml
+from wire.config_file import (
+    ConfigSection,
+    ProcessConfig,
+    build_config,
+    find_sections,
+    known_keys,
+    make_absolute,
+    nearest_key,
+)
+from wire.daemon_files import read_toml
+from wire.doors import ServerAccess, validate_access
+from wire.exits import Exit, ExitError
 
 PREFIX = "SKERRY_AGENT_"
-_DELIMITER = "__"
 _OUTBOX = OutboxLimits()
 _AGENT = AgentSettings(state_dir=Path())
 _LIMITS = Limits()
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class _Section(ConfigSection):
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 class ApiSection(_Section):
@@ -131,7 +133,7 @@ class DeviceSection(_Section):
     power_supply: str = POWER_SUPPLY
 
 
-class AgentConfig(BaseSettings):
+class AgentConfig(ProcessConfig):
     """`state`: the enrolled folder (keys, agent.db). `bundle`: the model. `policy` "" means that nothing may leave.
 
     `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository. A list of policies:
@@ -139,9 +141,7 @@ class AgentConfig(BaseSettings):
     `thresholds`: a file of `skerry models calibrate`.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter=_DELIMITER, extra="forbid", frozen=True, allow_inf_nan=False
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, allow_inf_nan=False)
     state: str = "skerry-agent"
     bundle: str
     policy: str | tuple[str, ...] = ""
@@ -159,26 +159,13 @@ class AgentConfig(BaseSettings):
     device: DeviceSection = DeviceSection()
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment beats the file; nothing else is read."""
-        del settings_cls, dotenv_settings, file_secret_settings
-        return env_settings, init_settings
-
     def layers(self) -> Layers:
         named = (self.policy,) if isinstance(self.policy, str) else self.policy
         return layers_of(named, airgap=self.airgap)
 
-    def door(self) -> Door:
+    def door(self) -> ServerAccess:
         api = self.api
-        return Door(
+        return ServerAccess(
             host=api.host, port=api.port, unix=api.unix, names=api.names, tls_cert=api.tls_cert, tls_key=api.tls_key,
             token_file=api.token_file,
         )  # fmt: skip
@@ -194,103 +181,48 @@ class AgentConfig(BaseSettings):
         outbox = OutboxLimits(**self.outbox.model_dump())
         d = self.device
         metered = None if d.metered == "" else d.metered
-        attributes = Attributes(
-            device_class=d.kind, region=d.region, tenant="", tags=d.tags or None, metered=metered,
-            metered_file=d.metered_file, power_supply=d.power_supply,
-        )  # fmt: skip
+        attributes = Attributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
         return AgentSettings(
             state_dir=Path(self.state), outbox=outbox, attributes=attributes,
             **self.records.model_dump(), **self.link.model_dump(),
         )  # fmt: skip
 
 
-_PATHS = (("state",), ("bundle",), ("policy",), ("thresholds",), ("folder", "path"), ("device", "metered_file"))
-_PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file"))
+_PATHS = (
+    *((key,) for key in ("state", "bundle", "policy", "thresholds")),
+    *(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file")),
+    ("folder", "path"),
+    ("device", "metered_file"),
+    ("hub", "state"),
+)
 
 
 def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
-    """Stop(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
+    """ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
     data = read_toml(file, Exit.CONFIG, "`skerry agent init` writes one") if file else {}
     check_keys(data, str(file))
-    _check_environment(os.environ if environment is None else environment)
     if file:
-        _absolute(data, file.absolute().parent)
-    try:
-        config = AgentConfig(**data)
-    except ValidationError as error:
-        raise Stop(Exit.CONFIG, f"{file or 'environment'}: {_first(error)}") from None
-    except SettingsError as error:
-        raise Stop(Exit.CONFIG, f"environment: {error}; write lists as JSON") from None
-    check_door(config.door())
+        make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))
+    config = build_config(AgentConfig, data, file, environment)
+    validate_access(config.door())
     return config
 
 
 def check_keys(data: Mapping[str, Any], where: str) -> None:
-    """Stop(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
-    known = set(known_keys())
+    """ExitError(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
+    known = set(known_keys(AgentConfig))
     for key in _flat(data):
         if key not in known:
-            near = difflib.get_close_matches(key, sorted(known), 1, 0.0)
-            raise Stop(Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{near[0]}'?")
-
-
-def known_keys() -> Iterator[str]:
-    """Every key as it stands in the file, e.g. "api.port"."""
-    for name, field in AgentConfig.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, _Section):
-            yield from (f"{name}.{info.alias or key}" for key, info in section.model_fields.items())
-        else:
-            yield name
-
-
-def sections() -> dict[str, type[BaseModel]]:
-    """The tables of the file, by name."""
-    kinds = {name: field.annotation for name, field in AgentConfig.model_fields.items()}
-    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, _Section)}
+            raise ExitError(
+                Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{nearest_key(key, known)}'?"
+            )
 
 
 def _flat(data: Mapping[str, Any]) -> Iterator[str]:
     """Keys with their table; a table where a value belongs is left to the types."""
-    tables = sections()
+    tables = find_sections(AgentConfig)
     for key, value in data.items():
         if isinstance(value, dict) and (key in tables or key not in AgentConfig.model_fields):
             yield from (f"{key}.{inner}" for inner in value) if value or key in tables else (key,)
         elif key not in tables:
             yield key
-
-
-def _check_environment(environment: Mapping[str, str]) -> None:
-    """pydantic-settings passes over what it does not know; a misspelt variable must not."""
-    known = {PREFIX + key.replace(".", _DELIMITER).upper() for key in known_keys()}
-    for variable in environment:
-        if variable.upper().startswith(PREFIX) and variable.upper() not in known:
-            near = difflib.get_close_matches(variable.upper(), sorted(known), 1, 0.0)
-            raise Stop(Exit.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near[0]}?")
-
-
-def _absolute(data: dict[str, Any], folder: Path) -> None:
-    for *table, key in (*_PATHS, *_PATHS_API):
-        values = data.get(table[0]) if table else data
-        if isinstance(values, dict) and key in values:
-            values[key] = _absolute_value(values[key], folder)
-    for hub in data.get("hub", []) if isinstance(data.get("hub"), list) else ():
-        if isinstance(hub, dict) and "state" in hub:
-            hub["state"] = _absolute_value(hub["state"], folder)
-
-
-def _absolute_value(value: Any, folder: Path) -> Any:
-    """A path, each path of a list, and anything else as it is."""
-    if isinstance(value, list):
-        return [_absolute_value(each, folder) for each in value]
-    is_path = isinstance(value, str) and value and not name_of(value)
-    return str(folder / Path(value).expanduser()) if is_path else value
-
-
-def _first(error: ValidationError) -> str:
-    """The first of pydantic's complaints as one line."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "missing":
-        return f"'{key}' is missing"
-    return f"'{key}': {first['msg'][:200]}".replace("\n", " ")

@@ -84,7 +84,10 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> Stored:
-        """Open or make the file and start the writer. Stop(DATABASE) if newer; sqlite3.Error if it cannot be used."""
+        """Open or make the file and start the writer.
+
+        ExitError(DATABASE) if newer; sqlite3.Error if it cannot be used.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             opened = await asyncio.to_thread(connect, self.path)

@@ -8,7 +8,7 @@ from edge_agent.loop import Agent
 from edge_agent.renew import Renewer
 from edge_agent.serve import Parts
 from edge_agent.settings import AgentSettings
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 _LOOK_S = 0.1
 

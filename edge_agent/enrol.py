@@ -21,13 +21,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.hub_post import Reply, Trust, post, split
+from edge_agent.hub_post import Trust, post, split
 from edge_agent.identity import Identity, folder_is_enrolled, new_payload_key
 from edge_agent.letters import Body, Opened, key_pem, new_key, open_letter, request_pem, unfit
 from policies.backoff import delay
-from wire.daemon import Lock, read_private, write_private
+from wire.daemon import Lock
+from wire.daemon_files import read_private, write_private
 from wire.errors import LocalError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
+from wire.http_client import HttpReply
 from wire.topics import check_id
 
 INVITE_PREFIX = "skerry1:"
@@ -71,21 +73,21 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
-    """Enrol this device into `folder`. Stop(ENROLMENT, HUB, DISK, LOCKED): then no identity was written.
+    """Enrol this device into `folder`. ExitError(ENROLMENT, HUB, DISK, LOCKED): then no identity was written.
 
     `hardware`: the serial number this machine gives of itself, for hubs that ask.
     """
     invite = read_invite(invite_text)
     if folder_is_enrolled(folder):
-        raise Stop(Exit.ENROLMENT, f"{folder} is enrolled already; use another folder, or remove it to start anew")
+        raise ExitError(Exit.ENROLMENT, f"{folder} is enrolled already; use another folder, or remove it to start anew")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Stop(Exit.DISK, f"{folder}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
     with Lock(folder):  # also proves, before the token is used up, that the folder can be written
         keys = _keys(folder, invite)
         reply = _ask(invite, request_body(invite, keys, hardware))
-        if not reply.good:
+        if not reply.ok:
             raise _refused(reply, folder / PENDING_FILE)
         letter = check_reply(reply.body, invite, keys)
         made = identity_of(letter, invite, keys).save(
@@ -100,10 +102,12 @@ def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
 
 
 def read_invite(text: str) -> Invite:
-    """Stop(ENROLMENT) unless it is a whole invite for an id of ours."""
+    """ExitError(ENROLMENT) unless it is a whole invite for an id of ours."""
     text = "".join(text.split())
     if not text.startswith(INVITE_PREFIX) or len(text) > MAX_INVITE_CHARS:
-        raise Stop(Exit.ENROLMENT, f"that is no invite: it begins with {INVITE_PREFIX}; `skerry hub invite` prints one")
+        raise ExitError(
+            Exit.ENROLMENT, f"that is no invite: it begins with {INVITE_PREFIX}; `skerry hub invite` prints one"
+        )
     packed = text.removeprefix(INVITE_PREFIX)
     try:
         raw = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
@@ -113,12 +117,15 @@ def read_invite(text: str) -> Invite:
     except (binascii.Error, msgspec.DecodeError, LocalError, ValueError):
         whole = False
     if not whole:
-        raise Stop(Exit.ENROLMENT, "the invite is damaged: copy it again, as one line")
+        raise ExitError(Exit.ENROLMENT, "the invite is damaged: copy it again, as one line")
     return invite
 
 
 def machine_serial() -> str:
-    """The serial number that this machine's maker wrote into it, where the system shows it. Stop(USAGE) otherwise."""
+    """The serial number that this machine's maker wrote into it, where the system shows it.
+
+    ExitError(USAGE) otherwise.
+    """
     for place in _MACHINE_SERIALS:
         try:
             found = Path(place).read_text(encoding="ascii", errors="replace").strip("\0 \n")
@@ -126,7 +133,9 @@ def machine_serial() -> str:
             continue
         if found:
             return found
-    raise Stop(Exit.USAGE, f"this machine shows no serial number in {' or '.join(_MACHINE_SERIALS)}: give it by hand")
+    raise ExitError(
+        Exit.USAGE, f"this machine shows no serial number in {' or '.join(_MACHINE_SERIALS)}: give it by hand"
+    )
 
 
 def draw_keys() -> Keys:
@@ -192,7 +201,7 @@ def _read_pending(path: Path) -> _Pending | None:
 def _unpacked(kept: _Pending) -> Keys:
     certificate = serialization.load_pem_private_key(kept.certificate, None)
     if not isinstance(certificate, ec.EllipticCurvePrivateKey):
-        raise Stop(Exit.CREDENTIALS, f"{PENDING_FILE} is damaged: remove it and ask for a new invite")
+        raise ExitError(Exit.CREDENTIALS, f"{PENDING_FILE} is damaged: remove it and ask for a new invite")
     signing = Ed25519PrivateKey.from_private_bytes(kept.signing)
     return Keys(certificate, signing, X25519PrivateKey.from_private_bytes(kept.hpke))
 
@@ -215,7 +224,7 @@ def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
     )
 
 
-def _ask(invite: Invite, body: bytes) -> Reply:
+def _ask(invite: Invite, body: bytes) -> HttpReply:
     """Patient with a hub that says "later": a whole fleet may be at its door."""
     trust = Trust(invite.made_ms, ca_sha256=invite.ca_sha256)
     for attempt in range(1, TRIES):
@@ -226,11 +235,11 @@ def _ask(invite: Invite, body: bytes) -> Reply:
     return post(invite.url, "/v1/enrol", body, trust)
 
 
-def _refused(reply: Reply, pending: Path) -> Stop:
-    line = reply.refusal
+def _refused(reply: HttpReply, pending: Path) -> ExitError:
+    line = reply.error_line
     if not line:
-        return Stop(Exit.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
+        return ExitError(Exit.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
     if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _LATER:
-        return Stop(Exit.HUB, f"the hub refused ({reply.status}): {line}")
+        return ExitError(Exit.HUB, f"the hub refused ({reply.status}): {line}")
     pending.unlink(missing_ok=True)  # these keys will never be anybody's
-    return Stop(Exit.ENROLMENT, f"the hub refused ({reply.status}): {line}")
+    return ExitError(Exit.ENROLMENT, f"the hub refused ({reply.status}): {line}")

@@ -24,9 +24,10 @@ from edge_agent.store_file import connect
 from edge_agent.subjects import Subjects
 from edge_agent.vault import Vault
 from policies.reasons import Why
-from wire.daemon import Lock, write_private
+from wire.daemon import Lock
+from wire.daemon_files import write_private
 from wire.erasure import STATEMENT_TAG, Signed, Tombstone, erase_text, mark_of
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DATABASE_FILE = "agent.db"
 STONES_FILE = "tombstones.jsonl"
@@ -42,18 +43,18 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 def erase(folder: Path, subject: str, further: Iterable[Path] = ()) -> Erased:
-    """`further`: folders of enrolments with other hubs. Stop(DATABASE, LOCKED, ...) if it cannot be done here."""
+    """`further`: folders of enrolments with other hubs. ExitError(DATABASE, LOCKED, ...) if it cannot be done here."""
     home = load(folder)
     keyed = Subjects(Vault(home.payload_key)).of(subject)
     if not keyed:
-        raise Stop(Exit.USAGE, "a subject is a text of at least one character")
+        raise ExitError(Exit.USAGE, "a subject is a text of at least one character")
     gone = _here(folder, home, keyed)
     stones: list[Tombstone] = []
     unreached: list[str] = []
     for identity in (home, *map(load, further)):
         try:
             stones.append(_there(identity, keyed, folder))
-        except Stop as stop:
+        except ExitError as stop:
             unreached.append(f"{identity.hub_url or identity.broker_host}: {stop}")
     return Erased(gone, tuple(stones), tuple(unreached))
 
@@ -85,9 +86,9 @@ def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
 
 
 def _there(identity: Identity, keyed: bytes, folder: Path) -> Tombstone:
-    """The hub's tombstone, believed and written down. Stop(HUB) otherwise."""
+    """The hub's tombstone, believed and written down. ExitError(HUB) otherwise."""
     if not identity.hub_url:
-        raise Stop(Exit.HUB, "this folder does not know its hub's address: enrol it anew")
+        raise ExitError(Exit.HUB, "this folder does not know its hub's address: enrol it anew")
     stone, body = _asked(identity, keyed, HubClock(identity.hub_time_ms).ms())
     if stone.before_ms < stone.at_ms:  # our clock is behind: ask for all that was kept until the hub's now
         stone, body = _asked(identity, keyed, stone.at_ms)
@@ -100,8 +101,8 @@ def _asked(identity: Identity, keyed: bytes, before_ms: int) -> tuple[Tombstone,
     asked = {"device": identity.device, "subject": keyed.hex(), "before_ms": before_ms}
     body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
     reply = post(identity.hub_url, "/v1/erase", body, Trust(identity.hub_time_ms, identity.trusted))
-    if not reply.good:
-        raise Stop(Exit.HUB, f"the hub refused ({reply.status}): {reply.refusal or 'no reason given'}")
+    if not reply.ok:
+        raise ExitError(Exit.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
     return _believed(identity, reply.body, mark_of(identity.device, keyed).hex()), reply.body
 
 
@@ -111,7 +112,7 @@ def _believed(identity: Identity, reply: bytes, mark: str) -> Tombstone:
         stone = msgspec.json.decode(signed.body, type=Tombstone)
         signature = base64.b64decode(signed.signature, validate=True)
     except (msgspec.DecodeError, ValueError):
-        raise Stop(Exit.HUB, "the hub's reply is no tombstone") from None
+        raise ExitError(Exit.HUB, "the hub's reply is no tombstone") from None
     for hub in identity.hubs:
         try:
             hub.signed_by.verify(signature, STATEMENT_TAG + signed.body.encode())
@@ -119,7 +120,7 @@ def _believed(identity: Identity, reply: bytes, mark: str) -> Tombstone:
             continue
         if (stone.device, stone.mark) == (identity.device, mark):
             return stone
-    raise Stop(Exit.HUB, "the hub's tombstone is not signed by a hub of ours, or is another's")
+    raise ExitError(Exit.HUB, "the hub's tombstone is not signed by a hub of ours, or is another's")
 
 
 def _keep(path: Path, reply: bytes) -> None:

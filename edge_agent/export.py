@@ -17,8 +17,8 @@ from cryptography.exceptions import InvalidSignature
 
 from edge_agent import answers, ledger, meta
 from edge_agent.identity import Identity
-from wire.daemon import sync_folder
-from wire.exits import Exit, Stop
+from wire.daemon_files import sync_folder
+from wire.exits import Exit, ExitError
 
 EXPORT_TAG = b"skerry-ledger/1\0"
 FORMAT = 1
@@ -43,7 +43,7 @@ class _Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -> Exported:
-    """Durable and private (0600) when it returns. Stop(DISK) if it cannot be written or is there already."""
+    """Durable and private (0600) when it returns. ExitError(DISK) if it cannot be written or is there already."""
     head = {
         "skerry_ledger": FORMAT,
         "device": identity.device,
@@ -66,7 +66,7 @@ def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -
             os.fsync(file.fileno())
         sync_folder(path.absolute().parent)
     except OSError as error:
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}; the ledger was not exported") from None
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; the ledger was not exported") from None
     return Exported(path, counts["entries"], counts["outcomes"], hashed.hexdigest())
 
 
@@ -91,7 +91,10 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def read(path: Path, identity: Identity) -> Exported:
-    """An export of this device that is there already, if it is whole and its signature holds. Stop(DISK) otherwise."""
+    """An export of this device that is there already, if it is whole and its signature holds.
+
+    ExitError(DISK) otherwise.
+    """
     hashed, last = sha256(), b""
     try:
         with path.open("rb") as file:
@@ -102,6 +105,8 @@ def read(path: Path, identity: Identity) -> Exported:
         signature = base64.b64decode(end.signature, validate=True)
         identity.signing.public_key().verify(signature, EXPORT_TAG + hashed.digest())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError, InvalidSignature):
-        raise Stop(Exit.DISK, f"{path} is there already and is no whole ledger of this device: name another") from None
+        raise ExitError(
+            Exit.DISK, f"{path} is there already and is no whole ledger of this device: name another"
+        ) from None
     hashed.update(last)
     return Exported(path, end.entries, end.outcomes, hashed.hexdigest())

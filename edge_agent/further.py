@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from edge_agent.identity import Identity, load
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 class HubWish(Protocol):
@@ -28,7 +28,7 @@ class Hubs(NamedTuple):
 
 
 def open_hubs(wishes: Iterable[HubWish], home: Identity) -> Hubs:
-    """Stop(ENROLMENT or CREDENTIALS) for a folder that is not enrolled, Stop(CONFIG) for a hub that is there twice."""
+    """ExitError(ENROLMENT or CREDENTIALS) for a folder that is not enrolled, ExitError(CONFIG) for a hub twice."""
     found = Hubs({}, {})
     known = {hub.name for hub in home.hubs}
     for wish in wishes:
@@ -46,4 +46,4 @@ def open_hubs(wishes: Iterable[HubWish], home: Identity) -> Hubs:
 def _check_new(names: list[str], known: set[str], folder: str) -> None:
     twice = next((name for name in names if name in known), "")
     if twice or not names:
-        raise Stop(Exit.CONFIG, f"[[hub]] {folder}: the hub '{twice}' is known already: names must differ")
+        raise ExitError(Exit.CONFIG, f"[[hub]] {folder}: the hub '{twice}' is known already: names must differ")

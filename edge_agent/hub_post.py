@@ -7,6 +7,7 @@ system's CAs, not an option, not a first time.
 import http.client
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -15,28 +16,11 @@ import msgspec
 
 from edge_agent import tls
 from wire.doors import is_loopback
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
+from wire.http_client import HttpClient, HttpReply
 
 MAX_REPLY_BYTES = 64 * 1024
 TIMEOUT_S = 15.0
-
-
-class Reply(msgspec.Struct, frozen=True):
-    status: int
-    body: bytes
-
-    @property
-    def good(self) -> bool:
-        return self.status == http.HTTPStatus.OK
-
-    @property
-    def refusal(self) -> str:
-        """The hub's own line, made printable: it is text of another machine. "" if it gave none."""
-        try:
-            line = str(msgspec.json.decode(self.body, type=dict[str, str])["error"])
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
-            return ""
-        return "".join(c if c.isprintable() else "?" for c in line[:200])
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -47,23 +31,25 @@ class Trust(msgspec.Struct, frozen=True):
     ca_sha256: str = ""
 
 
-def post(url: str, path: str, body: bytes, trust: Trust) -> Reply:
-    """Stop(HUB) if nobody answers, Stop(ENROLMENT) if the server is not the hub; the reason of TLS is in the line."""
+def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
+    """ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub.
+
+    The reason of TLS is in the line.
+    """
     where = split(url)
-    try:
-        connection = _connection(where, trust)
-        try:
-            connection.request("POST", where.path.rstrip("/") + path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            reply = response.read(MAX_REPLY_BYTES + 1)
-        finally:
-            connection.close()
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Stop(Exit.HUB, f"no hub answers at {url}: {reason}; is it running, is the address right?") from None
-    if len(reply) > MAX_REPLY_BYTES:
-        raise Stop(Exit.HUB, f"{url}: the reply is longer than {MAX_REPLY_BYTES} bytes")
-    return Reply(response.status, reply)
+    if where.scheme == "http" and not is_loopback(where.hostname or ""):
+        raise ExitError(
+            Exit.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS"
+        )
+    client = HttpClient(
+        url=url,
+        server="hub",
+        tls=partial(_context, where, trust),
+        hint="is it running, is the address right?",
+        timeout_s=TIMEOUT_S,
+        max_reply_bytes=MAX_REPLY_BYTES,
+    )
+    return client.send("POST", path, body)
 
 
 def split(url: str) -> SplitResult:
@@ -74,19 +60,13 @@ def split(url: str) -> SplitResult:
     return where
 
 
-def _connection(where: SplitResult, trust: Trust) -> http.client.HTTPConnection:
-    host, port = where.hostname or "", where.port
-    if where.scheme == "http":
-        if not is_loopback(host):
-            raise Stop(Exit.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS")
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    authorities = trust.authorities or (_shown_authority(host, port or 443, trust.ca_sha256),)
-    context = tls.context(authorities, trust.floor_ms)
-    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+def _context(where: SplitResult, trust: Trust) -> ssl.SSLContext:
+    host, port = where.hostname or "", where.port or 443
+    return tls.context(trust.authorities or (_shown_authority(host, port, trust.ca_sha256),), trust.floor_ms)
 
 
 def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
-    """The CA (PEM) with this hash, out of the chain that the server shows. Stop(ENROLMENT) if it is not there.
+    """The CA (PEM) with this hash, out of the chain that the server shows. ExitError(ENROLMENT) if it is not there.
 
     This first look verifies nothing, sends nothing and learns nothing else; the connection that speaks verifies.
     """
@@ -102,7 +82,7 @@ def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
     for certificate in shown:
         if sha256(certificate).hexdigest() == ca_sha256.lower():
             return ssl.DER_cert_to_PEM_cert(certificate)
-    raise Stop(
+    raise ExitError(
         Exit.ENROLMENT,
         f"{host}:{port} does not show the CA that the invite names: it is another hub, or somebody is in between",
     )

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from edge_agent import tls
 from policies.locality import HubSite
-from wire.daemon import read_private, write_private
+from wire.daemon_files import read_private, write_private
 from wire.errors import LocalError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.seal import key_id
 from wire.topics import check_id
 
@@ -121,29 +121,35 @@ class Identity:
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """PEM of every CA we pin: one, or two while the hub replaces its own. Stop(CREDENTIALS) if unreadable."""
+        """PEM of every CA we pin: one, or two while the hub replaces its own. ExitError(CREDENTIALS) if unreadable."""
         path = (self.folder or Path()) / CA_FILE
         return split_pem(read_private(path).decode("ascii", "replace"), path)
 
     @property
     def tuf_root(self) -> bytes:
-        """The root metadata that the invite named by its hash. Stop(CREDENTIALS) if it is gone."""
+        """The root metadata that the invite named by its hash. ExitError(CREDENTIALS) if it is gone."""
         return read_private((self.folder or Path()) / ROOT_FILE, MAX_ROOT_BYTES)
 
     def tls(self) -> ssl.SSLContext:
-        """Context for the broker: our certificate, the pinned CAs and nothing else. Stop(CREDENTIALS) if unusable."""
+        """Context for the broker: our certificate, the pinned CAs and nothing else.
+
+        ExitError(CREDENTIALS) if unusable.
+        """
         folder = self.folder or Path()
         try:
             context = tls.context(self.trusted, self.hub_time_ms)
             context.load_cert_chain(*_pair(folder))
         except (OSError, ssl.SSLError) as error:
-            raise Stop(Exit.CREDENTIALS, f"{folder}: certificate or key unusable ({error}); enrol again") from None
+            raise ExitError(Exit.CREDENTIALS, f"{folder}: certificate or key unusable ({error}); enrol again") from None
         return context
 
     def save(
         self, folder: Path, certificate: bytes = b"", certificate_key: bytes = b"", ca: bytes = b"", root: bytes = b""
     ) -> "Identity":
-        """Write keys first and `identity.json` last: a folder with that file is complete. Stop(DISK) if it cannot."""
+        """Write keys first and `identity.json` last: a folder with that file is complete.
+
+        ExitError(DISK) if it cannot.
+        """
         with contextlib.suppress(OSError):  # write_private says it better
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = {
@@ -181,7 +187,10 @@ class Identity:
 
 
 def load(path: Path) -> Identity:
-    """The identity in a folder (or the folder of an `identity.json`). Stop(ENROLMENT or CREDENTIALS) if unusable."""
+    """The identity in a folder (or the folder of an `identity.json`).
+
+    ExitError(ENROLMENT or CREDENTIALS) if unusable.
+    """
     folder = path.parent if path.name == IDENTITY_FILE else path
     card = _card(folder / IDENTITY_FILE)
     secret = {name: _key(folder / name) for name in (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE)}
@@ -211,30 +220,30 @@ def _card(path: Path) -> _Card:
         text = path.read_bytes()
         written = msgspec.json.decode(text, type=_Format).format
         if written > FORMAT:
-            raise Stop(Exit.CREDENTIALS, f"{path}: written by a newer version (format {written}): update")
+            raise ExitError(Exit.CREDENTIALS, f"{path}: written by a newer version (format {written}): update")
         card = msgspec.json.decode(text, type=_Card)
         check_id(card.device)
     except FileNotFoundError:
-        raise Stop(Exit.ENROLMENT, f"{path} is missing: run `skerry agent enrol` first") from None
+        raise ExitError(Exit.ENROLMENT, f"{path} is missing: run `skerry agent enrol` first") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, LocalError) as error:
-        raise Stop(Exit.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
+        raise ExitError(Exit.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
     if not card.hubs or any(len(key) != _KEY_BYTES for hub in card.hubs for key in (hub.hpke_key, hub.signing_key)):
-        raise Stop(Exit.CREDENTIALS, f"{path}: no usable hub keys; enrol again")
+        raise ExitError(Exit.CREDENTIALS, f"{path}: no usable hub keys; enrol again")
     return card
 
 
 def _key(path: Path) -> bytes:
     data = read_private(path)
     if len(data) != _KEY_BYTES:
-        raise Stop(Exit.CREDENTIALS, f"{path}: {len(data)} bytes, a key has {_KEY_BYTES}; enrol again")
+        raise ExitError(Exit.CREDENTIALS, f"{path}: {len(data)} bytes, a key has {_KEY_BYTES}; enrol again")
     return data
 
 
 def split_pem(text: str, path: Path | str) -> tuple[str, ...]:
-    """Each certificate of a PEM text. Stop(CREDENTIALS) if there is none."""
+    """Each certificate of a PEM text. ExitError(CREDENTIALS) if there is none."""
     found = tuple(match[0] + "\n" for match in _PEM.finditer(text))
     if not found:
-        raise Stop(Exit.CREDENTIALS, f"{path}: no certificate; enrol again")
+        raise ExitError(Exit.CREDENTIALS, f"{path}: no certificate; enrol again")
     return found
 
 

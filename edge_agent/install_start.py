@@ -75,7 +75,7 @@ class InstallTable:
 def recover_install(folder: Path, names: Names, machine: InstallMachine, now_ms: int) -> str:
     """Digest of a bundle that must not serve although it is current; "" for none. Blocks.
 
-    Stop(LOCKED, DISK) if the store cannot be opened.
+    ExitError(LOCKED, DISK) if the store cannot be opened.
     """
     with opened(folder) as store:
         started = Started(store.current.digest if store.current else "", store.on_trial)

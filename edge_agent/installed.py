@@ -21,7 +21,7 @@ from models.quarantine import Quarantine
 from models.runner import Runner
 from models.store import Slot, Store
 from models.trust import Refusal
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.rollout import Failure
 
 FOLDER = "updates"
@@ -70,9 +70,10 @@ def keys_path(region: str) -> str:
 
 
 def look(folder: Path, names: Names, serving: Slot | None = None, shun: str = "") -> Installed:
-    """Blocks; also loads the current bundle unless it is the one that serves. Stop(LOCKED, DISK) if it cannot look.
+    """Blocks; also loads the current bundle unless it is the one that serves.
 
-    `shun`: digest of one that must not serve although it is current: the one before it does then.
+    ExitError(LOCKED, DISK) if it cannot look. `shun`: digest of one that must not serve although it is current: the one
+    before it does then.
     """
     with opened(folder) as store:
         slot, runner, refusals = _runner(store, names, serving, shun) if names.family else (None, None, ())
@@ -149,12 +150,12 @@ def opened(folder: Path) -> Iterator[Store]:
         try:
             store.__enter__()
             break
-        except Stop as stop:
+        except ExitError as stop:
             if stop.code is not Exit.LOCKED or time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_S)
         except (OSError, sqlite3.Error) as error:
-            raise Stop(Exit.DISK, f"{folder}: {error}") from None
+            raise ExitError(Exit.DISK, f"{folder}: {error}") from None
     try:
         yield store
     finally:

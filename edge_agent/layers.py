@@ -13,8 +13,8 @@ from edge_agent.settings import name_of
 from policies.compose import compose
 from policies.document import Document, PolicyError, parse
 from policies.policy import Part, Policy, may_replace
-from wire.exits import Exit, Stop
-from wire.named_files import read_text
+from wire.daemon_files import read_text
+from wire.exits import Exit, ExitError
 
 MAX_POLICY_BYTES = 256 * 1024
 Documents = tuple[Document, ...]
@@ -36,7 +36,10 @@ def layers_of(settings: Iterable[str], *, airgap: bool) -> Layers:
 
 
 def read_files(layers: Layers) -> Documents:
-    """Every file, and the built-in airgap where it is switched on. Stop(POLICY) for the first that cannot be used."""
+    """Every file, and the built-in airgap where it is switched on.
+
+    ExitError(POLICY) for the first that cannot be used.
+    """
     found = tuple(map(_read, layers.files))
     return (*found, _airgap()) if layers.airgap else found
 
@@ -95,7 +98,7 @@ def _read(path: str) -> Document:
     try:
         return parse(text)
     except PolicyError as error:
-        raise Stop(Exit.POLICY, f"{path}: {error}; `skerry policy check {path}` says the same") from None
+        raise ExitError(Exit.POLICY, f"{path}: {error}; `skerry policy check {path}` says the same") from None
 
 
 def _airgap() -> Document:

@@ -13,7 +13,7 @@ from edge_agent.ledger_proof import FORMAT, ProofEntry, ProofFile, ProofHead, br
 from edge_agent.ledger_verify import Finding, Proof, Whose, is_witnessed
 from wire import chain
 from wire.chain import Head, Link
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.seal import key_id
 
 
@@ -30,14 +30,14 @@ class Checked(NamedTuple):
 
 
 def read(data: bytes) -> ProofFile:
-    """Stop(SAMPLE) if it is no proof file."""
+    """ExitError(SAMPLE) if it is no proof file."""
     try:
         file = msgspec.json.decode(data, type=ProofFile)
         int(file.epoch, 16)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise Stop(Exit.SAMPLE, f"this is no proof file: {str(error)[:120]}") from None
+        raise ExitError(Exit.SAMPLE, f"this is no proof file: {str(error)[:120]}") from None
     if file.skerry_proof != FORMAT:
-        raise Stop(Exit.SAMPLE, f"a proof of format {file.skerry_proof}, this program knows {FORMAT}: update it")
+        raise ExitError(Exit.SAMPLE, f"a proof of format {file.skerry_proof}, this program knows {FORMAT}: update it")
     return file
 
 

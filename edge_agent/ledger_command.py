@@ -20,7 +20,7 @@ from edge_agent.ledger_files import content, hub_file, key_of, moment_ms, readin
 from edge_agent.ledger_proof import Claim
 from edge_agent.ledger_show import By, Shown
 from edge_agent.ledger_verify import Finding
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Level
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -85,7 +85,7 @@ def prove(  # noqa: PLR0917 - options of a command line
     """Write a file that proves what did not leave. Exit code 40, and no file, if it is not so."""
     now_ms = _now_ms()
     if no_field_above not in Level.__members__:
-        raise Stop(Exit.USAGE, f"--no-field-above {no_field_above[:20]!r}: one of {', '.join(Level.__members__)}")
+        raise ExitError(Exit.USAGE, f"--no-field-above {no_field_above[:20]!r}: one of {', '.join(Level.__members__)}")
     folder = state_of(state, config)
     identity = load_identity(folder)
     with reading(folder) as db:
@@ -97,7 +97,7 @@ def prove(  # noqa: PLR0917 - options of a command line
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except OSError as error:
-        raise Stop(Exit.DISK, f"{out}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
     found = ledger_check.read(data)
     typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_when(claim.until_ms)}, {len(data)} bytes")
     typer.echo(f"anybody checks it with: skerry ledger check {out}")

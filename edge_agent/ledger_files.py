@@ -13,8 +13,8 @@ import msgspec
 
 from edge_agent.ledger_verify import Held, HubFile
 from wire.chain import Leaf
-from wire.exits import Exit, Stop
-from wire.named_files import read_bytes
+from wire.daemon_files import read_bytes
+from wire.exits import Exit, ExitError
 
 DATABASE_FILE = "agent.db"
 MAX_FILE_BYTES = 1 << 30
@@ -50,29 +50,29 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
     """The database of an agent that may run meanwhile: one transaction, so that all is of one moment."""
     path = folder / DATABASE_FILE
     if not path.is_file():
-        raise Stop(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
+        raise ExitError(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
             db.execute("begin")
             if db.execute("select 1 from sqlite_master where name='entries'").fetchone() is None:
-                raise Stop(Exit.DATABASE, f"{path} is of an older version: start its agent once")
+                raise ExitError(Exit.DATABASE, f"{path} is of an older version: start its agent once")
             yield db
     except sqlite3.Error as error:
-        raise Stop(Exit.DATABASE, f"{path}: {error}") from None
+        raise ExitError(Exit.DATABASE, f"{path}: {error}") from None
 
 
 def content(path: Path) -> bytes:
-    """Stop(SAMPLE) if it cannot be read."""
+    """ExitError(SAMPLE) if it cannot be read."""
     return read_bytes(path, Exit.SAMPLE, MAX_FILE_BYTES)
 
 
 def hub_file(path: Path) -> HubFile:
-    """What `skerry devices heads` wrote. Stop(SAMPLE) for anything else."""
+    """What `skerry devices heads` wrote. ExitError(SAMPLE) for anything else."""
     try:
         found = msgspec.json.decode(content(path), type=_HubExport)
         return HubFile(found.hub, found.checkpoint, tuple(_held(each) for each in found.heads))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise Stop(Exit.SAMPLE, f"{path} is no export of a hub: {str(error)[:120]}") from None
+        raise ExitError(Exit.SAMPLE, f"{path} is no export of a hub: {str(error)[:120]}") from None
 
 
 def _held(found: _HubHead) -> Held:
@@ -84,7 +84,7 @@ def _held(found: _HubHead) -> Held:
 
 
 def key_of(text: str) -> bytes:
-    """A raw Ed25519 key in base64 or hex; b"" for "". Stop(USAGE) for anything else."""
+    """A raw Ed25519 key in base64 or hex; b"" for "". ExitError(USAGE) for anything else."""
     if not text:
         return b""
     try:
@@ -92,7 +92,7 @@ def key_of(text: str) -> bytes:
     except (ValueError, binascii.Error):
         key = b""
     if len(key) != _KEY_BYTES:
-        raise Stop(Exit.USAGE, f"{text[:60]!r} is no Ed25519 key: 64 hexadecimal or 44 base64 characters")
+        raise ExitError(Exit.USAGE, f"{text[:60]!r} is no Ed25519 key: 64 hexadecimal or 44 base64 characters")
     return key
 
 
@@ -106,5 +106,5 @@ def moment_ms(text: str, now_ms: int) -> int:
     try:
         said = datetime.fromisoformat(text)
     except ValueError:
-        raise Stop(Exit.USAGE, f"{text[:40]!r} is no time: 7d, 12h, 2026-11-22 or 2026-11-22T14:00") from None
+        raise ExitError(Exit.USAGE, f"{text[:40]!r} is no time: 7d, 12h, 2026-11-22 or 2026-11-22T14:00") from None
     return int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -15,7 +15,7 @@ from edge_agent import heads, ledger, meta
 from edge_agent.heads import Signed, Witnessed
 from edge_agent.identity import Identity
 from wire.chain import Form, Kind, Link
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Level
 
 FORMAT = 1
@@ -89,7 +89,10 @@ class _Span(NamedTuple):
 
 
 def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
-    """The file's bytes. Stop(CHECK_FAILED) if it is not so, Stop(NOT_FOUND) if the ledger does not reach that far."""
+    """The file's bytes.
+
+    ExitError(CHECK_FAILED) if it is not so, ExitError(NOT_FOUND) if the ledger does not reach that far.
+    """
     epoch = meta.get(db, "epoch", 0)
     span = _span(db, claim)
     after = span.start.entry if span.start else 0
@@ -110,7 +113,7 @@ def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
     )
     against = next(breaking(claim, links, forms), None)
     if against is not None:
-        raise Stop(Exit.CHECK_FAILED, f"it is not so: {against}; no proof was written")
+        raise ExitError(Exit.CHECK_FAILED, f"it is not so: {against}; no proof was written")
     return msgspec.json.format(msgspec.json.encode(file), indent=0) + b"\n"
 
 
@@ -119,7 +122,7 @@ def reaches_ms(db: sqlite3.Connection) -> int:
     held = {each.entry for each in heads.witnesses(db)}
     signed = list(heads.everything(db))
     if not signed:
-        raise Stop(Exit.NOT_FOUND, "no head is signed yet: start the agent once")
+        raise ExitError(Exit.NOT_FOUND, "no head is signed yet: start the agent once")
     return max((head for head in signed if head.entry in held), default=signed[-1]).at_ms
 
 
@@ -130,9 +133,9 @@ def _span(db: sqlite3.Connection, claim: Claim) -> _Span:
     behind = [head for head in signed if head.at_ms >= claim.until_ms]
     first = db.execute("select min(entry) from entries").fetchone()[0]
     if not before and first not in (None, 1):
-        raise Stop(Exit.NOT_FOUND, "the ledger was pruned: it begins later than that; ask for a later --since")
+        raise ExitError(Exit.NOT_FOUND, "the ledger was pruned: it begins later than that; ask for a later --since")
     if not behind:
-        raise Stop(Exit.NOT_FOUND, "no head so late is signed yet; ask for an earlier --until, or ask later")
+        raise ExitError(Exit.NOT_FOUND, "no head so late is signed yet; ask for an earlier --until, or ask later")
     start = _best(before[::-1], held) if before else None
     end = _best(behind, held)
     used = tuple(held[head.entry] for head in (start, end) if head is not None and head.entry in held)

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from edge_agent.hub_post import split
 from edge_agent.identity import HubKeys
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 _DAY_MS = 86_400_000
 
@@ -68,7 +68,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def open_letter(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinned: Pinned) -> Opened:
-    """Stop(ENROLMENT) with the reason unless all of it fits. `pinned`: the CAs whose signature counts."""
+    """ExitError(ENROLMENT) with the reason unless all of it fits. `pinned`: the CAs whose signature counts."""
     try:
         signed = msgspec.json.decode(reply, type=_Signed)
         body = msgspec.json.decode(signed.body, type=Body)
@@ -92,8 +92,8 @@ def open_letter(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinne
     return Opened(body, (begins_ms + astray_ms, ends_ms + astray_ms))
 
 
-def unfit(reason: str) -> Stop:
-    return Stop(Exit.ENROLMENT, f"the hub's reply was not accepted: {reason}; nothing was saved")
+def unfit(reason: str) -> ExitError:
+    return ExitError(Exit.ENROLMENT, f"the hub's reply was not accepted: {reason}; nothing was saved")
 
 
 def request_pem(device: str, key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -43,7 +43,7 @@ from models.manifest import Manifest
 from models.runner import Runner
 from policies.locality import HubSite
 from policies.policy import Policy
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.messages import Hello
 from wire.rollout import Assignment
 from wire.transport import Incoming
@@ -115,9 +115,10 @@ class Agent:
     # Start and stop
 
     async def open(self) -> None:
-        """Open the database and take up where we stopped. `run` does it too. Stop(DATABASE) if a newer one wrote it.
+        """Open the database and take up where we stopped. `run` does it too.
 
-        A disk that allows no database is an alarm, not an end: the agent answers locally and tries again.
+        ExitError(DATABASE) if a newer one wrote it. A disk that allows no database is an alarm, not an end: the agent
+        answers locally and tries again.
         """
         if self._opened:
             return
@@ -156,12 +157,12 @@ class Agent:
     def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
         """The synchronous path, no await and no disk: a confident answer comes back at once, others as a future.
 
-        SampleError if the sample does not fit the model, Disabled if the mode says so.
+        SampleError if the sample does not fit the model, DisabledError if the mode says so.
         """
         return self.answering.now(sample)
 
     async def infer(self, sample: Sample) -> AnswerRecord:
-        """Answer one sample. SampleError if it does not fit the model, Disabled if the mode says so."""
+        """Answer one sample. SampleError if it does not fit the model, DisabledError if the mode says so."""
         return await self.answering.later(sample)
 
     # Records

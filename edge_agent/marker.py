@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 
 from edge_agent import meta
-from wire.daemon import read_private, write_private
-from wire.exits import Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import ExitError
 
 MARKER_FILE = "agent.mark"
 _OPENS = "opens"  # its key in the table `meta`
@@ -33,12 +33,12 @@ def look(db: sqlite3.Connection, path: Path) -> Past:
     try:
         epoch, _, opens = read_private(marker).decode("ascii", "replace").partition(" ")
         same = int(epoch, 16) == meta.epoch(db) and int(opens) < meta.get(db, _OPENS, 0)
-    except (Stop, ValueError):
+    except (ExitError, ValueError):
         return Past.LOST
     return Past.SAME if same else Past.LOST
 
 
 def write(db: sqlite3.Connection, path: Path) -> None:
-    """From now on this database is the one that counts. Stop(DISK) if the folder takes no file."""
+    """From now on this database is the one that counts. ExitError(DISK) if the folder takes no file."""
     note = f"{meta.epoch(db):x} {meta.get(db, _OPENS, 0)}"
     write_private(path.with_name(MARKER_FILE), note.encode())

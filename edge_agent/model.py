@@ -1,6 +1,6 @@
 """Runs the model: in the event loop if it is quicker than a thread hop, else in the one thread that owns it.
 
-Law: there may be none, at first or after a revocation; then nothing is guessed and `NoModel` is raised.
+Law: there may be none, at first or after a revocation; then nothing is guessed and `NoModelError` is raised.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from edge_agent.clock import HubClock
 from edge_agent.commands import OutboxLimits, Setup
 from edge_agent.desk import ModelFormat, blank
 from edge_agent.envelope import Envelopes
-from edge_agent.records import NoModel, Sample
+from edge_agent.records import NoModelError, Sample
 from models.chain import digest
 from models.codec import codec_of
 from models.manifest import Kind
@@ -23,7 +23,7 @@ from policies import egress
 from policies.drift import Drift, Reference, observe
 from policies.leakage import Evidence
 from policies.locality import HubSite
-from wire.daemon import Log, name
+from wire.daemon_log import Log, name
 from wire.messages import DType, Escalation, FieldSpec, ModelRef, Tensor
 
 _PROBES = 3
@@ -39,10 +39,10 @@ class Absent:
     notes: tuple[str, ...] = ()
 
     def infer_one(self, _: Values) -> Inference:
-        raise NoModel
+        raise NoModelError
 
     def infer(self, _: Values) -> list[Inference]:
-        raise NoModel
+        raise NoModelError
 
     def close(self) -> None:
         """Nothing is held."""

@@ -11,7 +11,7 @@ import msgspec
 
 from edge_agent import answers, ledger
 from edge_agent.records import AnswerRecord
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def facts(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: A002 - the column's name
@@ -37,9 +37,9 @@ def _builtins(record: AnswerRecord) -> dict[str, Any]:
 
 
 def facts_of_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
-    """As `facts`, of an agent that may be stopped. Stop(DATABASE or NOT_FOUND) if there is nothing to read."""
+    """As `facts`, of an agent that may be stopped. ExitError(DATABASE or NOT_FOUND) if there is nothing to read."""
     if not path.is_file():
-        raise Stop(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
+        raise ExitError(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
@@ -47,4 +47,4 @@ def facts_of_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
         finally:
             db.close()
     except sqlite3.Error as error:
-        raise Stop(Exit.DATABASE, f"{path}: {error}") from None
+        raise ExitError(Exit.DATABASE, f"{path}: {error}") from None

@@ -13,7 +13,7 @@ from policies.compose import compose
 from policies.policy import Policy, PolicyError
 from policies.summary import releases_by, remarks, summary
 from policies.wording import moment
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Level
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ class Report(msgspec.Struct, frozen=True):
         return not self.error and all(each.kind != "error" for each in self.findings)
 
     def lines(self) -> list[str]:
-        """For people. Stop(POLICY) if it cannot be used at all."""
+        """For people. ExitError(POLICY) if it cannot be used at all."""
         if self.error or self.policy is None:
-            raise Stop(Exit.POLICY, self.error)
+            raise ExitError(Exit.POLICY, self.error)
         if not self.sound:
             first = next(each for each in self.findings if each.kind == "error")
-            raise Stop(Exit.POLICY, f"{', '.join(self.files)}: {first.where}{': ' * bool(first.where)}{first.words}")
+            raise ExitError(
+                Exit.POLICY, f"{', '.join(self.files)}: {first.where}{': ' * bool(first.where)}{first.words}"
+            )
         said = [typer.style("sound", fg="green") + f"  {', '.join(self.files)}", *summary(self.policy)]
         said += [_finding(each) for each in self.findings]
         return said + self._proof_lines()
@@ -79,13 +81,13 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def checked(paths: Sequence[Path], above: str, region: str) -> Report:
-    """Stop(USAGE) for a level that is none; every fault of a document is part of the report."""
+    """ExitError(USAGE) for a level that is none; every fault of a document is part of the report."""
     named = tuple(map(str, paths))
     level = _level(above)
     try:
         documents = files.read_documents(paths)
         policy = compose(documents)
-    except Stop as stop:
+    except ExitError as stop:
         return Report(named, str(stop))
     except PolicyError as error:
         return Report(named, f"{', '.join(named)}: {error}")
@@ -100,19 +102,19 @@ def checked(paths: Sequence[Path], above: str, region: str) -> Report:
 
 
 def _proof(policy: Policy, level: Level, region: str) -> "Proof":
-    """Stop(UNPROVEN) where the rules tell apart more cases than can be looked at: that proves nothing."""
+    """ExitError(UNPROVEN) where the rules tell apart more cases than can be looked at: that proves nothing."""
     from policies.prove import Claim, prove  # noqa: PLC0415 - only where it is asked for
     from policies.search import TooManyError  # noqa: PLC0415
 
     try:
         return prove(policy, Claim(level, region))
     except TooManyError as error:
-        raise Stop(Exit.UNPROVEN, f"not proven: {error}") from None
+        raise ExitError(Exit.UNPROVEN, f"not proven: {error}") from None
 
 
 def _level(word: str) -> Level | None:
     if word and word not in Level.__members__:
-        raise Stop(Exit.USAGE, f"--no-field-above {word[:20]}: a label is one of {', '.join(Level.__members__)}")
+        raise ExitError(Exit.USAGE, f"--no-field-above {word[:20]}: a label is one of {', '.join(Level.__members__)}")
     return Level[word] if word else None
 
 

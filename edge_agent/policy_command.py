@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge_agent import policy_files as files
-from wire.exits import Exit, Stop
-from wire.named_files import write_new
+from wire.daemon_files import write_new
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +142,7 @@ def diff(
     try:
         changes = compare(files.read_policy([before, *layers]), files.read_policy([after, *layers]))
     except TooManyError as error:
-        raise Stop(Exit.UNPROVEN, f"not compared: {error}") from None
+        raise ExitError(Exit.UNPROVEN, f"not compared: {error}") from None
     if as_json:
         import msgspec  # noqa: PLC0415
 
@@ -187,7 +187,7 @@ def _facts(context: str) -> Any:
     try:
         return facts_of(files.read_sample(context))
     except FactsError as error:
-        raise Stop(Exit.SAMPLE, f"sample: {error}") from None
+        raise ExitError(Exit.SAMPLE, f"sample: {error}") from None
 
 
 def _show_layers(policy: "Policy", *, as_json: bool) -> None:

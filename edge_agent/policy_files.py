@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_agent.surroundings import minutes_of_week
-from wire.exits import Exit, Stop
-from wire.named_files import read_text
+from wire.daemon_files import read_text
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from policies.document import Document
@@ -33,37 +33,37 @@ def today() -> int:
 
 
 def read_documents(files: Sequence[Path]) -> "tuple[Document, ...]":
-    """The layers of one policy. Stop(POLICY) for the first that is unreadable or unsound."""
+    """The layers of one policy. ExitError(POLICY) for the first that is unreadable or unsound."""
     return tuple(read_document(file) for file in files)
 
 
 def read_document(file: Path) -> "Document":
-    """Stop(POLICY) if it is unreadable or unsound."""
+    """ExitError(POLICY) if it is unreadable or unsound."""
     from policies.document import PolicyError, parse  # noqa: PLC0415 - `skerry policy show` needs no parser
 
     text = read_text(file, Exit.POLICY, missing=_hint(file))
     try:
         return parse(text)
     except PolicyError as error:
-        raise Stop(Exit.POLICY, f"{file}: {error}") from None
+        raise ExitError(Exit.POLICY, f"{file}: {error}") from None
 
 
 def read_policy(files: Sequence[Path]) -> "Policy":
-    """The composition of all these layers. Stop(POLICY) if one is unsound, or they do not go together."""
+    """The composition of all these layers. ExitError(POLICY) if one is unsound, or they do not go together."""
     from policies.compose import compose  # noqa: PLC0415
     from policies.policy import PolicyError  # noqa: PLC0415
 
     try:
         return compose(read_documents(files))
     except PolicyError as error:
-        raise Stop(Exit.POLICY, f"{', '.join(map(str, files))}: {error}") from None
+        raise ExitError(Exit.POLICY, f"{', '.join(map(str, files))}: {error}") from None
 
 
 def split_probes(files: Sequence[Path]) -> tuple[list[Path], Path]:
     """Documents, and the probes: the last file if it is one, else the one beside the last document."""
     if files[-1].name.endswith(PROBES) or (len(files) > 1 and "probes" in files[-1].name):
         if len(files) == 1:
-            raise Stop(Exit.USAGE, f"name the policy too: skerry policy test POLICY {files[0]}")
+            raise ExitError(Exit.USAGE, f"name the policy too: skerry policy test POLICY {files[0]}")
         return [*files[:-1]], files[-1]
     return [*files], probes_beside(files[-1])
 
@@ -73,13 +73,13 @@ def probes_beside(file: Path) -> Path:
 
 
 def read_probes(file: Path) -> "tuple[Probe, ...]":
-    """Stop(SAMPLE) if it is unreadable or no probes file."""
+    """ExitError(SAMPLE) if it is unreadable or no probes file."""
     from policies.probes import ProbesError, parse_probes  # noqa: PLC0415
 
     try:
         return parse_probes(read_text(file, Exit.SAMPLE))
     except ProbesError as error:
-        raise Stop(Exit.SAMPLE, f"{file}: {error}") from None
+        raise ExitError(Exit.SAMPLE, f"{file}: {error}") from None
 
 
 def clock(zones: Sequence[str]) -> dict[str, int]:
@@ -100,7 +100,7 @@ def read_sample(sample: str) -> object:
     try:
         return tomllib.loads(text) if not inline and sample.endswith(".toml") else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Stop(Exit.SAMPLE, f"sample: {error}") from None
+        raise ExitError(Exit.SAMPLE, f"sample: {error}") from None
 
 
 def _hint(file: Path) -> str:
@@ -111,16 +111,16 @@ def _hint(file: Path) -> str:
 def template(name: str, on: date | None = None) -> str:
     """A shipped template as of today: `issued` and `expires` are moved, all else is as it stands in the package.
 
-    Stop(NOT_FOUND) for a name that is none.
+    ExitError(NOT_FOUND) for a name that is none.
     """
     day = on or datetime.now(UTC).date()
     return "".join(_dated(line, day) for line in shipped(name).splitlines(keepends=True))
 
 
 def shipped(name: str, ending: str = ".toml") -> str:
-    """A file of `policies/templates` as it is. Stop(NOT_FOUND) for a name that is none."""
+    """A file of `policies/templates` as it is. ExitError(NOT_FOUND) for a name that is none."""
     if name not in TEMPLATES:
-        raise Stop(Exit.NOT_FOUND, f"{name[:40]!r} is no template; there are {', '.join(TEMPLATES)}")
+        raise ExitError(Exit.NOT_FOUND, f"{name[:40]!r} is no template; there are {', '.join(TEMPLATES)}")
     return resources.files("policies").joinpath("templates", name + ending).read_text(encoding="utf-8")
 
 

@@ -95,9 +95,9 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     answer: AnswerRecord
 
 
-class Disabled(Exception):  # noqa: N818 - the mode's word; the API answers 503
+class DisabledError(Exception):
     """The policy's mode is `disabled`: no inference at all."""
 
 
-class NoModel(Disabled):
+class NoModelError(DisabledError):
     """There is nothing to answer with: the first model is not here yet, or ours was revoked."""

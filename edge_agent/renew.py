@@ -16,8 +16,8 @@ from typing import Any
 from edge_agent.clock import HubClock
 from edge_agent.identity import Identity, load
 from policies.backoff import delay
-from wire.daemon import Log, name
-from wire.exits import Exit, Stop
+from wire.daemon_log import Log, name
+from wire.exits import Exit, ExitError
 
 AT = 2 / 3  # of a certificate's life ...
 SPREAD = 0.1  # ... earlier or later by up to half of this, so that a fleet enrolled in one hour does not renew in one
@@ -41,7 +41,7 @@ def due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
 
 
 async def in_a_child(identity: Identity) -> Identity:
-    """One renewal by `edge_agent.renewal`, in a process of its own. The device as it is now; Stop with why not."""
+    """One renewal by `edge_agent.renewal`, in a process of its own. The device as it is now; ExitError with why not."""
     folder = (identity.folder or Path()).absolute()
     words = (sys.executable, "-m", "edge_agent.renewal", str(folder))
     nowhere = asyncio.subprocess.DEVNULL
@@ -50,12 +50,12 @@ async def in_a_child(identity: Identity) -> Identity:
             *words, stdin=nowhere, stdout=nowhere, stderr=asyncio.subprocess.PIPE, cwd=_ROOT
         )
     except OSError as error:
-        raise Stop(Exit.INTERNAL, f"no renewal could be started: {error.strerror}") from None
+        raise ExitError(Exit.INTERNAL, f"no renewal could be started: {error.strerror}") from None
     try:
         async with asyncio.timeout(CHILD_S):
             _, said = await child.communicate()
     except TimeoutError:
-        raise Stop(Exit.HUB, f"the renewal did not end within {CHILD_S:g} s") from None
+        raise ExitError(Exit.HUB, f"the renewal did not end within {CHILD_S:g} s") from None
     finally:
         if child.returncode is None:
             child.kill()
@@ -63,7 +63,7 @@ async def in_a_child(identity: Identity) -> Identity:
     if child.returncode:
         code = Exit(child.returncode) if child.returncode in set(Exit) else Exit.INTERNAL
         last = said.decode(errors="replace").strip().rpartition("\n")[2]
-        raise Stop(code, last[:300] or "the renewal ended without a word")
+        raise ExitError(code, last[:300] or "the renewal ended without a word")
     return load(folder)
 
 
@@ -126,7 +126,7 @@ class Renewer:
     async def _try(self, reconnect: Reconnect) -> None:
         try:
             self.identity = await self._errand(self.identity)
-        except Stop as stop:
+        except ExitError as stop:
             self._failed(stop)
             return
         self._clock.hear(self.identity.hub_time_ms)
@@ -138,7 +138,7 @@ class Renewer:
         self._log.info("certificate_renewed", ends_ms=self.identity.certificate_ms[1])
         await reconnect()
 
-    def _failed(self, stop: Stop) -> None:
+    def _failed(self, stop: ExitError) -> None:
         self.error = str(stop)[:200]
         base_s = min(RETRY_BASE_S, max(0.1, self._life_s() / 100))
         self._not_before_s = self._clock.now() + base_s / 2 + delay(self._failures, self._dice(), base_s, RETRY_CAP_S)

@@ -14,28 +14,34 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from edge_agent.hub_post import Reply, Trust, post
+from edge_agent.hub_post import Trust, post
 from edge_agent.identity import Identity, load
 from edge_agent.letters import key_pem, new_key, open_letter, request_pem, unfit
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
+from wire.http_client import HttpReply
 
 RENEW_TAG = b"skerry-renew/1\0"
 
 
 def renew(identity: Identity) -> Identity:
-    """Ask the hub and replace the files; the device as it is now. Stop(HUB, ENROLMENT, CREDENTIALS, DISK): why not."""
+    """Ask the hub and replace the files; the device as it is now.
+
+    ExitError(HUB, ENROLMENT, CREDENTIALS, DISK): why not.
+    """
     if not identity.hub_url:
-        raise Stop(Exit.ENROLMENT, "this folder does not know its hub's address (an older version made it): enrol anew")
+        raise ExitError(
+            Exit.ENROLMENT, "this folder does not know its hub's address (an older version made it): enrol anew"
+        )
     key = new_key()
     csr = request_pem(identity.device, key)
     pinned = identity.trusted
     reply = post(identity.hub_url, "/v1/renew", request_body(identity, csr), Trust(identity.hub_time_ms, pinned))
-    if not reply.good:
+    if not reply.ok:
         raise _refused(reply)
     try:
         authorities = x509.load_pem_x509_certificates("".join(pinned).encode())
     except ValueError:
-        raise Stop(Exit.CREDENTIALS, f"{identity.folder}: the pinned CA is damaged; enrol again") from None
+        raise ExitError(Exit.CREDENTIALS, f"{identity.folder}: the pinned CA is damaged; enrol again") from None
     letter = open_letter(reply.body, identity.device, key.public_key(), lambda _: authorities)
     if letter.body.request != sha256(csr).hexdigest():
         raise unfit("it answers another request")
@@ -60,15 +66,15 @@ def request_body(identity: Identity, csr: bytes) -> bytes:
     return msgspec.json.encode({"device": identity.device, "csr": csr.decode(), "proof": proof})
 
 
-def _refused(reply: Reply) -> Stop:
-    return Stop(Exit.HUB, f"the hub refused ({reply.status}): {reply.refusal or 'no reason given'}")
+def _refused(reply: HttpReply) -> ExitError:
+    return ExitError(Exit.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
 
 
 def main() -> int:
     """The exit code; one line on standard error says why it is not 0. The caller holds the folder's lock."""
     try:
         renew(load(Path(sys.argv[1])))
-    except Stop as stop:
+    except ExitError as stop:
         print(stop, file=sys.stderr)
         return stop.code
     return Exit.OK

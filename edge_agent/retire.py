@@ -37,8 +37,8 @@ from edge_agent.installed import FOLDER as UPDATES_FOLDER
 from edge_agent.records import Outcome
 from edge_agent.store_file import connect
 from policies.reasons import Why
-from wire.daemon import sync_folder, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import sync_folder, write_private
+from wire.exits import Exit, ExitError
 
 RETIRE_TAG = b"skerry-retire/1\0"
 DATABASE_FILE = "agent.db"
@@ -58,8 +58,8 @@ class Retired(msgspec.Struct, frozen=True):
 def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
     """Retire the device in `folder`, which no agent may be using: the caller holds its lock.
 
-    `offline`: the hub cannot be told; a person retires the device there. Stop(HUB, DISK, DATABASE, ...): nothing is
-    wiped, and the exported file stays.
+    `offline`: the hub cannot be told; a person retires the device there. ExitError(HUB, DISK, DATABASE, ...): nothing
+    is wiped, and the exported file stays.
     """
     if (folder / WIPING_FILE).exists():
         return Retired(None, 0, wipe(folder))
@@ -90,16 +90,18 @@ def expire(db: sqlite3.Connection, at_ms: int) -> int:
 
 
 def tell_hub(identity: Identity, ledger_sha256: str) -> None:
-    """Stop(HUB) unless the hub says that the device is retired there."""
+    """ExitError(HUB) unless the hub says that the device is retired there."""
     text = sha256(RETIRE_TAG + identity.device.encode() + b"\0" + ledger_sha256.encode()).digest()
     proof = base64.b64encode(identity.signing.sign(text)).decode()
     body = msgspec.json.encode({"device": identity.device, "ledger": ledger_sha256, "proof": proof})
     if not identity.hub_url:
-        raise Stop(Exit.HUB, "this folder does not know its hub's address: use --offline, and retire it at the hub")
+        raise ExitError(
+            Exit.HUB, "this folder does not know its hub's address: use --offline, and retire it at the hub"
+        )
     reply = post(identity.hub_url, "/v1/retire", body, Trust(identity.hub_time_ms, identity.trusted))
-    if not reply.good:
-        line = reply.refusal or "no reason given"
-        raise Stop(Exit.HUB, f"the hub refused ({reply.status}): {line}; nothing was wiped")
+    if not reply.ok:
+        line = reply.error_line or "no reason given"
+        raise ExitError(Exit.HUB, f"the hub refused ({reply.status}): {line}; nothing was wiped")
 
 
 def wipe(folder: Path) -> tuple[str, ...]:
@@ -127,12 +129,12 @@ def _shred(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}; type the command again to go on wiping") from None
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; type the command again to go on wiping") from None
 
 
 def _check_place(folder: Path, ledger: Path) -> None:
     if ledger.absolute().is_relative_to(folder.absolute()):
-        raise Stop(Exit.USAGE, f"{ledger} lies in the folder that is wiped: name a place outside of it")
+        raise ExitError(Exit.USAGE, f"{ledger} lies in the folder that is wiped: name a place outside of it")
 
 
 @contextlib.contextmanager
@@ -140,14 +142,14 @@ def _database(folder: Path) -> Iterator[sqlite3.Connection]:
     try:
         opened = connect(folder / DATABASE_FILE)
     except sqlite3.Error as error:
-        raise Stop(Exit.DATABASE, f"{folder / DATABASE_FILE}: {error}; nothing was wiped") from None
+        raise ExitError(Exit.DATABASE, f"{folder / DATABASE_FILE}: {error}; nothing was wiped") from None
     try:
         if opened.damaged:
-            raise Stop(
+            raise ExitError(
                 Exit.DATABASE, f"agent.db was damaged and is now {opened.damaged}: save it, then type this again"
             )
         yield opened.db
     except sqlite3.Error as error:
-        raise Stop(Exit.DATABASE, f"{folder / DATABASE_FILE}: {error}; nothing was wiped") from None
+        raise ExitError(Exit.DATABASE, f"{folder / DATABASE_FILE}: {error}; nothing was wiped") from None
     finally:
         opened.db.close()

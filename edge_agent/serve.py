@@ -42,10 +42,11 @@ from models.onnx import OnnxRunner
 from models.runner import Runner
 from models.trust import path_fits
 from policies.policy import PolicyError
-from wire.daemon import Log, fault, name, notify, watchdog_every_s
+from wire.daemon import notify, watchdog_every_s
+from wire.daemon_log import Log, fault, name
 from wire.doors import tls_context, token_of
-from wire.exits import Exit, Stop
-from wire.transport import LinkLost, Transport
+from wire.exits import Exit, ExitError
+from wire.transport import LinkLostError, Transport
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
-    """Stop(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used.
+    """ExitError(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used.
 
     `starting`: a process begins that will serve, and owns the folder: it counts for a model on trial.
     """
@@ -75,7 +76,7 @@ def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
     core, shun = _machine(config, identity, names) if names and starting else (None, "")
     try:
         return _prepared(config, identity, names, core, shun)
-    except Stop:
+    except ExitError:
         if core:
             forgive_failed_start(Path(config.state) / FOLDER, core.row)
         raise
@@ -100,7 +101,7 @@ def _prepared(
             names=names, installed=found, hubs=hubs,
         )  # fmt: skip
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallMachine | None, str]:
@@ -117,12 +118,14 @@ def _names(config: AgentConfig, identity: Identity) -> Names | None:
     family, policies = name_of(config.bundle), config.layers().published
     if not identity.tuf_url:
         if family or policies:
-            raise Stop(Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it anew for tuf:")
+            raise ExitError(
+                Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it anew for tuf:"
+            )
         return None
     regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
     names = Names(family, policies, tuple(filter(_is_plain, regions)), version(), config.threads)
     if not all(map(_is_plain, filter(None, (family, *policies)))):
-        raise Stop(Exit.CONFIG, "after tuf: comes a name of small letters, digits, '_' and '-'")
+        raise ExitError(Exit.CONFIG, "after tuf: comes a name of small letters, digits, '_' and '-'")
     return names
 
 
@@ -131,16 +134,19 @@ def _is_plain(word: str) -> bool:
 
 
 def _standing(layers: Layers, found: Installed) -> Standing:
-    """Without any layer no policy: nothing may leave. Stop(POLICY) for layers that cannot be used, or not together."""
+    """Without any layer no policy: nothing may leave.
+
+    ExitError(POLICY) for layers that cannot be used, or not together.
+    """
     try:
         return Standing(read_files(layers), found.policies if layers.published else ())
     except PolicyError as error:
-        raise Stop(Exit.POLICY, f"policy: {error}") from None
+        raise ExitError(Exit.POLICY, f"policy: {error}") from None
 
 
 async def _no_link() -> Transport:
     """What an airgapped device connects with."""
-    raise LinkLost("airgap = true: there is no link")
+    raise LinkLostError("airgap = true: there is no link")
 
 
 class Process:
@@ -174,14 +180,14 @@ class Process:
         self._state = Path(config.state)
 
     async def run(self) -> None:
-        """Until a signal, the end of the lines, or a defect. Stop(PORT, DATABASE, ...) if it cannot start."""
+        """Until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start."""
         self._obey_signals()
         try:
             await self._agent.open()
             if self._parts.installed.hubs:
                 self._agent.use_hubs(self._parts.installed.hubs)  # from now on those of the enrolment count no more
             server = await self._open_api()
-        except Stop:
+        except ExitError:
             if self._install:
                 self._install.close()
             self._agent.stop()
@@ -304,7 +310,7 @@ class Process:
             return
         try:
             taken = self._standing.take_files(read_files(layers))
-        except (Stop, PolicyError) as error:
+        except (ExitError, PolicyError) as error:
             self._log.error("policy_refused", error=fault(error))
             return
         if taken is None:

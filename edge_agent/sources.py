@@ -16,10 +16,10 @@ import msgspec
 
 from edge_agent.api.service import AnswerService, answer_json
 from edge_agent.files import SUFFIXES, max_file_bytes, sample_of
-from edge_agent.records import Disabled, NoModel, Sample
+from edge_agent.records import DisabledError, NoModelError, Sample
 from models.manifest import Manifest
 from models.runner import SampleError
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.oip_tensors import OipError, TensorHead, from_json
 
 MAX_LINE_BYTES = 1 << 20
@@ -36,9 +36,9 @@ class Feed(msgspec.Struct, frozen=True):
 
     @property
     def manifest(self) -> Manifest:
-        """Of the model that answers now. NoModel if there is none."""
+        """Of the model that answers now. NoModelError if there is none."""
         if self.service.manifest is None:
-            raise NoModel
+            raise NoModelError
         return self.service.manifest
 
 
@@ -102,7 +102,7 @@ class Folder:
             spec = self._feed.manifest.input
             x = sample_of(file.name, _read_plain(file, max_file_bytes(spec)), spec)
             record = await self._feed.service.infer(Sample(x, self._feed.data_class))
-        except Disabled:
+        except DisabledError:
             return None
         except SampleError as error:
             return "failed", {"file": file.name, "error": str(error)}
@@ -188,9 +188,9 @@ class Lines:
             record = await self._feed.service.infer(self._sample(asked))
         except SampleError as error:
             return {**own, "error": str(error)}
-        except NoModel:
+        except NoModelError:
             return {**own, "error": "no_model: there is no model to answer with yet, or it was revoked"}
-        except Disabled:
+        except DisabledError:
             return {**own, "error": "disabled: the policy's mode answers nothing"}
         return {**own, **answer_json(record, self._feed.service.manifest)}
 

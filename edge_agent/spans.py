@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge_agent import answers
 from edge_agent.records import AnswerRecord, Kind
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.spans import DEVICE, Attribute, Place, Span, place, span_id
 
 SERVICE = "skerry-agent"
@@ -37,12 +37,15 @@ def of_records(records: Iterable[AnswerRecord]) -> Iterator[Span]:
 
 
 def of_file(path: Path, trace: str) -> list[Span]:
-    """Of one trace (32 hex characters), from the agent.db of an agent that runs or not. Stop(NOT_FOUND) if none is."""
+    """Of one trace (32 hex characters), from the agent.db of an agent that runs or not.
+
+    ExitError(NOT_FOUND) if none is.
+    """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             found = list(of_records(answers.traced(db, trace)))
     except sqlite3.Error as error:
-        raise Stop(Exit.DATABASE, f"{path}: {error}") from None
+        raise ExitError(Exit.DATABASE, f"{path}: {error}") from None
     if not found:
-        raise Stop(Exit.NOT_FOUND, f"no answer of this device belongs to trace '{trace[:40]}'")
+        raise ExitError(Exit.NOT_FOUND, f"no answer of this device belongs to trace '{trace[:40]}'")
     return found

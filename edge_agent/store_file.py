@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from edge_agent import ledger, meta
 from edge_agent.tables import migrate
-from wire.daemon import sync_folder
+from wire.daemon_files import sync_folder
 
 SEQ_JUMP = 1_000_000
 _SIDE_FILES = ("", "-wal", "-shm")
@@ -34,7 +34,10 @@ class Opened(NamedTuple):
 
 
 def connect(path: Path) -> Opened:
-    """A usable connection. sqlite3.Error if the disk allows none; Stop(DATABASE) if a newer version wrote the file."""
+    """A usable connection. sqlite3.Error if the disk allows none.
+
+    ExitError(DATABASE) if a newer version wrote the file.
+    """
     wal_was_there = path.with_name(path.name + "-wal").exists()
     damaged = ""
     if path.exists() and not _is_whole(path):

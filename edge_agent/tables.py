@@ -5,7 +5,7 @@ Law: a database written by a newer version is refused, never guessed at; a migra
 
 import sqlite3
 
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 SCHEMA = (
     # version 1
@@ -88,10 +88,12 @@ SCHEMA = (
 
 
 def migrate(db: sqlite3.Connection, path: str) -> None:
-    """Bring the database to this version. Stop(DATABASE) if a newer one wrote it."""
+    """Bring the database to this version. ExitError(DATABASE) if a newer one wrote it."""
     found = db.execute("pragma user_version").fetchone()[0]
     if found > len(SCHEMA):
-        raise Stop(Exit.DATABASE, f"{path}: written by a newer version (schema {found}, here {len(SCHEMA)}): update")
+        raise ExitError(
+            Exit.DATABASE, f"{path}: written by a newer version (schema {found}, here {len(SCHEMA)}): update"
+        )
     for version in range(found, len(SCHEMA)):
         # pragma and statements in one script, one transaction: a torn migration leaves the old version
         db.executescript(f"begin immediate;{SCHEMA[version]};pragma user_version={version + 1};commit;")

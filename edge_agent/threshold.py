@@ -14,10 +14,10 @@ from models.calibration import ClassThreshold, Thresholds, decode_thresholds
 from models.figures import Metric
 from models.manifest import BundleError
 from policies.promise import Kept, Promise, observe
-from wire.daemon import Log, name
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_bytes
+from wire.daemon_log import Log, name
+from wire.exits import Exit, ExitError
 from wire.messages import Prediction
-from wire.named_files import read_bytes
 
 OFF_FILE = "threshold-off"  # the counter of an edition that has failed here
 ANY = "any"
@@ -111,11 +111,11 @@ def promise_of(entry: ClassThreshold) -> Promise:
 
 
 def open_thresholds(path: Path) -> Thresholds:
-    """Stop(CONFIG), one line, for a file that cannot be used."""
+    """ExitError(CONFIG), one line, for a file that cannot be used."""
     try:
         return decode_thresholds(read_bytes(path, Exit.CONFIG))
     except BundleError as error:
-        raise Stop(Exit.CONFIG, f"{path}: {error}") from None
+        raise ExitError(Exit.CONFIG, f"{path}: {error}") from None
 
 
 def _counter(path: Path) -> int:

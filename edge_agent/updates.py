@@ -24,8 +24,8 @@ from models.store import Slot
 from models.trust import Refusal
 from policies.admission import Bucket, take
 from policies.policy import Policy, PolicyError
-from wire.daemon import Log, fault, name
-from wire.exits import Stop
+from wire.daemon_log import Log, fault, name
+from wire.exits import ExitError
 from wire.rollout import Failure
 
 EVERY_S = 1800.0
@@ -104,7 +104,7 @@ class Updates:
     async def _once(self, agent: Taker) -> None:
         try:
             self._report = await errand(self._job())
-        except Stop as stop:  # a file of our identity
+        except ExitError as stop:  # a file of our identity
             self._report = _failed(str(stop))
         if self._report.refreshed:
             self._refreshed_ms = time.time_ns() // 1_000_000
@@ -143,7 +143,7 @@ class Updates:
         """Read the store and hand on what is new in it."""
         try:
             found = await asyncio.to_thread(look, self._folder, self._names, self._now.slot)
-        except (Stop, OSError, sqlite3.Error) as error:
+        except (ExitError, OSError, sqlite3.Error) as error:
             self._log.error("updates_unreadable", error=fault(error))
             agent.count("updates_failure_disk")
             return

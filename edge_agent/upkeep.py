@@ -54,7 +54,10 @@ class Upkeep:
         self._parts.database.write((partial(meta.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
 
     async def open(self) -> bool:
-        """Take up what the database holds. False if it cannot be opened now; Stop(DATABASE) if a newer one wrote it."""
+        """Take up what the database holds. False if it cannot be opened now.
+
+        ExitError(DATABASE) if a newer one wrote it.
+        """
         parts = self._parts
         try:
             stored = await parts.database.open()

@@ -20,7 +20,7 @@ from models.figures import Calibration, Metric
 from models.flags import takes
 from models.manifest import BundleError
 from models.runner import SampleError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from models.forge.recalibrate import Recalibrated
@@ -62,7 +62,9 @@ def calibrate(flags: CalibrateFlags) -> None:
     """
     chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
     if len(chosen) != 1:
-        raise Stop(Exit.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold")
+        raise ExitError(
+            Exit.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold"
+        )
     from models.forge.wish import Wish  # noqa: PLC0415 - only this command needs the forge
 
     wish = Wish(
@@ -86,14 +88,14 @@ def _open(path: Path) -> Bundle:
     try:
         return open_bundle(path)
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _read(path: Path) -> Thresholds | None:
     try:
         return decode_thresholds(path.read_bytes()) if path.exists() else None
     except (OSError, BundleError) as error:
-        raise Stop(Exit.CONFIG, f"{path}: {error}; choose another --out") from None
+        raise ExitError(Exit.CONFIG, f"{path}: {error}; choose another --out") from None
 
 
 def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrated":
@@ -103,12 +105,12 @@ def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrate
     from models.forge.samples import ForgeError  # noqa: PLC0415
 
     if risk_of not in set(Risk):
-        raise Stop(Exit.USAGE, f"--risk-of {risk_of}: one of {', '.join(Risk)}")
+        raise ExitError(Exit.USAGE, f"--risk-of {risk_of}: one of {', '.join(Risk)}")
     _check_shares(wish)
     try:
         data = load_data(where, Path.cwd())
     except ForgeError as error:
-        raise Stop(Exit.SAMPLE, str(error)) from None
+        raise ExitError(Exit.SAMPLE, str(error)) from None
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("opening", total=1.0)
@@ -122,19 +124,19 @@ def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrate
             )
         except ForgeError as error:
             code = Exit.SAMPLE if str(error).startswith("data") else Exit.CHECK_FAILED
-            raise Stop(code, str(error)) from None
+            raise ExitError(code, str(error)) from None
         except SampleError as error:
-            raise Stop(Exit.SAMPLE, f"{where}: {error}") from None
+            raise ExitError(Exit.SAMPLE, f"{where}: {error}") from None
         except BundleError as error:
-            raise Stop(Exit.MODEL, str(error)) from None
+            raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _check_shares(wish: "Wish") -> None:
     for flag, value in (("--max-share", wish.max_share), ("--target-accuracy", wish.target_accuracy)):
         if value is not None and not 0 <= value < math.inf:
-            raise Stop(Exit.USAGE, f"{flag} {value:g}: impossible")
+            raise ExitError(Exit.USAGE, f"{flag} {value:g}: impossible")
     if wish.max_share is not None and wish.max_share > 1:
-        raise Stop(Exit.USAGE, f"--max-share {wish.max_share:g}: a share in 0..1, such as 0.15")
+        raise ExitError(Exit.USAGE, f"--max-share {wish.max_share:g}: a share in 0..1, such as 0.15")
 
 
 def _write(path: Path, old: Thresholds | None, bundle: Bundle, name: str, found: "Recalibrated") -> Thresholds:
@@ -142,9 +144,9 @@ def _write(path: Path, old: Thresholds | None, bundle: Bundle, name: str, found:
         made = revised(old, bundle.manifest.model, bundle.digest, name, found.entry)
         path.write_bytes(encode_thresholds(made))
     except BundleError as error:
-        raise Stop(Exit.CONFIG, f"{path}: {error}; choose another --out or --class") from None
+        raise ExitError(Exit.CONFIG, f"{path}: {error}; choose another --out or --class") from None
     except OSError as error:
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}; choose another --out") from None
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; choose another --out") from None
     return made
 
 

@@ -24,7 +24,7 @@ from models.fit import judge_target, this_host
 from models.forge_command import forge, stages
 from models.manifest import BundleError, InputSpec, Manifest
 from models.trust import Refusal
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 T = TypeVar("T")
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -64,7 +64,7 @@ def verify(
     opened = _open(bundle)
     found = first_load(opened)
     if found.golden is None:
-        raise Stop(Exit.MODEL, f"{opened.manifest.model}: {found.outcome}: {found.detail}")
+        raise ExitError(Exit.MODEL, f"{opened.manifest.model}: {found.outcome}: {found.detail}")
     if hub:
         _build_hub(opened)
     refusal = judge_target(opened.manifest.target, this_host("0"))
@@ -109,7 +109,7 @@ def demo_bundle(
         with stages() as tell:
             made = copytree(cached_demo_bundle(cache_folder(), tell).path, out)
     except OSError as error:
-        raise Stop(Exit.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
+        raise ExitError(Exit.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
     inspect(made, as_json=as_json)
 
 
@@ -117,7 +117,7 @@ def _open(path: Path) -> Bundle:
     try:
         return open_bundle(path)
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _build_hub(bundle: Bundle) -> None:
@@ -127,11 +127,11 @@ def _build_hub(bundle: Bundle) -> None:
 
 
 def _told(task: Callable[..., T], *bundles: Bundle) -> T:
-    """Stop, in one line, where a bundle that is intact still makes no sense."""
+    """ExitError, in one line, where a bundle that is intact still makes no sense."""
     try:
         return task(*bundles)
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _verdict(bundle: Bundle, found: FirstLoad, refusal: Refusal | None) -> dict[str, Any]:

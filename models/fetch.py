@@ -49,7 +49,7 @@ _FROZEN = "frozen_polls"
 T = TypeVar("T")
 
 
-class Refused(Exception):  # noqa: N818 - the normal end of an attack, not a defect
+class RefusedError(Exception):
     """Nothing new was accepted, and why."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -98,12 +98,12 @@ class Errand:
         self._fetcher.close()
 
     def refresh(self) -> "Session":
-        """The repository as it is now, verified and above every floor. Refused otherwise."""
+        """The repository as it is now, verified and above every floor. RefusedError otherwise."""
         try:
             with FloorsDb(self._folder) as db:
                 return self._counted(db)
         except FAULTS as error:
-            raise Refused(Refusal(failure_of(error), _line(error))) from error
+            raise RefusedError(Refusal(failure_of(error), _line(error))) from error
 
     def _counted(self, db: FloorsDb) -> "Session":
         self.frozen_polls = db.note(_FROZEN)
@@ -113,7 +113,7 @@ class Errand:
         except FAULTS as error:
             failure = failure_of(error)
             raise
-        except Refused as refused:
+        except RefusedError as refused:
             failure = refused.refusal.failure
             raise
         finally:
@@ -127,7 +127,7 @@ class Errand:
         refusal = judge(floors, found)
         if refusal:
             self._drop_stale(floors, found.roles)
-            raise Refused(refusal)
+            raise RefusedError(refusal)
         db.raise_floors(raised(floors, found))
         return Session(self._folder, self._source.targets_url, updater, self._fetcher)
 
@@ -202,7 +202,7 @@ class Session:
     def approved(self, path: str, permit: Permit | None = None) -> view.Listing | None:
         """A target of ours, if our floor under it agrees, or a permit lowers it; its version is `custom.version`."""
         if not path_fits(path):
-            raise Refused(Refusal(Failure.INTEGRITY, "a target path of ours does not look like that"))
+            raise RefusedError(Refusal(Failure.INTEGRITY, "a target path of ours does not look like that"))
         found = self.listing(path)
         if found is None:
             return None
@@ -210,7 +210,7 @@ class Session:
         may_sink = permit is not None and permit.to_version == version and path.startswith(f"models/{permit.family}/")
         refusal = judge_target(None if may_sink else self._floor(line_of(path)), found.role, path, version)
         if refusal:
-            raise Refused(refusal)
+            raise RefusedError(refusal)
         return found
 
     def floor_under(self, path: str) -> int:
@@ -232,7 +232,10 @@ class Session:
         return view.below(self._updater, f"{prefix}/")
 
     def download(self, found: view.Listing, part: Part) -> None:
-        """Fill an open part with the target's verified bytes. Refused: a wrong one is gone, a cut one kept to go on."""
+        """Fill an open part with the target's verified bytes.
+
+        RefusedError: a wrong one is gone, a cut one kept to go on.
+        """
         url = view.address(self._updater, found.info, self._targets_url)
         self._guarded(lambda: self._download(url, found, part))
 
@@ -263,7 +266,7 @@ class Session:
         try:
             return call()
         except FAULTS as error:
-            raise Refused(Refusal(failure_of(error), _line(error))) from error
+            raise RefusedError(Refusal(failure_of(error), _line(error))) from error
 
 
 def custom_version(info: TargetFile) -> int:
@@ -292,4 +295,4 @@ def _line(error: BaseException) -> str:
     return "".join(c if c.isprintable() else "?" for c in text) or type(error).__name__
 
 
-__all__ = ["Errand", "Failure", "Fetcher", "Refused", "Session", "Source"]
+__all__ = ["Errand", "Failure", "Fetcher", "RefusedError", "Session", "Source"]

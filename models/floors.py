@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from models.trust import Floor, line_of
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:  # the errand itself needs no bundle code, nor numpy behind it
     from models.store import Slot
@@ -104,14 +104,16 @@ class FloorsDb:
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
             self._migrate()
-        except (sqlite3.Error, Stop):
+        except (sqlite3.Error, ExitError):
             self._db.close()
             raise
 
     def _migrate(self) -> None:
         found = self._db.execute("pragma user_version").fetchone()[0]
         if found > SCHEMA:
-            raise Stop(Exit.DATABASE, f"{self._path} was written by a newer version (schema {found}); update this one")
+            raise ExitError(
+                Exit.DATABASE, f"{self._path} was written by a newer version (schema {found}); update this one"
+            )
         if found == SCHEMA:
             if self._db.execute("pragma quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("quick_check")

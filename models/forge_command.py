@@ -28,7 +28,7 @@ from models.flags import takes
 from models.forge.samples import ForgeError
 from models.forge.wish import check_wish
 from models.forge_flags import ForgeFlags
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ def forge(flags: ForgeFlags) -> None:
 
 
 def run(flags: ForgeFlags) -> Bundle:
-    """Stop, with the code that fits, if anything is wrong with what the user gave."""
+    """ExitError, with the code that fits, if anything is wrong with what the user gave."""
     with stages() as tell:
         tell("loading", 0.0)
         from models.forge.forge import Aids  # noqa: PLC0415 - torch takes a second, and --help needs none
@@ -96,9 +96,9 @@ def _blame(code: Exit) -> Iterator[None]:
         _show(getattr(error, "rows", ()))
         text = str(error)
         found = Exit.SAMPLE if text.startswith("data") else Exit.CONFIG if text.startswith("--") else code
-        raise Stop(found, text) from None
+        raise ExitError(found, text) from None
     except OSError as error:
-        raise Stop(Exit.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room") from None
+        raise ExitError(Exit.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room") from None
 
 
 @contextmanager

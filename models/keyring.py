@@ -21,9 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from wire.daemon import write_private
-from wire.exits import Exit, Stop
-from wire.named_files import MAX_FILE_BYTES, read_bytes
+from wire.daemon_files import MAX_FILE_BYTES, read_bytes, write_private
+from wire.exits import Exit, ExitError
 
 FORMAT = "skerry-key/1"
 NAME_FIELD = "x-skerry-name"  # beside a public key in the metadata: what people call it
@@ -89,7 +88,10 @@ def seal(private: Ed25519PrivateKey, name: str, passphrase: bytes, cost: Cost) -
 
 
 def unseal(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
-    """None if the passphrase is wrong or a byte of the file was changed. Stop(CREDENTIALS) if it is no key file."""
+    """None if the passphrase is wrong or a byte of the file was changed.
+
+    ExitError(CREDENTIALS) if it is no key file.
+    """
     try:
         head: dict[str, Any] = json.loads(key.data)
         sealed = base64.b64decode(head.pop("sealed"), validate=True)
@@ -102,7 +104,7 @@ def unseal(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
     except InvalidTag:
         return None
     except (ValueError, KeyError, TypeError, binascii.Error):
-        raise Stop(Exit.CREDENTIALS, f"{key.name}: the key file is damaged; take its copy") from None
+        raise ExitError(Exit.CREDENTIALS, f"{key.name}: the key file is damaged; take its copy") from None
 
 
 def _check_cost(cost: Cost) -> None:
@@ -129,20 +131,20 @@ class Keyring:
 
     @classmethod
     def create(cls, folder: Path, cost: Cost | None = None) -> "Keyring":
-        """Stop(CREDENTIALS) if the folder holds keys already: they are never written over."""
+        """ExitError(CREDENTIALS) if the folder holds keys already: they are never written over."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise Stop(Exit.DISK, f"{folder}: {error.strerror}") from None
+            raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
         ring = cls(folder, cost)
         if ring.files():
-            raise Stop(Exit.CREDENTIALS, f"{folder} holds keys already; use another folder")
+            raise ExitError(Exit.CREDENTIALS, f"{folder} holds keys already; use another folder")
         return ring
 
     def files(self) -> tuple[SealedKey, ...]:
-        """Every key file, in order of name. Stop(CREDENTIALS) if the folder or a file cannot be read."""
+        """Every key file, in order of name. ExitError(CREDENTIALS) if the folder or a file cannot be read."""
         if not self.folder.is_dir():
-            raise Stop(Exit.CREDENTIALS, f"{self.folder}: no such folder; `skerry keys init` makes one")
+            raise ExitError(Exit.CREDENTIALS, f"{self.folder}: no such folder; `skerry keys init` makes one")
         found = [(path, match[1]) for path in self.folder.iterdir() if (match := _FILE.fullmatch(path.name))]
         return tuple(_read_key(path, role) for path, role in sorted(found))
 
@@ -159,7 +161,7 @@ class Keyring:
             return []
         passphrase = fresh()
         if len(passphrase.decode(errors="replace")) < MIN_PASSPHRASE_CHARS:
-            raise Stop(Exit.USAGE, f"the passphrase needs at least {MIN_PASSPHRASE_CHARS} characters")
+            raise ExitError(Exit.USAGE, f"the passphrase needs at least {MIN_PASSPHRASE_CHARS} characters")
         for name, private in self._drawn.items():
             write_private(self.folder / f"{name}.key", seal(private, name, passphrase, self._cost))
         signers = [signer_of(private, name) for name, private in self._drawn.items()]
@@ -181,17 +183,17 @@ class Keyring:
         write_private(self.folder / "root.json", data)
 
     def claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> None:
-        """Write down, before it is signed, what is signed. Stop as `check_claim`."""
+        """Write down, before it is signed, what is signed. ExitError as `check_claim`."""
         signed = self.check_claim(role, version, payload, again=again)
         signed.setdefault(role, {})[str(version)] = sha256(payload).hexdigest()
         write_private(self._claims, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
 
     def check_claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> dict[str, dict[str, str]]:
-        """All claims so far. Stop(CHECK_FAILED) if other content was claimed under this number, unless `again`."""
+        """All claims so far. ExitError(CHECK_FAILED) if other content was claimed under this number, unless `again`."""
         signed: dict[str, dict[str, str]] = json.loads(read_file(self._claims)) if self._claims.exists() else {}
         before = signed.get(role, {}).get(str(version))
         if before not in (None, sha256(payload).hexdigest()) and not again:
-            raise Stop(
+            raise ExitError(
                 Exit.CHECK_FAILED,
                 f"{role} {version} was signed here before with other content; if that request was thrown away: --again",
             )
@@ -218,7 +220,7 @@ class Keyring:
             return None
         signer = unseal(key, passphrase)
         if signer is None:
-            raise Stop(Exit.CREDENTIALS, f"{key.name}: wrong passphrase, or the file was changed")
+            raise ExitError(Exit.CREDENTIALS, f"{key.name}: wrong passphrase, or the file was changed")
         self._passphrases.append(passphrase)
         return signer
 
@@ -232,10 +234,10 @@ def _read_key(path: Path, role: str) -> SealedKey:
     except (ValueError, KeyError, TypeError, RecursionError):
         ours = False
     if not ours:
-        raise Stop(Exit.CREDENTIALS, f"{path} is not a key of ours")
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not a key of ours")
     return SealedKey(path.stem, role, public, data)
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """What is public or sealed: any mode will do (a stick knows none). Stop(CREDENTIALS) if it cannot be read."""
+    """What is public or sealed: any mode will do (a stick knows none). ExitError(CREDENTIALS) if it cannot be read."""
     return read_bytes(path, Exit.CREDENTIALS, max_bytes)

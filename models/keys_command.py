@@ -32,8 +32,8 @@ from models.request import (
     sign,
 )
 from models.roles import FLEET, ROOT, SMALL, role_named
-from wire.daemon import write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import write_private
+from wire.exits import Exit, ExitError
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Signing keys, offline."
@@ -100,7 +100,7 @@ def sign_request(
     for path in check or []:
         _compare(asked, path)
     if not yes and not typer.confirm("Sign this?"):
-        raise Stop(Exit.CHECK_FAILED, "not signed")
+        raise ExitError(Exit.CHECK_FAILED, "not signed")
     _sign(ring, asked, passphrase_file, again=again)
     _write(request, asked)
 
@@ -183,7 +183,7 @@ def _open(folder: Path, hub: Path) -> tuple[Keyring, State]:
     state = _guard(lambda: load_state(_read(hub)))
     trusted = _guard(lambda: trusted_root(ring))
     if trusted is None:
-        raise Stop(Exit.CREDENTIALS, f"{folder}/root.json is missing: copy it from another folder of keys")
+        raise ExitError(Exit.CREDENTIALS, f"{folder}/root.json is missing: copy it from another folder of keys")
     _guard(lambda: review.check_state(state, trusted))
     return ring, state
 
@@ -229,12 +229,14 @@ def _tell(request: Request) -> None:
 
 
 def _compare(request: Request, path: Path) -> None:
-    """Does the request add exactly this? Stop(CHECK_FAILED) if not."""
+    """Does the request add exactly this? ExitError(CHECK_FAILED) if not."""
     data = _packed(path) if path.is_dir() else _read(path)
     digest = sha256(data).hexdigest()
     files = [info for changed in request.changes.values() for info in getattr(changed.signed, "targets", {}).values()]
     if not any(info.hashes.get("sha256") == digest for info in files):
-        raise Stop(Exit.CHECK_FAILED, f"{path}: the request adds no such content (sha256 {digest}); do not sign it")
+        raise ExitError(
+            Exit.CHECK_FAILED, f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
+        )
     typer.echo(f"checked {path}: sha256 {digest}")
 
 
@@ -246,7 +248,7 @@ def _packed(bundle: Path) -> bytes:
     try:
         return pack(open_bundle(bundle))
     except BundleError as error:
-        raise Stop(Exit.MODEL, str(error)) from None
+        raise ExitError(Exit.MODEL, str(error)) from None
 
 
 def _write(path: Path, request: Request) -> None:
@@ -265,7 +267,7 @@ def _role(word: str) -> str:
     try:
         return role_named(word)
     except ValueError as error:
-        raise Stop(Exit.USAGE, str(error)) from None
+        raise ExitError(Exit.USAGE, str(error)) from None
 
 
 def _fresh(passphrase_file: Path | None) -> bytes:
@@ -296,7 +298,7 @@ def _guard(work: Callable[[], T]) -> T:
     try:
         return work()
     except RequestError as error:
-        raise Stop(Exit.CHECK_FAILED, str(error)) from None
+        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
 
 
 def _now() -> datetime:

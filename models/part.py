@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from wire.daemon import sync_folder
+from wire.daemon_files import sync_folder
 
 MAX_TAG_CHARS = 256
 

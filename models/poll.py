@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from tuf.api.metadata import TargetFile
 
-from models.fetch import Errand, Refused, Session, custom_version
+from models.fetch import Errand, RefusedError, Session, custom_version
 from models.manifest import BundleError
 from models.permits import Permit
 from models.store import Document, Slot, Store
@@ -93,7 +93,7 @@ def poll(errand: Errand, store: Store, wants: Wants) -> News:
     """Never raises for what the repository, the network or the disk did: that is in `refusals`."""
     try:
         return _poll(errand, store, wants)
-    except Refused as refused:
+    except RefusedError as refused:
         return News(refusals=(refused.refusal,), alarm=errand.alarm)
     finally:
         errand.close()
@@ -113,7 +113,7 @@ def _attempt(refusals: list[Refusal], store: Store, call: Callable[[], T | None]
     """The result, or None with the refusal noted; after a full disk what is not in use is given back."""
     try:
         return call()
-    except Refused as refused:
+    except RefusedError as refused:
         refusal = refused.refusal
     except (BundleError, OSError) as error:
         refusal = Refusal(failure_of(error), str(error))
@@ -134,7 +134,9 @@ def _document(session: Session, store: Store, check: Check, path: str) -> Docume
     if held and held[0] == document:
         return None
     if found.info.length > MAX_DOCUMENT_BYTES:
-        raise Refused(Refusal(Failure.INTEGRITY, f"{path}: {found.info.length} bytes, at most {MAX_DOCUMENT_BYTES}"))
+        raise RefusedError(
+            Refusal(Failure.INTEGRITY, f"{path}: {found.info.length} bytes, at most {MAX_DOCUMENT_BYTES}")
+        )
     with store.reserve(document.digest, found.info.length, alone=False) as part:
         session.download(found, part)
         part.file.seek(0)
@@ -142,7 +144,7 @@ def _document(session: Session, store: Store, check: Check, path: str) -> Docume
         refusal = check(path, data)
         if refusal:
             part.discard()
-            raise Refused(refusal)
+            raise RefusedError(refusal)
         store.keep(document, data)
         part.discard()
     session.raise_floor(found)
@@ -160,7 +162,7 @@ def offers(session: Session, family: str) -> tuple[Offer, ...]:
 
 
 def slot_of(found: Listing) -> Slot:
-    """What a slot of the store will be called that holds it. Refused if its hash is not given."""
+    """What a slot of the store will be called that holds it. RefusedError if its hash is not given."""
     info = found.info
     return Slot(info.path, custom_version(info), _digest(found), signers=tuple(sorted(found.signers)))
 
@@ -186,5 +188,5 @@ def _custom(info: TargetFile) -> dict[str, object]:
 def _digest(found: Listing) -> str:
     digest = found.info.hashes.get("sha256", "")
     if not _SHA256.fullmatch(digest):
-        raise Refused(Refusal(Failure.INTEGRITY, f"{found.info.path}: no SHA-256 is given for it"))
+        raise RefusedError(Refusal(Failure.INTEGRITY, f"{found.info.path}: no SHA-256 is given for it"))
     return digest

@@ -20,7 +20,8 @@ from models.bundle import Bundle, open_bundle
 from models.manifest import BundleError
 from models.pack import pack, unpack
 from models.part import Part
-from wire.daemon import Lock, sync_folder
+from wire.daemon import Lock
+from wire.daemon_files import sync_folder
 
 __all__ = ["Document", "Slot", "Step", "Store", "pack", "unpack"]
 
@@ -84,7 +85,7 @@ def _ignore(step: Step) -> None:
 
 
 class Store:
-    """Use as a context: it holds the folder's lock (Stop(LOCKED) for a second agent). OSError: the disk refuses.
+    """Use as a context: it holds the folder's lock (ExitError(LOCKED) for a second agent). OSError: the disk refuses.
 
     After an OSError `current` is what the disk has: the old one, or the new one if only the last sync was refused.
     """

@@ -22,7 +22,7 @@ from simulations.page import page
 from simulations.reader import find, load_scenario, names
 from simulations.scenario import Scenario
 from simulations.screen import helm, report, summary, ticking
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 app = typer.Typer(
     add_completion=False,
@@ -145,7 +145,7 @@ def _read(wanted: str) -> Scenario:
     try:
         return load_scenario(wanted)
     except ScenarioError as error:
-        raise Stop(Exit.SCENARIO, str(error)) from None
+        raise ExitError(Exit.SCENARIO, str(error)) from None
 
 
 def _processes(scenario: Scenario) -> int:

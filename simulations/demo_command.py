@@ -25,7 +25,7 @@ from simulations.demo.play import AGENTS, POLICY, Play
 from simulations.demo.scenes import SCENES, Cast, Scene, low_battery, written
 from simulations.demo.tour import Tour
 from simulations.stage import Stage
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 app = typer.Typer(
     add_completion=False,
@@ -54,9 +54,9 @@ def demo(
     began = time.monotonic()
     console = Console()
     if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise Stop(Exit.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
+        raise ExitError(Exit.USAGE, f"{json_file.absolute().parent} is no folder: --json writes a file into one")
     if template and template not in SCENES:
-        raise Stop(Exit.USAGE, f"{template[:40]!r} is no template of the demo; there are {', '.join(SCENES)}")
+        raise ExitError(Exit.USAGE, f"{template[:40]!r} is no template of the demo; there are {', '.join(SCENES)}")
     bundle = _bundle(console)
     with _folder() as folder:
         try:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from simulations.outcome import Outcome
 from simulations.page import page
 from simulations.scenario import Scenario
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -21,7 +21,7 @@ def prepare(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Stop(Exit.DISK, f"{folder}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
 
 
 def can_draw() -> None:
@@ -42,7 +42,7 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}") from None
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
 
 
 def saved(path: Path) -> Outcome:
@@ -50,9 +50,9 @@ def saved(path: Path) -> Outcome:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except OSError as error:
-        raise Stop(Exit.USAGE, f"{path}: {error.strerror}") from None
+        raise ExitError(Exit.USAGE, f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Stop(Exit.SCENARIO, f"{path}: is no outcome of a run ({error})") from None
+        raise ExitError(Exit.SCENARIO, f"{path}: is no outcome of a run ({error})") from None
 
 
 def replayed_by(outcome: Outcome, again: str) -> Outcome:

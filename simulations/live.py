@@ -37,7 +37,7 @@ from simulations.live_watch import Watch
 from simulations.outcome import Mark, Outcome, Passed, Violation, Wall
 from simulations.scenario import Scenario
 from simulations.stage import HubHandle, Stage
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 SPARE_DESCRIPTORS = 500
 _LOOK_S = 0.2
@@ -64,7 +64,10 @@ _PLAIN = Wish()
 def live(
     scenario: Scenario, wish: Wish = _PLAIN, progress: Progress | None = None, say: Say = lambda _: None
 ) -> Outcome:
-    """Run it. ScenarioError for what cannot be done live, Stop if a process does not start; Ctrl-C ends it early."""
+    """Run it. ScenarioError for what cannot be done live, ExitError if a process does not start.
+
+    Ctrl-C ends it early.
+    """
     live_events.check(scenario)
     most = all_descriptors() - SPARE_DESCRIPTORS
     if scenario.devices > most:
@@ -234,7 +237,7 @@ def _piles(runner: OnnxRunner, threshold: float) -> Piles:
 def _folder(wish: Wish) -> Iterator[Path]:
     if wish.folder is not None:
         if wish.folder.exists() and any(wish.folder.iterdir()):
-            raise Stop(Exit.USAGE, f"{wish.folder} is not empty: a run writes into a folder of its own")
+            raise ExitError(Exit.USAGE, f"{wish.folder} is not empty: a run writes into a folder of its own")
         wish.folder.mkdir(parents=True, exist_ok=True)
         yield wish.folder
         return

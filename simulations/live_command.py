@@ -15,7 +15,7 @@ from simulations.outcome import Outcome
 from simulations.reader import load_scenario
 from simulations.scenario import Scenario
 from simulations.screen import helm, report, ticking
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def live(
@@ -42,7 +42,7 @@ def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenari
     try:
         wanted = load_scenario(scenario)
     except ScenarioError as error:
-        raise Stop(Exit.SCENARIO, str(error)) from None
+        raise ExitError(Exit.SCENARIO, str(error)) from None
     wanted = wanted if agents is None else replace(wanted, devices=agents)
     if minutes is None:
         return wanted
@@ -55,4 +55,4 @@ def _run(scenario: Scenario, wish: Wish) -> Outcome:
         with ticking(f"{scenario.name}, live", scenario.ends_s) as ticker:
             return run_live(scenario, wish, helm(ticker, scenario), ticker.say)
     except ScenarioError as error:
-        raise Stop(Exit.SCENARIO, f"{scenario.name}: {error}") from None
+        raise ExitError(Exit.SCENARIO, f"{scenario.name}: {error}") from None

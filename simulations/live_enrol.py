@@ -23,7 +23,7 @@ from edge_agent.enrol import Invite, check_reply, draw_keys, identity_of, reques
 from edge_agent.identity import CERTIFICATE_FILE, Identity
 from edge_agent.letters import key_pem
 from edge_agent.tls import context
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 TENANT = "fleet"
 _LIFE_S = 600.0
@@ -62,7 +62,7 @@ def name_of(number: int) -> str:
 
 
 def enrol_fleet(fleet: Fleet, count: int) -> Iterator[FleetIdentity]:
-    """One after another, so that whoever waits can be told how far it is. Stop(ENROLMENT) if one is refused."""
+    """One after another, so that whoever waits can be told how far it is. ExitError(ENROLMENT) if one is refused."""
     ground, config = lay(fleet.config), fleet.config
     card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
     registry = Registry.open(ground.state.devices)
@@ -85,7 +85,7 @@ def _enrolled(fleet: Fleet, hub: tuple[Registry, Issuer, Ground], number: int, n
     request = msgspec.json.decode(request_body(invite, keys), type=EnrolRequest)
     reply = issuer.enrol(request, now_ms)
     if isinstance(reply, Rejection):
-        raise Stop(Exit.ENROLMENT, f"{invite.device}: {reply.error}")
+        raise ExitError(Exit.ENROLMENT, f"{invite.device}: {reply.error}")
     letter = check_reply(msgspec.json.encode(reply), invite, keys)
     folder = fleet.folder / f"{number // _FIRST_PART:03}" / invite.device
     folder.mkdir(mode=0o700, parents=True)

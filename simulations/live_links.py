@@ -17,7 +17,7 @@ from simulations.load import struck
 from simulations.proxy import Command, Conditions
 from simulations.scenario import Event, EventKind, Scenario
 from simulations.stage import free_port
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 LINKS = (EventKind.PARTITION, EventKind.RESETS, EventKind.HALF_OPEN, EventKind.SLICES)
 BROKERS = (EventKind.KILL_BROKER, EventKind.KILL_REGION)
@@ -113,7 +113,7 @@ class Proxies:
         return [child.pid for child in self._children]
 
     async def start(self) -> None:
-        """Stop(INTERNAL) if one does not come up."""
+        """ExitError(INTERNAL) if one does not come up."""
         for ports in self._ports:
             words = ("-m", "simulations.proxy", str(self._target), *map(str, ports))
             child = await asyncio.create_subprocess_exec(
@@ -156,6 +156,6 @@ async def _ask(child: asyncio.subprocess.Process, command: Command) -> dict[str,
 async def _line(child: asyncio.subprocess.Process) -> dict[str, int]:
     line = await child.stdout.readline() if child.stdout is not None else b""
     if not line:
-        raise Stop(Exit.INTERNAL, "a proxy of the live run has ended")
+        raise ExitError(Exit.INTERNAL, "a proxy of the live run has ended")
     facts: dict[str, int] = json.loads(line)
     return facts

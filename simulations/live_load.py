@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.records import AnswerRecord, Disabled, Sample
+from edge_agent.records import AnswerRecord, DisabledError, Sample
 from models.forge.digits import corrupt, heldout
 from models.runner import Runner
 from simulations.live_agents import Crew
@@ -87,7 +87,7 @@ class Driver:
         x, label = pile[int(self._rng.integers(len(pile)))]
         try:
             answer = agent.answer_now(Sample(x, data_class))
-        except Disabled:
+        except DisabledError:
             self.counts["disabled"] += 1
             return
         if isinstance(answer, AnswerRecord):

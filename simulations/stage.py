@@ -29,7 +29,7 @@ from cloud_hub.repository import Repository
 from cloud_hub.state import StateDir
 from edge_agent.enrol import enrol
 from policies.document import parse
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 10.0
@@ -68,7 +68,7 @@ class Child:
     @property
     def pid(self) -> int:
         if self.process is None:
-            raise Stop(Exit.INTERNAL, f"{self.module} was not started")
+            raise ExitError(Exit.INTERNAL, f"{self.module} was not started")
         return self.process.pid
 
     @property
@@ -203,7 +203,7 @@ class Stage:
     async def wake_hub(self) -> None:
         """Start the hub that was laid, or one that was killed, and wait until it is ready."""
         if self.hub is None:
-            raise Stop(Exit.INTERNAL, "the stage has no hub yet")
+            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
         await self.hub.child.start()
         await self._ready(self.hub.child, f"{self.hub.url}/readyz")
 
@@ -237,7 +237,7 @@ class Stage:
     def repository(self) -> Repository:
         """The hub's, whether it runs or not: what is published here reaches devices."""
         if self.hub is None:
-            raise Stop(Exit.INTERNAL, "the stage has no hub yet")
+            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
         state = StateDir(self.hub.folder)
         return Repository(state.repository, OnlineKeys(state.online))
 
@@ -253,11 +253,11 @@ class Stage:
         await self._ready(agent.child, f"{agent.url}/readyz")
 
     async def wait_for(self, agent: AgentHandle, test: Any, otherwise: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Poll the agent's status until `test(status)`; Stop(INTERNAL) with `otherwise` after `timeout_s`."""
+        """Poll the agent's status until `test(status)`; ExitError(INTERNAL) with `otherwise` after `timeout_s`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not test(await self.status(agent)):
             if asyncio.get_running_loop().time() > deadline:
-                raise Stop(Exit.INTERNAL, f"{agent.name}: {otherwise}: {agent.child.last_words()}")
+                raise ExitError(Exit.INTERNAL, f"{agent.name}: {otherwise}: {agent.child.last_words()}")
             await asyncio.sleep(_POLL_S)
 
     async def status(self, agent: AgentHandle) -> dict[str, Any]:
@@ -270,14 +270,14 @@ class Stage:
         return str(body["invite"])
 
     async def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Call the hub's admin API with its token. Stop(HUB) with the hub's own line if it says no."""
+        """Call the hub's admin API with its token. ExitError(HUB) with the hub's own line if it says no."""
         if self.hub is None:
-            raise Stop(Exit.INTERNAL, "the stage has no hub yet")
+            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
         headers = {"Authorization": f"Bearer {self.hub.token}"}
         async with self.session.request(method, self.hub.url + path, json=body, headers=headers) as response:
             reply: dict[str, Any] = await response.json()
             if response.status >= 400:
-                raise Stop(Exit.HUB, f"{path}: {reply.get('error', response.status)}")
+                raise ExitError(Exit.HUB, f"{path}: {reply.get('error', response.status)}")
             return reply
 
     def broker_pid(self) -> int | None:
@@ -288,11 +288,11 @@ class Stage:
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline:
             if not child.running:
-                raise Stop(Exit.INTERNAL, f"{child.module} ended at once: {child.last_words()}")
+                raise ExitError(Exit.INTERNAL, f"{child.module} ended at once: {child.last_words()}")
             if await self._answers(url):
                 return
             await asyncio.sleep(_POLL_S)
-        raise Stop(Exit.INTERNAL, f"{child.module} is not ready after {START_TIMEOUT_S:g} s: {child.last_words()}")
+        raise ExitError(Exit.INTERNAL, f"{child.module} is not ready after {START_TIMEOUT_S:g} s: {child.last_words()}")
 
     async def _answers(self, url: str) -> bool:
         with contextlib.suppress(aiohttp.ClientConnectionError):

@@ -75,7 +75,7 @@ skerry.main()
 
 
 def room(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
-    head = "import typer\nfrom wire.exits import Exit, Stop\n"
+    head = "import typer\nfrom wire.exits import Exit, ExitError\n"
     (tmp_path / "strange_room.py").write_text(head + body, encoding="utf-8")
     return python(ROOM, str(tmp_path), "agent", *args)
 
@@ -97,7 +97,7 @@ def test_a_room_may_be_one_function(tmp_path):
 
 
 def test_a_stop_becomes_one_line_and_its_exit_code(tmp_path):
-    done = room(tmp_path, APP + "    raise Stop(Exit.DISK, 'disk full\\nmake room')", "run", "x")
+    done = room(tmp_path, APP + "    raise ExitError(Exit.DISK, 'disk full\\nmake room')", "run", "x")
     assert refused(done, Exit.DISK) == "skerry: disk full make room\n"
 
 

@@ -1,124 +1,14 @@
-"""What a long-running process owes its machine: log lines, a word to its manager, one owner per folder, private files.
-
-Law: a log line carries numbers, enums and checked names, never a payload; what is not one of these is withheld.
-"""
+"""What a long-running process owes its machine: one owner per folder, word to its service manager, no core dumps."""
 
 import fcntl
-import json
-import logging
-import math
 import os
-import re
 import resource
-import secrets
 import socket
-import sys
-import time
-from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import NewType, Self, TextIO
+from typing import Self
 
-from wire.exits import Exit, Stop
-
-Name = NewType("Name", str)
-Safe = bool | int | float | Enum | Name
-_NAME = re.compile(r"[A-Za-z0-9_.:@/\[\]+-]{1,120}")
-BURST_LINES = 20
-LINES_PER_S = 1.0
-MAX_EVENTS = 512
-LEVELS = ("info", "warning", "error")
-
-
-def name(text: str) -> Name:
-    """An id, address, path or class name for a log line. Anything else is withheld and only its length is told."""
-    return Name(text) if _NAME.fullmatch(text) else Name(f"withheld:{len(text)}")
-
-
-def fault(error: BaseException) -> Name:
-    """An exception for a log line: its type and where it was raised; its message may hold a payload."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f"@{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
-    return name(type(error).__name__ + where)
-
-
-class Log:
-    """JSON lines on stderr, each event name limited to 20 at once and one a second; `suppressed` counts the rest."""
-
-    def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.time, least: str = "info"
-    ) -> None:
-        self._stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for ever
-        self._silent = LEVELS[: LEVELS.index(least)]
-        self._clock = clock
-        self._buckets: dict[str, tuple[float, float, int]] = {}
-
-    def info(self, event: str, **values: Safe) -> None:
-        self._write("info", event, values)
-
-    def warning(self, event: str, **values: Safe) -> None:
-        self._write("warning", event, values)
-
-    def error(self, event: str, **values: Safe) -> None:
-        self._write("error", event, values)
-
-    def take_over(self) -> None:
-        """Send what libraries log this way too: logger, place and type of the error; their texts may hold payloads."""
-        logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
-
-    def _write(self, level: str, event: str, values: dict[str, Safe]) -> None:
-        now = self._clock()
-        suppressed = None if level in self._silent else self._admit(event, now)
-        if suppressed is None:
-            return
-        line: dict[str, object] = {"at": round(now, 3), "level": level, "event": event}
-        line |= {key: _plain(value) for key, value in values.items()}
-        if suppressed:
-            line["suppressed"] = suppressed
-        try:
-            self._stream.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            return  # a full disk, a closed pipe or a closed file must not stop the work
-
-    def _admit(self, event: str, now: float) -> int | None:
-        """How many lines were withheld since the last one written, or None to withhold this one too."""
-        if len(self._buckets) >= MAX_EVENTS and event not in self._buckets:
-            self._buckets.clear()
-        tokens, at, suppressed = self._buckets.get(event, (float(BURST_LINES), now, 0))
-        tokens = min(BURST_LINES, tokens + max(0.0, now - at) * LINES_PER_S)
-        if tokens < 1:
-            self._buckets[event] = (tokens, now, suppressed + 1)
-            return None
-        self._buckets[event] = (tokens - 1, now, 0)
-        return suppressed
-
-
-def _plain(value: Safe) -> bool | int | float | str | None:
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
-    return name(value) if isinstance(value, str) else "withheld"
-
-
-class _Handler(logging.Handler):
-    """Other people's log records, stripped of their texts."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__()
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
-        kind = record.exc_info[1] if record.exc_info else None
-        place = name(f"{record.module}:{record.lineno}")
-        write("library", logger=name(record.name), place=place, error=fault(kind) if kind else Name(""))
+from wire.exits import Exit, ExitError
 
 
 def no_core_dumps() -> None:
@@ -149,7 +39,10 @@ def watchdog_every_s() -> float | None:
 
 
 class Lock:
-    """One process per folder: `with Lock(folder):`. A second one gets Stop(LOCKED); a dead owner's lock is free."""
+    """One process per folder: `with Lock(folder):`.
+
+    A second one gets ExitError(LOCKED); a dead owner's lock is free.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
@@ -159,53 +52,18 @@ class Lock:
         try:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Stop(Exit.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user") from None
+            raise ExitError(
+                Exit.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user"
+            ) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(self._fd, 20).decode(errors="replace").strip()
             os.close(self._fd)
-            raise Stop(Exit.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first") from None
+            raise ExitError(Exit.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first") from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._fd)
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Atomic and durable, mode 0600 from the first byte on. Stop(DISK) if the folder cannot take it."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise Stop(Exit.DISK, f"{path}: {error.strerror}") from None
-
-
-def read_private(path: Path, max_bytes: int = 65536) -> bytes:
-    """A secret file's bytes. Stop(CREDENTIALS) if others may read it, or if it is missing or unreadable."""
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if mode & 0o077:
-                raise Stop(Exit.CREDENTIALS, f"{path} can be read by others; run: chmod 600 {path}")
-            return file.read(max_bytes)
-    except OSError as error:
-        raise Stop(Exit.CREDENTIALS, f"{path}: {error.strerror}") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """A rename is durable only after its folder is synced."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -19,8 +19,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from wire.daemon import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import Exit, ExitError
 from wire.oip import OipError
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
-class Door(msgspec.Struct, frozen=True):
+class ServerAccess(msgspec.Struct, frozen=True):
     """Where a server listens. `unix` beats host and port. `names` are further host names callers may use."""
 
     host: str = "127.0.0.1"
@@ -65,72 +65,72 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_door(door: Door) -> None:
-    """Stop(CONFIG) unless this address may be opened: what is not local needs TLS and a token file."""
-    if door.local:
+def validate_access(access: ServerAccess) -> None:
+    """ExitError(CONFIG) unless this address may be opened: what is not local needs TLS and a token file."""
+    if access.local:
         return
-    missing = [
-        text
-        for text, there in (("tls_cert", door.tls_cert), ("tls_key", door.tls_key), ("token_file", door.token_file))
-        if not there
-    ]
+    missing = [key for key in ("tls_cert", "tls_key", "token_file") if not getattr(access, key)]
     if missing:
-        raise Stop(Exit.CONFIG, f"{door.host} is not a loopback address: also set {', '.join(missing)}")
+        raise ExitError(Exit.CONFIG, f"{access.host} is not a loopback address: also set {', '.join(missing)}")
 
 
-def token_of(door: Door) -> str:
-    """The bearer token; made with mode 0600 at first start. "" where the door asks for none."""
-    if not door.token_file:
+def token_of(access: ServerAccess) -> str:
+    """The bearer token; made with mode 0600 at first start. "" where none is asked for."""
+    if not access.token_file:
         return ""
-    path = Path(door.token_file)
+    path = Path(access.token_file)
     if not path.exists():
         write_private(path, (secrets.token_urlsafe(32) + "\n").encode())
     token = read_private(path).decode(errors="replace").strip()
     if not _TOKEN.fullmatch(token):
-        raise Stop(
+        raise ExitError(
             Exit.CREDENTIALS, f"{path} holds no token (32 to 128 of A-Z a-z 0-9 - _); remove it to get a new one"
         )
     return token
 
 
-def tls_context(door: Door) -> ssl.SSLContext | None:
-    """TLS 1.3 and 1.2 with the door's certificate; None where it has none. Stop(CREDENTIALS) if it cannot be loaded."""
-    if not door.tls:
+def tls_context(access: ServerAccess) -> ssl.SSLContext | None:
+    """TLS 1.3 and 1.2 with the server's certificate; None where it has none.
+
+    ExitError(CREDENTIALS) if it cannot be loaded.
+    """
+    if not access.tls:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(door.tls_cert, door.tls_key)
+        context.load_cert_chain(access.tls_cert, access.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise Stop(Exit.CREDENTIALS, f"{door.tls_cert}, {door.tls_key}: {error.strerror or error}") from None
+        raise ExitError(Exit.CREDENTIALS, f"{access.tls_cert}, {access.tls_key}: {error.strerror or error}") from None
     return context
 
 
-async def open_site(runner: web.AppRunner, door: Door, tls: ssl.SSLContext | None = None) -> str:
-    """Listen, and return the address to print. Stop(PORT) if it is taken, Stop(CONFIG) if it may not be opened.
+async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLContext | None = None) -> str:
+    """Listen, and return the address to print.
 
-    `tls`: made before with `tls_context(door)`, for whoever wants to change its certificate later.
+    ExitError(PORT) if it is taken, ExitError(CONFIG) if it may not be opened. `tls`: made before with
+    `tls_context(access)`, for whoever wants to change its certificate later.
     """
-    check_door(door)
-    context = tls or tls_context(door)
+    validate_access(access)
+    context = tls or tls_context(access)
     try:
-        if door.unix:
-            await web.UnixSite(runner, door.unix, backlog=BACKLOG).start()
-            Path(door.unix).chmod(0o600)
-            return f"unix:{door.unix}"
-        await web.TCPSite(runner, door.host, door.port, ssl_context=context, backlog=BACKLOG).start()
+        if access.unix:
+            await web.UnixSite(runner, access.unix, backlog=BACKLOG).start()
+            Path(access.unix).chmod(0o600)
+            return f"unix:{access.unix}"
+        await web.TCPSite(runner, access.host, access.port, ssl_context=context, backlog=BACKLOG).start()
     except OSError as error:
         code = Exit.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else Exit.CONFIG
-        where = door.unix or f"{door.host}:{door.port}"
+        where = access.unix or f"{access.host}:{access.port}"
         reason = "address in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-        raise Stop(code, f"cannot listen on {where}: {reason}; choose another") from None
+        raise ExitError(code, f"cannot listen on {where}: {reason}; choose another") from None
     host, port = runner.addresses[0][:2]
     return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def guards(door: Door, token: str, open_routes: frozenset[str]) -> list[Middleware]:
-    """The usual checks in the usual order. A local door without a token is open to everybody on this machine."""
-    checks = [one_line_errors(), known_host(door), plain_bodies()]
+def security_middlewares(access: ServerAccess, token: str, open_routes: frozenset[str]) -> list[Middleware]:
+    """The usual checks in the usual order. A local server without a token is open to everybody on this machine."""
+    checks = [one_line_errors(), known_host(access), plain_bodies()]
     return [*checks, bearer(token, open_routes)] if token else checks
 
 
@@ -151,9 +151,9 @@ def one_line_errors() -> Middleware:
     return middleware
 
 
-def known_host(door: Door) -> Middleware:
+def known_host(access: ServerAccess) -> Middleware:
     """403 for a foreign `Host` or `Origin`: a page of another site must not speak to this server."""
-    hosts = door.hosts
+    hosts = access.hosts
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,5 +1,7 @@
 """Exit codes of every Skerry process: the one list, documented in docs/exit-codes.md."""
 
+import sys
+from collections.abc import Callable
 from enum import IntEnum
 
 
@@ -31,9 +33,33 @@ class Exit(IntEnum):
     UNFINISHED = 48  # a rollout ended without some devices, or was waited for long enough
 
 
-class Stop(Exception):  # noqa: N818 - it ends a command; it is not a defect
+class ExitError(Exception):
     """What a person did or met that ends a command: one line that says what to do next, and the code to exit with."""
 
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def run_to_exit(program: str, work: Callable[[], int]) -> int:
+    """The exit code of a process: that of its work, or of the `ExitError` that ended it.
+
+    Of a task group's errors the first `ExitError` counts. Its line goes to stderr behind the name of the program; any
+    other exception goes on.
+    """
+    try:
+        return work()
+    except ExitError as stop:
+        found = stop
+    except BaseExceptionGroup as group:
+        stops = group.subgroup(ExitError)
+        if stops is None:
+            raise
+        found = _first_of(stops)
+    print(f"{program}: {found}", file=sys.stderr)
+    return found.code
+
+
+def _first_of(group: BaseExceptionGroup[ExitError]) -> ExitError:
+    error = group.exceptions[0]
+    return _first_of(error) if isinstance(error, BaseExceptionGroup) else error

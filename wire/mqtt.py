@@ -19,7 +19,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from wire.codec import MAX_FRAME_BYTES
 from wire.errors import LocalError
-from wire.transport import DRAIN_AT_MOST, Delivery, Incoming, LinkLost
+from wire.transport import DRAIN_AT_MOST, Delivery, Incoming, LinkLostError
 
 # Nagle's algorithm and delayed ACKs together cost 88 ms a round trip; this option brings it to 0.3 ms.
 _NODELAY = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
@@ -33,7 +33,7 @@ _BYTES_SENT = struct.Struct("=QQ")
 
 
 class MqttTransport:
-    """One connection. Make it with `connect`; after `LinkLost` make another."""
+    """One connection. Make it with `connect`; after `LinkLostError` make another."""
 
     def __init__(self, client: "_Client") -> None:
         self._client = client
@@ -49,7 +49,7 @@ class MqttTransport:
         session_expiry_s: int = 0,
         timeout_s: float = 5.0,
     ) -> "MqttTransport":
-        """Connect, or raise LinkLost with the broker's or TLS's reason.
+        """Connect, or raise LinkLostError with the broker's or TLS's reason.
 
         `session_expiry_s` > 0 resumes the session the broker kept.
         """
@@ -72,7 +72,7 @@ class MqttTransport:
         try:
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError) as error:
-            lost = LinkLost(str(error))
+            lost = LinkLostError(str(error))
             lost.sent_bytes = client.sent_bytes
             raise lost from None
         except asyncio.CancelledError:
@@ -99,10 +99,10 @@ class MqttTransport:
         try:
             codes = await self._client.subscribe([(pattern, 1) for pattern in filters])
         except aiomqtt.MqttError as error:
-            raise LinkLost(str(error)) from None
+            raise LinkLostError(str(error)) from None
         refused = [f for f, code in zip(filters, codes, strict=True) if _value(code) >= _FAILURE]
         if refused:
-            raise LinkLost(f"the broker refused the subscription to {refused[0]}")
+            raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
         size = len(payload) + len(topic) + _PACKET_OVERHEAD_BYTES
@@ -148,25 +148,25 @@ class _Client(aiomqtt.Client):
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
         if self._disconnected.done():
-            raise LinkLost("not connected")
+            raise LinkLostError("not connected")
         # Not awaited: no task and no timer per message.
         info = self._client.publish(topic, payload, 1)
         if info.rc:
-            raise LinkLost(f"publish refused here: {info.rc}")
+            raise LinkLostError(f"publish refused here: {info.rc}")
         future: asyncio.Future[Delivery] = self._loop.create_future()
         self._acks[info.mid] = future
         return future
 
     def _wake_reader(self, ended: "asyncio.Future[None]") -> None:
         if not ended.cancelled():
-            ended.exception()  # retrieved here: the reader learns of it as LinkLost
+            ended.exception()  # retrieved here: the reader learns of it as LinkLostError
         self.inbox.put_nowait(None)
 
     async def next_message(self) -> aiomqtt.Message:
         message = await self.inbox.get()
         if message is None:
             self.inbox.put_nowait(None)  # for whoever asks again
-            raise LinkLost("connection ended")
+            raise LinkLostError("connection ended")
         return message
 
     def abandon(self) -> None:

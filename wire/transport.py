@@ -29,7 +29,7 @@ class Incoming(NamedTuple):
     payload: bytes
 
 
-class LinkLost(Exception):  # noqa: N818 - reads as the event it is
+class LinkLostError(Exception):
     """The connection is gone; the owner reconnects with jitter. `sent_bytes`: of one that never came about."""
 
     sent_bytes = 0
@@ -46,11 +46,14 @@ class Transport(Protocol):
     async def subscribe(self, filters: tuple[str, ...]) -> None: ...
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
-        """Hand over without waiting. LocalError if the broker would refuse the size; LinkLost if there is no link."""
+        """Hand over without waiting. LocalError if the broker would refuse the size.
+
+        LinkLostError if there is no link.
+        """
         ...
 
     async def receive(self) -> list[Incoming]:
-        """Wait for a message, then take what else is there (at most 64). LinkLost when the connection ends."""
+        """Wait for a message, then take what else is there (at most 64). LinkLostError when the connection ends."""
         ...
 
     async def close(self) -> None: ...
@@ -67,7 +70,7 @@ class MemoryBroker:
 
     def connect(self) -> "MemoryTransport":
         if not self.up:
-            raise LinkLost("broker down")
+            raise LinkLostError("broker down")
         return MemoryTransport(self)
 
     def admit(self, transport: "MemoryTransport") -> None:
@@ -111,7 +114,7 @@ class MemoryTransport:
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
         if self._lost:
-            raise LinkLost("broker gone")
+            raise LinkLostError("broker gone")
         for pattern in filters:
             self._broker.subscribe(pattern, self)
 
@@ -119,7 +122,7 @@ class MemoryTransport:
         if len(payload) > self._max_bytes:
             raise LocalError(f"{len(payload)} bytes, the broker takes {self._max_bytes}")
         if self._lost or not self._broker.up:
-            raise LinkLost("broker down")
+            raise LinkLostError("broker down")
         self.sent_bytes += len(payload)
         future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
         future.set_result(self._broker.publish(Incoming(topic, payload)))
@@ -127,7 +130,7 @@ class MemoryTransport:
 
     async def receive(self) -> list[Incoming]:
         if self._lost and self._inbox.empty():
-            raise LinkLost("broker gone")  # every call says so, not only the first
+            raise LinkLostError("broker gone")  # every call says so, not only the first
         first = await self._inbox.get()
         batch: list[Incoming] = []
         while first is not None:
@@ -138,7 +141,7 @@ class MemoryTransport:
         if batch:
             self._inbox.put_nowait(None)
             return batch
-        raise LinkLost("broker gone")
+        raise LinkLostError("broker gone")
 
     async def close(self) -> None:
         self._broker.forget(self)

@@ -22,7 +22,7 @@ from cloud_hub.pki import shows, utc_now
 from cloud_hub.registry import Device, Invite, Registry, RegistryError, Welcome
 from cloud_hub.rotation import Rotation
 from cloud_hub.standing import DeviceState
-from wire.doors import Door as Opening
+from wire.doors import ServerAccess
 from wire.oip import OipError, short
 
 MAX_INVITE_S = 30 * 86_400.0
@@ -63,7 +63,7 @@ class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Admin:
     """`url` is what invites carry; the process sets it once the API is open."""
 
-    def __init__(self, parts: Parts, door: Opening) -> None:
+    def __init__(self, parts: Parts, door: ServerAccess) -> None:
         self._parts = parts
         self._registry = parts.registry
         self._now_ms = parts.now_ms

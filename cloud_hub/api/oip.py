@@ -19,7 +19,7 @@ from cloud_hub.api.oip_shapes import INFER_BODY, INFER_REPLY
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.api.wishes import NOTHING, span_of, wish_of
 from cloud_hub.engine.base import ModelCard as EngineCard
-from cloud_hub.requests import InferRefused, StillRunning
+from cloud_hub.requests import InferRefusedError, StillRunningError
 from wire import oip
 from wire.doors import read_body, refusal
 from wire.messages import Prediction, Reason
@@ -105,7 +105,7 @@ class Models:
             oip.check_wanted(asked, [spec.name for spec in card.outputs])
             inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
             reply = _reply(asked, engine, await self._hub.infer(engine.name, inputs, wish))
-        except InferRefused as refused:
+        except InferRefusedError as refused:
             reply = refused_answer(refused)
         if wish.trace:
             given = request.headers["traceparent"], span_of(wish.trace)
@@ -129,9 +129,9 @@ def describe(card: EngineCard, versions: Sequence[str]) -> oip.ModelCard:
     return oip.ModelCard(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
 
 
-def refused_answer(refused: InferRefused) -> web.Response:
+def refused_answer(refused: InferRefusedError) -> web.Response:
     """The refusal's status and one line; how long to wait where asking again helps."""
-    if isinstance(refused, StillRunning):
+    if isinstance(refused, StillRunningError):
         return refusal(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
     status = _STATUS.get(refused.reason, 503)
     wait = {"Retry-After": str(max(1, math.ceil(refused.retry_after_s)))} if status in (429, 503, 504) else None

@@ -15,7 +15,7 @@ from cloud_hub.api.face import HubFace
 from cloud_hub.api.oip import refused_answer
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.engine.base import ModelCard
-from cloud_hub.requests import InferRefused
+from cloud_hub.requests import InferRefusedError
 from cloud_hub.timings import ModelTimings, Spread, Sum, total
 from wire.doors import read_body
 from wire.messages import Reason
@@ -95,7 +95,7 @@ async def _turned(request: web.Request, turn: Callable[[str], Awaitable[None]]) 
     name = request.match_info["model"]
     try:
         await turn(f"{name}@{version}" if version else name)
-    except InferRefused as refused:
+    except InferRefusedError as refused:
         if refused.reason is Reason.MODEL_GONE:
             raise OipError(404, "there is no such model in the repository") from None
         return refused_answer(refused)

@@ -9,8 +9,8 @@ from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
 from cloud_hub.api.parts import Parts
 from cloud_hub.api.routes import Route
-from cloud_hub.requests import InferRefused, Kept
-from cloud_hub.versions import StillSpoken
+from cloud_hub.requests import InferRefusedError, Kept
+from cloud_hub.versions import ModelInUseError
 from wire.doors import refusal
 from wire.oip import OipError
 
@@ -48,9 +48,9 @@ class Retiring:
             raise OipError(400, "name one version: MODEL@VERSION")
         try:
             spoke = self._hub.versions.retire(model, self._now_ms(), force=asked.force)
-        except InferRefused:
+        except InferRefusedError:
             raise OipError(404, "this hub has no such version") from None
-        except StillSpoken as spoken:
+        except ModelInUseError as spoken:
             return refusal(409, still_spoken(model, spoken.devices))
         return answer({"retired": model, "spoke": spoke_json(spoke)})
 

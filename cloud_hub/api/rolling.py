@@ -16,7 +16,7 @@ from cloud_hub.api.callers import caller_of
 from cloud_hub.api.face import RolloutsDesk
 from cloud_hub.api.parts import Parts
 from cloud_hub.api.routes import Route
-from cloud_hub.requests import InferRefused
+from cloud_hub.requests import InferRefusedError
 from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rollout_making import Order
 from cloud_hub.rollout_view import View
@@ -119,7 +119,7 @@ class Rolling:
         permit = self._permit(family, back, target)
         try:
             await self._parts.hub.load(f"{family}@{target.version}")
-        except InferRefused:
+        except InferRefusedError:
             line = f"this hub cannot serve {asked.model}: put its bundle into models_folder, or name it in models"
             raise OipError(409, line) from None
         order = Order(family, target, asked.to, asked.rules, back, permit, asked.id)

@@ -11,7 +11,7 @@ from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
 from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import InferLimits, OipRoutes
 from edge_agent.api.service import AnswerService
-from wire.doors import Door, guards, open_site, token_of
+from wire.doors import ServerAccess, open_site, security_middlewares, token_of
 
 OPEN_ROUTES = frozenset({"/healthz"})
 SHUTDOWN_S = 2.0
@@ -19,15 +19,17 @@ SHUTDOWN_S = 2.0
 
 def build_app(
     service: AnswerService,
-    door: Door,
+    door: ServerAccess,
     *,
     limits: InferLimits | None = None,
     version: str = "0",
     heartbeat_s: float = HEARTBEAT_S,
 ) -> web.Application:
-    """Stop(CREDENTIALS) if the door's token file is not private."""
+    """ExitError(CREDENTIALS) if the door's token file is not private."""
     limits = limits or InferLimits()
-    app = web.Application(middlewares=guards(door, token_of(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes)
+    app = web.Application(
+        middlewares=security_middlewares(door, token_of(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes
+    )
     answers = AnswerRoutes(service, heartbeat_s)
     app.add_routes(OipRoutes(service, version, limits).routes())
     app.add_routes(answers.routes())
@@ -39,13 +41,13 @@ def build_app(
 class ApiServer:
     """Serves an application at a door: `start` returns the address, `stop` ends every request within 2 seconds."""
 
-    def __init__(self, app: web.Application, door: Door) -> None:
+    def __init__(self, app: web.Application, door: ServerAccess) -> None:
         # Bodies are checked by `read_body`; access lines would hold ids of answers, and cost more than the answer.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
         self._door = door
 
     async def start(self) -> str:
-        """Stop(PORT, CONFIG or CREDENTIALS) if the door cannot be opened."""
+        """ExitError(PORT, CONFIG or CREDENTIALS) if the door cannot be opened."""
         await self._runner.setup()
         return await open_site(self._runner, self._door)
 

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from edge_agent.api.service import AnswerService, parameters, traceparent_of
-from edge_agent.records import AnswerRecord, Disabled, NoModel, Sample
+from edge_agent.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.subjects import MAX_CHARS
 from models.manifest import Manifest
 from models.runner import SampleError, check_samples
@@ -101,9 +101,9 @@ class OipRoutes:
             records = await asyncio.gather(*(self._service.infer(sample) for sample in samples))
         except SampleError as error:
             raise OipError(400, str(error)) from None
-        except NoModel:
+        except NoModelError:
             raise _no_model() from None
-        except Disabled:
+        except DisabledError:
             raise _disabled() from None
         reply = oip.encode_infer(_response(records, asked.id, served), asked)
         return web.Response(body=reply.body, headers=reply.headers())

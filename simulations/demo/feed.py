@@ -14,7 +14,7 @@ import numpy.typing as npt
 from models.manifest import Manifest
 from simulations.demo.tally import Seen, Tally, Truth
 from simulations.stage import AgentHandle
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 _RECONNECT_S = 0.2
 _BATCH = 32
@@ -55,7 +55,7 @@ class Client:
         async with self.session.post(url, json=body) as response:
             reply: dict[str, Any] = await response.json()
             if response.status != 200:
-                raise Stop(Exit.INTERNAL, f"{url}: {response.status} {reply.get('error', '')}")
+                raise ExitError(Exit.INTERNAL, f"{url}: {response.status} {reply.get('error', '')}")
             return reply
 
     async def follow(self, agent: AgentHandle) -> None:
@@ -102,7 +102,7 @@ async def hub_labels(
         async with session.post(f"{url}/v2/models/{manifest.name}/infer", json=body) as response:
             reply = await response.json()
             if response.status != 200:
-                raise Stop(Exit.HUB, f"hub: {response.status} {reply.get('error', '')}")
+                raise ExitError(Exit.HUB, f"hub: {response.status} {reply.get('error', '')}")
         labels += [int(v) for v in next(o["data"] for o in reply["outputs"] if o["name"] == "label")]
     return labels
 

@@ -21,7 +21,7 @@ from cloud_hub.engine.base import EchoEngine, ModelCard, Work
 from cloud_hub.enrol import Issuer
 from cloud_hub.ledger_clerk import Clerk
 from cloud_hub.letters import BrokerAddress, HubCard, Place
-from cloud_hub.loop import InferRefused, Probe
+from cloud_hub.loop import InferRefusedError, Probe
 from cloud_hub.orders import Notice
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry
@@ -33,7 +33,7 @@ from cloud_hub.store import StoreError
 from cloud_hub.tries import Gate
 from cloud_hub.watch import Observer
 from tests.cloud_hub.joiner import Joiner
-from wire.doors import Door
+from wire.doors import ServerAccess
 from wire.messages import ModelRef, Prediction, Reason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
@@ -61,7 +61,7 @@ class UnspokenVersions:
         return {}
 
     def retire(self, _model: str, _now_ms: int, *, force: bool = False) -> dict[str, int]:
-        raise InferRefused(Reason.MODEL_GONE)
+        raise InferRefusedError(Reason.MODEL_GONE)
 
 
 class EchoHub:
@@ -70,7 +70,7 @@ class EchoHub:
     def __init__(self) -> None:
         self.engines = {card.name: EchoEngine(card) for card in (OLDER, CARD)}
         self.refuse: Reason | None = None
-        self.refuse_with: InferRefused | None = None
+        self.refuse_with: InferRefusedError | None = None
         self.hang = False
         self.probes = 0
         self.wishes: list[Wish] = []
@@ -102,7 +102,7 @@ class EchoHub:
         if self.refuse_with:
             raise self.refuse_with
         if self.refuse:
-            raise InferRefused(self.refuse, 3.0)
+            raise InferRefusedError(self.refuse, 3.0)
         self.watch.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
         return self.engines[model].infer([Work(raw=row) for row in inputs])
 
@@ -124,7 +124,7 @@ class EchoHub:
 
     def _named(self, model: str) -> None:
         if model not in self.engines and model != "digits":
-            raise InferRefused(Reason.MODEL_GONE)
+            raise InferRefusedError(Reason.MODEL_GONE)
 
     async def probe(self) -> list[Probe]:
         self.probes += 1
@@ -179,7 +179,7 @@ class Site:
             **rolling,
         )
         limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = Api(parts, Door(token_file=str(self.token_file), **more), limits)
+        self.api = Api(parts, ServerAccess(token_file=str(self.token_file), **more), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
 

@@ -12,7 +12,7 @@ from cloud_hub.engine.base import EchoEngine, Engine
 from cloud_hub.loop import Hub, Sides
 from cloud_hub.settings import HubSettings
 from tests.cloud_hub.devices import CARD, HUB, SimDevice, registry
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.messages import DownNote, Verdict
 from wire.transport import MemoryBroker, MemoryTransport
 

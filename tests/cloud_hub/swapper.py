@@ -14,7 +14,7 @@ from cloud_hub.loop import Hub, Sides
 from cloud_hub.settings import HubSettings
 from cloud_hub.stock import MemoryStock
 from tests.cloud_hub.devices import CARD, HUB, SimDevice, registry
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.transport import MemoryBroker
 
 NEWER = msgspec.structs.replace(CARD, ref=msgspec.structs.replace(CARD.ref, version=2))

@@ -11,7 +11,7 @@ import pytest
 from cloud_hub.client import Address, ask
 from cloud_hub.pki import Authority, utc_now
 from tests.cloud_hub.api_site import DEVICE, Site, infer_body
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 ADMIN_ROUTES = [
     ("GET", "/v1/admin/status"),
@@ -93,7 +93,7 @@ async def test_token_file_is_private_and_survives_a_restart(site, tmp_path):
 
 async def test_an_address_that_is_not_local_needs_tls(tmp_path):
     site = Site(tmp_path, host="0.0.0.0")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await site.api.start(lambda port: f"http://127.0.0.1:{port}")
     assert stop.value.code == Exit.CONFIG
     await site.api.stop()
@@ -128,7 +128,7 @@ async def test_a_unix_socket_serves_whoever_may_open_its_file(tmp_path):
 async def test_port_in_use_is_told(site, tmp_path):
     (tmp_path / "second").mkdir()
     second = Site(tmp_path / "second", port=int(site.url.rpartition(":")[2]))
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await second.api.start(lambda port: f"http://127.0.0.1:{port}")
     assert stop.value.code == Exit.PORT
     await second.api.stop()

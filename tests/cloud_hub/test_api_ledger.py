@@ -14,7 +14,7 @@ from cloud_hub.ledger_log import HubLog
 from tests.cloud_hub.api_site import Site
 from tests.cloud_hub.test_ledger_log import HUB_KEY, KEYS, received
 from wire.checkpoint import opened
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.merkle import Tree, extends, includes
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.requests import StillRunning
+from cloud_hub.requests import StillRunningError
 from tests.cloud_hub.api_site import Site, infer_body
 from wire.messages import Reason
 from wire.spans import Span
@@ -69,7 +69,7 @@ async def test_an_idempotency_key_that_is_none_is_refused(site, key):
 async def test_an_idempotency_key_in_use_is_409_and_with_another_payload_422(site):
     site.hub.refuse = Reason.CONFLICT
     assert (await site.ask("POST", INFER, json=infer_body()))[0] == 422
-    site.hub.refuse_with = StillRunning(Reason.BUSY, 1.0)
+    site.hub.refuse_with = StillRunningError(Reason.BUSY, 1.0)
     async with site.client.post(site.url + INFER, json=infer_body()) as response:
         assert (response.status, response.headers["Retry-After"]) == (409, "1")
 

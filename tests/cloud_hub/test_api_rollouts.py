@@ -22,7 +22,7 @@ from policies.waves import Member
 from tests.cloud_hub.api_site import CARD, Site
 from tests.cloud_hub.fleet import NOW, Holder, Hub
 from tests.models.conftest import make
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.messages import ModelRef
 
 PATH = "/v1/admin/rollouts"

@@ -13,8 +13,8 @@ import pytest
 
 from cloud_hub.broker import WINDOW, Broker, BrokerSettings, choose_port, find_program, render
 from cloud_hub.pki import Pair
-from wire.daemon import Log
-from wire.exits import Exit, Stop
+from wire.daemon_log import Log
+from wire.exits import Exit, ExitError
 
 CA = Path("/state/pki/ca.pem")
 SERVER = Pair(Path("/state/pki/server.pem"), Path("/state/pki/server.key"))
@@ -64,13 +64,13 @@ def test_no_line_carries_a_comment_that_mosquitto_would_read_as_value():
 
 
 def test_missing_broker_says_how_to_install_it():
-    with pytest.raises(Stop, match=r"apt-get install mosquitto.*brew install mosquitto") as stop:
+    with pytest.raises(ExitError, match=r"apt-get install mosquitto.*brew install mosquitto") as stop:
         find_program(path="/nowhere")
     assert stop.value.code == Exit.BROKER
 
 
 def test_wrong_program_names_the_key_to_correct():
-    with pytest.raises(Stop, match=r"nowhere-to-be-found.*\[broker\] program") as stop:
+    with pytest.raises(ExitError, match=r"nowhere-to-be-found.*\[broker\] program") as stop:
         find_program("nowhere-to-be-found")
     assert stop.value.code == Exit.BROKER
 
@@ -79,7 +79,7 @@ def test_port_in_use_is_told_before_the_broker_is_started():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             choose_port("127.0.0.1", taken.getsockname()[1])
     assert stop.value.code == Exit.PORT
 
@@ -131,7 +131,7 @@ async def test_the_broker_that_dies_is_started_again_on_its_port(tmp_path):
 
 async def test_a_broker_that_refuses_its_configuration_is_quoted(tmp_path):
     child = broker(tmp_path, 'sys.exit("Error: no such option on line 3")', io.StringIO())
-    with pytest.raises(Stop, match="no such option on line 3") as stop:
+    with pytest.raises(ExitError, match="no such option on line 3") as stop:
         await child.start()
     assert stop.value.code == Exit.BROKER
     await child.stop()

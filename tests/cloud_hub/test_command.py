@@ -22,7 +22,7 @@ from cloud_hub.state import StateDir
 from tests.cloud_hub.api_site import Site
 from tests.cloud_hub.joiner import Joiner
 from wire.daemon import Lock
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 class Person:
@@ -33,7 +33,7 @@ class Person:
         self.state = StateDir(folder / "state")
 
     def types(self, *words: str) -> str:
-        """What is printed. Stop as the process would end with it."""
+        """What is printed. ExitError as the process would end with it."""
         app, words = (devices_app, words[1:]) if words[0] == "devices" else (hub_app, words)
         result = CliRunner().invoke(app, [*words, "--config", str(self.file)])
         if result.exception and not isinstance(result.exception, SystemExit):
@@ -45,7 +45,7 @@ class Person:
         return json.loads(self.types(*words, "--json"))
 
     def refused(self, *words: str) -> Exit:
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             self.types(*words)
         assert "\n" not in str(stop.value)
         return stop.value.code

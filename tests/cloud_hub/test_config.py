@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.config import HubConfig, check_environment, load
-from wire.exits import Exit, Stop
+from cloud_hub.config import HubConfig, load
+from wire.config_file import check_environment
+from wire.exits import Exit, ExitError
 
 
 def loaded(tmp_path: Path, text: str) -> HubConfig:
@@ -15,7 +16,7 @@ def loaded(tmp_path: Path, text: str) -> HubConfig:
 
 
 def refused(tmp_path: Path, text: str) -> str:
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         loaded(tmp_path, text)
     assert stop.value.code == Exit.CONFIG
     assert "\n" not in str(stop.value)
@@ -63,13 +64,13 @@ def test_impossible_value_is_one_line(tmp_path, text):
 
 
 def test_file_that_is_not_there_says_who_writes_it(tmp_path):
-    with pytest.raises(Stop, match="skerry hub init"):
+    with pytest.raises(ExitError, match="skerry hub init"):
         load(tmp_path / "none.toml")
 
 
 def test_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "hub.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(Stop):
+    with pytest.raises(ExitError):
         load(tmp_path / "hub.toml")
 
 
@@ -100,18 +101,18 @@ def test_invites_carry_an_address_that_devices_can_reach(tmp_path, text, url):
 
 def test_without_a_name_no_invite_is_made(tmp_path):
     config = loaded(tmp_path, '[api]\nhost = "0.0.0.0"\ntls = true')
-    with pytest.raises(Stop, match=r"api\.url"):
+    with pytest.raises(ExitError, match=r"api\.url"):
         config.public_url(9)
 
 
 @pytest.mark.parametrize("name", ["SKERRY_HUB_PROT", "SKERRY_HUB_API__PROT", "skerry_hub_x"])
 def test_misspelt_variable_is_refused(name):
-    with pytest.raises(Stop, match="did you mean SKERRY_HUB_"):
-        check_environment({name: "1"})
+    with pytest.raises(ExitError, match="did you mean SKERRY_HUB_"):
+        check_environment(HubConfig, {name: "1"})
 
 
 def test_other_peoples_variables_are_not_ours():
-    check_environment({"SKERRY_AGENT_X": "1", "PATH": "", "SKERRY_HUB_API__PORT": "1"})
+    check_environment(HubConfig, {"SKERRY_AGENT_X": "1", "PATH": "", "SKERRY_HUB_API__PORT": "1"})
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,6 @@ def test_named_policies_are_the_only_ones_served_and_are_judged_again(tmp_path):
 def test_an_unusable_policy_stops_the_hub_with_one_line(tmp_path, text):
     if text is not None:
         (tmp_path / "p.toml").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         HubConfig(policies=(str(tmp_path / "p.toml"),)).hub_settings()
     assert stop.value.code is Exit.POLICY

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud_hub.requests import InferRefused, Wish
+from cloud_hub.requests import InferRefusedError, Wish
 from cloud_hub.work import card_of
 from models.runner import echo_manifest
 from tests.cloud_hub.devices import CARD, SimDevice
@@ -26,13 +26,13 @@ async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_u
         await asyncio.sleep(0)
         hub.drain()
         assert hub.status()["draining"] is True
-        with pytest.raises(InferRefused) as refused:
+        with pytest.raises(InferRefusedError) as refused:
             await hub.infer("echo", SAMPLES)
         assert (refused.value.reason, refused.value.retry_after_s) == (Reason.DRAINING, 5.0)
         await hub.drained()
         assert len(await quick) == 1
         ends = await asyncio.gather(*slow, return_exceptions=True)
-        given_up = [end for end in ends if isinstance(end, InferRefused)]
+        given_up = [end for end in ends if isinstance(end, InferRefusedError)]
         assert given_up
         assert {(end.reason, end.retry_after_s) for end in given_up} == {(Reason.DRAINING, 5.0)}
         assert len(given_up) < 20
@@ -64,13 +64,13 @@ async def test_a_caller_with_a_key_is_answered_once_and_alike(tmp_path: Path):
         wish = Wish(tenant="acme", idempotency="k1", fingerprint=b"a")
         first = asyncio.create_task(hub.infer("echo", SAMPLES, wish))
         await asyncio.sleep(0.01)
-        with pytest.raises(InferRefused, match="busy"):
+        with pytest.raises(InferRefusedError, match="busy"):
             await hub.infer("echo", SAMPLES, wish)
         answer = await first
         batches = len(swapper.engine.batches)
         assert await hub.infer("echo", SAMPLES, wish) == answer
         assert len(swapper.engine.batches) == batches
-        with pytest.raises(InferRefused, match="conflict"):
+        with pytest.raises(InferRefusedError, match="conflict"):
             await hub.infer("echo", SAMPLES, msgspec.structs.replace(wish, fingerprint=b"b"))
         other = msgspec.structs.replace(wish, tenant="umbrella", fingerprint=b"b")
         assert await hub.infer("echo", SAMPLES, other) == answer  # another tenant's key is another key
@@ -82,7 +82,7 @@ async def test_a_caller_whose_time_is_over_in_the_queue_is_told_so_and_not_compu
     async with swapper as hub:
         busy = [asyncio.create_task(hub.infer("echo", SAMPLES)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(InferRefused) as late:
+        with pytest.raises(InferRefusedError) as late:
             await hub.infer("echo", SAMPLES, Wish(timeout_s=0.15))
         assert late.value.reason in (Reason.EXPIRED, Reason.BUSY)
         assert late.value.retry_after_s >= 1.0

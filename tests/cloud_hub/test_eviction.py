@@ -10,8 +10,8 @@ from cloud_hub.eviction import Doorman
 from cloud_hub.registry import Registry
 from cloud_hub.standing import DeviceState
 from tests.cloud_hub.test_registry_life import DEVICE, enrolled
-from wire.daemon import Log
-from wire.transport import LinkLost, MemoryBroker, MemoryTransport
+from wire.daemon_log import Log
+from wire.transport import LinkLostError, MemoryBroker, MemoryTransport
 
 
 class Door:
@@ -25,7 +25,7 @@ class Door:
 
     async def take_over(self, device: str) -> MemoryTransport:
         if not self.broker.up:
-            raise LinkLost("broker down")
+            raise LinkLostError("broker down")
         self.taken.append(device)
         return self.broker.connect()
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.hardware import HardwareList
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def test_without_a_list_every_machine_may_enrol():
@@ -27,7 +27,7 @@ def test_case_67_only_listed_serial_numbers_may_enrol_and_the_list_may_grow(tmp_
 
 def test_a_list_that_cannot_be_read_allows_nobody(tmp_path: Path):
     path = tmp_path / "serials"
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         HardwareList(path).check()
     assert stop.value.code is Exit.CONFIG
     path.write_text("SN-1\n")

@@ -8,7 +8,7 @@ import pytest
 
 from cloud_hub.herald import Herald
 from tests.cloud_hub.fleet import Holder, Hub
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from cloud_hub.clock import MAX_STEP_S, HubClock
 from cloud_hub.keys import load_or_create, retire, rotate
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def test_keys_are_made_once_and_private(tmp_path):
@@ -42,7 +42,7 @@ def test_a_damaged_or_swapped_key_file_stops_the_hub(tmp_path, name, content):
     load_or_create(tmp_path)
     other = {"reply.key": "hpke-0001.key", "hpke-0001.key": "reply.key"}[name]
     (tmp_path / name).write_bytes((tmp_path / other).read_bytes() if content is None else content)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         load_or_create(tmp_path)
     assert stop.value.code is Exit.CREDENTIALS
 
@@ -50,7 +50,7 @@ def test_a_damaged_or_swapped_key_file_stops_the_hub(tmp_path, name, content):
 def test_a_key_that_others_may_read_stops_the_hub(tmp_path):
     load_or_create(tmp_path)
     (tmp_path / "reply.key").chmod(0o644)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         load_or_create(tmp_path)
     assert stop.value.code is Exit.CREDENTIALS
 

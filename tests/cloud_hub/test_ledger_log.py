@@ -18,8 +18,8 @@ from wire import merkle
 from wire.chain import Head, head_text
 from wire.checkpoint import opened
 from wire.codec import encode
-from wire.daemon import Log
-from wire.exits import Exit, Stop
+from wire.daemon_log import Log
+from wire.exits import Exit, ExitError
 from wire.merkle import leaf_hash
 from wire.messages import Checkpoint, DownNote, Heads, Mirror
 from wire.seal import key_id, sign
@@ -120,7 +120,7 @@ def test_a_log_of_a_newer_version_or_no_log_at_all_is_refused(tmp_path: Path):
         db.execute("pragma user_version=99")
     (tmp_path / "other.db").write_bytes(b"nothing of ours " * 100)
     for name in ("ledger.db", "other.db"):
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             HubLog.open(tmp_path / name, 1)
         assert stop.value.code is Exit.DATABASE
 

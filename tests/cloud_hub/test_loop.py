@@ -10,9 +10,9 @@ from cloud_hub.desk import CONNECTS_PER_S
 from cloud_hub.engine.base import EchoEngine
 from tests.cloud_hub.devices import CARD, MANIFEST, SimDevice, registry
 from tests.cloud_hub.site import SLOW_S, Ear, Site, serving
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import DownNote, Reason, Receipt, Refusal, Statuses, Verdict, Welcome
-from wire.transport import LinkLost
+from wire.transport import LinkLostError
 
 
 async def test_a_question_is_answered_and_the_answer_is_sealed_to_its_device(tmp_path):
@@ -93,7 +93,7 @@ async def test_the_broker_killed_and_back_again_is_found_again(tmp_path):
         ear.ask(1)
         await ear.verdicts(1)
         site.broker.kill()
-        with pytest.raises(LinkLost):
+        with pytest.raises(LinkLostError):
             await ear.heard()
         while site.hub.status()["link_up"]:
             await asyncio.sleep(0.001)
@@ -148,7 +148,7 @@ async def test_case_76_a_message_that_trips_a_defect_costs_itself_alone(tmp_path
 
 async def test_case_96_a_database_that_cannot_be_used_stops_the_hub_before_it_serves(tmp_path):
     (tmp_path / "hub.db").write_bytes(b"rubbish" * 1000)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await Site(tmp_path).start()
     assert stop.value.code is Exit.DATABASE
 

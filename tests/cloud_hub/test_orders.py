@@ -13,7 +13,7 @@ from tests.cloud_hub.devices import NOW_S, SimDevice
 from tests.policies.given import plain
 from wire.codec import decode_down, split
 from wire.errors import Fault, LocalError, RemoteError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import DenyAll, Reason, Refusal
 from wire.seal import verify
 from wire.topics import Channel
@@ -57,7 +57,7 @@ def test_a_damaged_file_of_orders_stops_the_hub(tmp_path: Path):
     path = tmp_path / "orders.json"
     Orders(path).deny_all("", "why", NOW_MS)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Orders(path)
     assert stop.value.code is Exit.DATABASE
 

@@ -17,7 +17,7 @@ from models.request import RequestError
 from models.roles import TARGETS
 from tests.cloud_hub.fleet import NOW, Device, Holder, Hub
 from tests.cloud_hub.test_publish_command import Place
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 ENDS_MS = int(NOW.timestamp() * 1000) + 3_600_000
 PERMIT = Permit("echo", 4, 2, ENDS_MS, "3 mistakes sevens")
@@ -103,6 +103,6 @@ def test_it_is_typed_at_the_hub_signed_elsewhere_and_found_by_the_catalog(tmp_pa
     for here, there in ((4, 2), (3, 1)):
         with pytest.raises(RolloutError, match="no hub can sign"):
             catalog.permit("echo", here, there)
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         place.types(app, "echo", "--to", 4, "--from-below", 4, *place.config)
     assert caught.value.code is Exit.CHECK_FAILED

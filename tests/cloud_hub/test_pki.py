@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloud_hub.pki import DEVICE_LIFE, OWN_LIFE, Authority, Pair, RequestError
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DEVICE = "demo--cam-1"
@@ -62,7 +62,7 @@ def test_key_of_another_authority_is_not_used(tmp_path):
         (tmp_path / folder).mkdir()
         Authority.open(tmp_path / folder, NOW)
     (tmp_path / "a" / "ca.pem").write_bytes((tmp_path / "b" / "ca.pem").read_bytes())
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Authority.open(tmp_path / "a", NOW)
     assert stop.value.code == Exit.CREDENTIALS
 
@@ -70,7 +70,7 @@ def test_key_of_another_authority_is_not_used(tmp_path):
 def test_a_key_that_others_may_read_stops_the_hub(tmp_path):
     Authority.open(tmp_path, NOW)
     (tmp_path / "ca.key").chmod(0o644)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Authority.open(tmp_path, NOW)
     assert stop.value.code == Exit.CREDENTIALS
 
@@ -78,7 +78,7 @@ def test_a_key_that_others_may_read_stops_the_hub(tmp_path):
 def test_a_damaged_key_stops_the_hub(tmp_path):
     Authority.open(tmp_path, NOW)
     (tmp_path / "ca.key").write_bytes(b"not a key")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Authority.open(tmp_path, NOW)
     assert stop.value.code == Exit.CREDENTIALS
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from cloud_hub.command import app
 from tests.cloud_hub.gangs import gang_bundle
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def path(tmp_path_factory):
 
 def told(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["plan", *words])
-    if isinstance(result.exception, Stop):
+    if isinstance(result.exception, ExitError):
         raise result.exception
     return result.exit_code, result.output
 
@@ -55,6 +55,6 @@ def test_what_cannot_be_is_one_line_and_code_40(path, words, why):
 
 
 def test_a_folder_without_a_bundle_is_code_12(tmp_path):
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         told(str(tmp_path))
     assert stop.value.code == Exit.MODEL

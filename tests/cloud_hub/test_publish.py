@@ -28,8 +28,8 @@ from models.request import RequestError
 from policies.document import PolicyError
 from tests.cloud_hub.fleet import CARD, NOW, POLICY, Device, Holder, Hub, days, policy
 from tests.models.conftest import contents, make
-from wire.daemon import Log
-from wire.exits import Stop
+from wire.daemon_log import Log
+from wire.exits import ExitError
 
 ECHO = "models/echo/echo-1.skb"
 
@@ -236,7 +236,7 @@ def test_a_keeper_without_a_repository_has_nothing_to_do(tmp_path):
 def test_a_keeper_says_what_it_cannot_do_and_goes_on(hub):
     lines = StringIO()
     (hub.repository.shelf.metadata / "timestamp.json").write_bytes(b"{")
-    with pytest.raises(Stop, match="restore it from a backup or a mirror"):
+    with pytest.raises(ExitError, match="restore it from a backup or a mirror"):
         hub.repository.state()
     keeper(hub, lines, [NOW]).once()
     assert '"event":"repository"' in lines.getvalue()

@@ -18,7 +18,7 @@ from cloud_hub.registry import Welcome
 from models import keys_command
 from tests.cloud_hub.fleet import POLICY, Device, Hub, policy
 from tests.models.conftest import make
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PASSPHRASE = "a long enough passphrase"
 
@@ -37,7 +37,7 @@ class Place:
 
     def types(self, app, *words, code=0, text=None):
         result = CliRunner().invoke(app, [str(word) for word in words], input=text)
-        if isinstance(result.exception, Stop):
+        if isinstance(result.exception, ExitError):
             raise result.exception
         assert result.exit_code == code, result.output
         return result.output
@@ -116,10 +116,10 @@ def test_a_policy_is_published_at_once_where_its_key_is_at_the_hub(tmp_path, hub
     assert Device(tmp_path / "device", disk(hub)).sees("policy/demo.toml") == 1
     assert "withdrew" in repository(hub, "withdraw", "policy/demo.toml")
     (hub.folder / "demo.toml").write_bytes(policy(2) + b"[oops]\n")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         hub.types(hub.policy, hub.at("demo.toml"), *hub.config)
     assert stop.value.code is Exit.POLICY
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         hub.types(hub.policy, hub.at("nowhere.toml"), *hub.config)
     assert stop.value.code is Exit.POLICY
 
@@ -136,7 +136,7 @@ def test_two_holders_of_the_targets_keys_sign_one_after_the_other(tmp_path, hub,
     told = ring(keys, "add", "faces", "--hub", hub.at("hub.json"), "--dir", keys.at("ring"))
     assert "targets needs 1 more of: targets-2" in told
     request = keys.at("ring/add-faces.json")
-    with pytest.raises(Stop, match="not signed by enough keys") as stop:
+    with pytest.raises(ExitError, match="not signed by enough keys") as stop:
         repository(hub, "install", request)
     assert stop.value.code is Exit.CHECK_FAILED
     assert "next  at the hub:" in ring(keys, "sign", request, "--dir", other, "--yes")
@@ -148,10 +148,10 @@ def test_rotation_of_the_hubs_own_keys_and_of_root(tmp_path, hub, keys):
     begin(hub, keys)
     device = Device(tmp_path / "device", disk(hub))
     device.poll()
-    with pytest.raises(Stop, match="older than 1"):  # it was exported before there was a root
+    with pytest.raises(ExitError, match="older than 1"):  # it was exported before there was a root
         ring(keys, "rotate", "timestamp", "--hub", hub.at("hub.json"), "--dir", keys.at("ring"))
     repository(hub, "export", hub.at("hub.json"))
-    with pytest.raises(Stop, match="offers no fresh key for timestamp"):
+    with pytest.raises(ExitError, match="offers no fresh key for timestamp"):
         ring(keys, "rotate", "timestamp", "--hub", hub.at("hub.json"), "--dir", keys.at("ring"))
     repository(hub, "export", hub.at("hub.json"), "--new", "timestamp", "--new", "snapshot")
     ring(keys, "rotate", "timestamp", "snapshot", "--hub", hub.at("hub.json"), "--dir", keys.at("ring"))
@@ -174,11 +174,11 @@ def test_a_person_who_says_no_signs_nothing(hub, keys):
     request = hub.at("policy.json")
     hub.types(hub.policy, hub.at("demo.toml"), "--request", request, *hub.config)
     before = (hub.folder / "policy.json").read_bytes()
-    with pytest.raises(Stop, match="not signed"):
+    with pytest.raises(ExitError, match="not signed"):
         ring(keys, "sign", request, "--dir", keys.at("ring"), text="n\n")
     assert (hub.folder / "policy.json").read_bytes() == before
     (keys.folder / "other.toml").write_bytes(policy(2))
-    with pytest.raises(Stop, match="do not sign it"):
+    with pytest.raises(ExitError, match="do not sign it"):
         ring(keys, "sign", request, "--dir", keys.at("ring"), "--yes", "--check", keys.at("other.toml"))
     told = ring(keys, "sign", request, "--dir", keys.at("ring"), "--check", hub.at("demo.toml"), text="y\n")
     assert "checked" in told
@@ -191,11 +191,11 @@ def test_a_passphrase_is_asked_for_and_confirmed(hub, keys):
     repository(hub, "install", keys.at("ring/first.json"))
     repository(hub, "export", hub.at("hub.json"))
     words = ("renew", "root", "--hub", hub.at("hub.json"), "--dir", keys.at("ring"))
-    with pytest.raises(Stop, match="wrong passphrase"):
+    with pytest.raises(ExitError, match="wrong passphrase"):
         keys.types(keys_command.app, *words, text="another passphrase\n")
     assert "signed root with root-1" in keys.types(keys_command.app, *words, text=f"{PASSPHRASE}\n")
     (keys.folder / "ring" / "signed.json").write_text('{"root": {"2": "0"}}')
-    with pytest.raises(Stop, match="root 2 was signed here before"):
+    with pytest.raises(ExitError, match="root 2 was signed here before"):
         keys.types(keys_command.app, *words, text=f"{PASSPHRASE}\n")
     keys.types(keys_command.app, *words, "--again", text=f"{PASSPHRASE}\n")
 
@@ -218,7 +218,7 @@ def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
     facts = json.loads(keys.types(keys_command.app, "show", hub.at("hub.json"), "--json"))
     assert {row["role"]: row["signed"] for row in facts["rows"]}["policy"] == "offline"
     assert "models-echo" in keys.types(keys_command.app, "show", hub.at("hub.json"))
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         keys.types(keys_command.app, "show", hub.at("hub.toml"))
     assert stop.value.code is Exit.CHECK_FAILED
 
@@ -233,7 +233,7 @@ def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
     ],
 )
 def test_what_cannot_be_is_one_line(hub, words, code):
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         repository(hub, *words)
     assert stop.value.code is code
     assert "\n" not in str(stop.value)
@@ -245,10 +245,10 @@ def test_before_the_first_root_status_says_what_to_do(hub):
 
 def test_publish_needs_one_thing_to_do(hub):
     for words in ((), (hub.at("echo-1"), "--finish", hub.at("r.json"))):
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             hub.types(hub.models, *words, *hub.config)
         assert stop.value.code is Exit.USAGE
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         hub.types(hub.models, hub.at("nowhere"), *hub.config)
     assert stop.value.code is Exit.MODEL
 

@@ -10,7 +10,7 @@ from cloud_hub.publish import publish_policy
 from cloud_hub.repository import Repository
 from cloud_hub.shelf import Shelf
 from tests.cloud_hub.fleet import NOW, Device, Holder, Hub, carried, days, policy
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DEMO = "policy/demo.toml"
 
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_what_was_there(hub, holder, device):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             hub.publish(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

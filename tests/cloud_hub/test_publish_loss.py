@@ -5,7 +5,7 @@ from tuf.api.metadata import Metadata, Targets
 
 from cloud_hub.publish import publish_hub_keys
 from models.ceremony import offline_roles, renew
-from models.fetch import Refused
+from models.fetch import RefusedError
 from models.request import Request, RequestError, State, encode, sign, successor
 from models.roles import SMALL
 from tests.cloud_hub.fleet import CARD, NOW, Device, Holder, Hub, carried, days
@@ -70,7 +70,7 @@ def test_stolen_targets_keys_are_worthless_once_root_has_replaced_them(tmp_path,
     Device(tmp_path / "naive", thief).poll()  # until root says otherwise, it is what the keys say
     _serve_our_roots(hub, thief)
     device.reads = thief
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         device.poll()
     assert refused.value.refusal.failure is Failure.INTEGRITY
     device.reads = hub
@@ -113,14 +113,14 @@ def test_stolen_timestamp_key_runs_the_versions_away_and_new_online_keys_heal_it
     device.poll()
     device.reads = hub
     hub.publish(2)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         device.poll()
     assert refused.value.refusal.failure is Failure.ROLLBACK
     hub.install(holder.rotate(hub.export(new=("timestamp", "snapshot")), "timestamp", "snapshot"))
     assert device.sees(DEMO) == 2
     device.reads = thief
     _serve_our_roots(hub, thief)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         device.poll()
 
 
@@ -155,7 +155,7 @@ def test_an_old_backup_of_the_hub_is_refused_until_its_online_keys_are_replaced(
         hub.publish(version)
     assert device.sees(DEMO) == 3
     device.reads = backup
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         device.poll()
     assert refused.value.refusal.failure is Failure.ROLLBACK
     backup.install(holder.rotate(backup.export(new=("snapshot", "timestamp")), "snapshot", "timestamp"))
@@ -202,7 +202,7 @@ def test_a_year_without_people_stops_new_things_not_the_hub(hub, holder, device)
     """Root expires after 365 days: the hub goes on signing its own, a device refuses to install, renewing heals."""
     late = days(366)
     hub.repository.tend(late)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         device.poll(late)
     assert refused.value.refusal.failure is Failure.FREEZE
     state = hub.export()

@@ -13,7 +13,7 @@ from models.fetch import Errand, Fetcher, Source
 from models.part import Part
 from tests.cloud_hub.fleet import NOW, Holder, Hub
 from tests.models.conftest import make
-from wire.doors import Door, guards
+from wire.doors import ServerAccess, security_middlewares
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ class Site:
         self.mirror = Mirror(folder, limits)
 
     async def __aenter__(self):
-        app = web.Application(middlewares=guards(Door(), "", frozenset()))
+        app = web.Application(middlewares=security_middlewares(ServerAccess(), "", frozenset()))
         app.add_routes([route.served for route in self.mirror.routes()])
         self.runner = web.AppRunner(app, access_log=None)
         await self.runner.setup()

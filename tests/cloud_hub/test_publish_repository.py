@@ -12,7 +12,7 @@ from models.request import Request, RequestError, sign, successor
 from models.roles import SMALL
 from tests.cloud_hub.fleet import NOW, Device, Holder, Hub, carried, days
 from wire.daemon import Lock
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DEMO = "policy/demo.toml"
 
@@ -232,7 +232,7 @@ def test_two_writers_take_turns(hub, holder):
 
 def test_a_writer_that_never_ends_is_not_waited_for_for_ever(hub, holder):
     repository = Repository(hub.folder / "repository", hub.repository.online, patience_s=0.1)
-    with Lock(hub.folder / "repository"), pytest.raises(Stop) as stop:
+    with Lock(hub.folder / "repository"), pytest.raises(ExitError) as stop:
         repository.tend(days(1))
     assert stop.value.code is Exit.LOCKED
 
@@ -240,7 +240,7 @@ def test_a_writer_that_never_ends_is_not_waited_for_for_ever(hub, holder):
 def test_a_damaged_file_is_said_and_nothing_is_signed_over_it(hub, holder):
     path = hub.repository.shelf.metadata / "1.targets.json"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         hub.publish(1)
     assert stop.value.code is Exit.DATABASE
 

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cloud_hub.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome, split_id
 from cloud_hub.standing import DeviceState
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DEVICE = "demo--cam-1"
 HOUR_S = 3600.0
@@ -161,14 +161,14 @@ def test_database_of_a_newer_hub_is_refused(registry, tmp_path):
     connection.execute("update meta set value = '99'")
     connection.commit()
     connection.close()
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Registry.open(path)
     assert stop.value.code == Exit.DATABASE
 
 
 def test_damaged_database_is_refused_in_one_line(tmp_path):
     (tmp_path / "devices.db").write_bytes(b"this is no database, but long enough to be read as one" * 40)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Registry.open(tmp_path / "devices.db")
     assert stop.value.code == Exit.DATABASE
     assert "\n" not in str(stop.value)

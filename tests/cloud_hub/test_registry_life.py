@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cloud_hub.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome
 from cloud_hub.standing import Because, DeviceState
-from wire.exits import Stop
+from wire.exits import ExitError
 
 DEVICE = "demo--cam-1"
 HOUR_S = 3600.0
@@ -175,7 +175,7 @@ def test_a_migration_that_fails_leaves_the_old_file(tmp_path):
     connection.executescript(SCHEMA_1 + "alter table invites add column replace integer;")
     connection.close()
     for _ in range(2):
-        with pytest.raises(Stop, match="duplicate column"):
+        with pytest.raises(ExitError, match="duplicate column"):
             Registry.open(path)
     connection = sqlite3.connect(path)
     assert connection.execute("select value from meta").fetchone() == ("1",)

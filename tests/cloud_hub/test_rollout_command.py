@@ -12,7 +12,7 @@ from cloud_hub.rollout_view import View, view
 from cloud_hub.rollout_words import RolloutState
 from policies.quality import Gate, Outcome
 from tests.cloud_hub.rollout_bench import PASS, Bench
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 S = RolloutState
 GATE = Gate(
@@ -94,7 +94,7 @@ def test_parameters_are_json_words_and_lists():
 
 @pytest.mark.parametrize("text", ["soak_s", "=1", "gate.=1", ".x=1"])
 def test_a_parameter_without_name_or_value_is_refused(text):
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         parameters([text])
     assert caught.value.code is Exit.USAGE
 
@@ -116,7 +116,7 @@ def test_a_rollout_is_named_by_its_id_the_start_of_it_or_its_family(running):
     assert clerk.find("").id == clerk.find("digits").id == clerk.find("digits-2").id == "digits-2-bb"
     assert clerk.find("digits-1-aa").id == "digits-1-aa"
     for name, code in (("digits-", Exit.USAGE), ("beats", Exit.NOT_FOUND)):
-        with pytest.raises(Stop) as caught:
+        with pytest.raises(ExitError) as caught:
             clerk.find(name)
         assert caught.value.code is code
 
@@ -124,5 +124,5 @@ def test_a_rollout_is_named_by_its_id_the_start_of_it_or_its_family(running):
 def test_without_a_hub_a_command_says_how_to_start_one(tmp_path: Path):
     config = tmp_path / "hub.toml"
     config.write_text(f'state = "{tmp_path / "hub"}"\n')
-    with pytest.raises(Stop, match="skerry hub run"):
+    with pytest.raises(ExitError, match="skerry hub run"):
         Clerk.of(config, None, None)

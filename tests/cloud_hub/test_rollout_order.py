@@ -11,7 +11,7 @@ from models.request import load_request
 from models.review import describe
 from tests.cloud_hub.fleet import Holder, Hub
 from tests.models.conftest import echo_graph, make
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 TOML = 'state = "state"\nmodels_folder = "models"\n'
 
@@ -38,7 +38,7 @@ def test_a_bundle_is_published_once_and_laid_where_the_hub_finds_it(tmp_path):
 def test_a_bundle_whose_key_lies_elsewhere_waits_for_its_signature(tmp_path, monkeypatch):
     config, bundle = hub(tmp_path), make(tmp_path / "mine", version=3)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Stop, match=r"skerry keys sign echo-3\.request\.json") as caught:
+    with pytest.raises(ExitError, match=r"skerry keys sign echo-3\.request\.json") as caught:
         prepared(bundle.path, config, None)
     assert caught.value.code is Exit.WAITING
     (line, _) = describe(load_request((tmp_path / "echo-3.request.json").read_bytes()))
@@ -47,7 +47,7 @@ def test_a_bundle_whose_key_lies_elsewhere_waits_for_its_signature(tmp_path, mon
 
 
 def test_what_is_no_bundle_is_said(tmp_path):
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         prepared(tmp_path, hub(tmp_path, "models-echo"), None)
     assert caught.value.code is Exit.MODEL
 
@@ -55,6 +55,6 @@ def test_what_is_no_bundle_is_said(tmp_path):
 def test_another_content_under_a_published_version_is_refused(tmp_path):
     config = hub(tmp_path, "models-echo")
     prepared(make(tmp_path / "one", version=3).path, config, None)
-    with pytest.raises(Stop, match="raise the version") as caught:
+    with pytest.raises(ExitError, match="raise the version") as caught:
         prepared(make(tmp_path / "two", echo_graph(2.0), version=3).path, config, None)
     assert caught.value.code is Exit.CHECK_FAILED

@@ -12,7 +12,7 @@ from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollout_words import TERMINAL, Assign, Goal, RolloutDeviceState, RolloutError, RolloutState
 from models.assigned import Held, heard
 from tests.cloud_hub.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
-from wire.exits import Stop
+from wire.exits import ExitError
 
 S = RolloutState
 
@@ -297,11 +297,11 @@ def test_a_store_of_a_newer_program_or_a_damaged_one_stops_the_hub(tmp_path):
     db = sqlite3.connect(newer)
     db.execute("pragma user_version=99")
     db.commit()
-    with pytest.raises(Stop, match="newer"):
+    with pytest.raises(ExitError, match="newer"):
         RolloutStore.open(newer)
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database at all" * 100)
-    with pytest.raises(Stop, match="restore"):
+    with pytest.raises(ExitError, match="restore"):
         RolloutStore.open(broken)
 
 

@@ -12,7 +12,7 @@ from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollout_words import TERMINAL, RolloutError, RolloutState
 from cloud_hub.rollouts import Desk, Rollouts, SteadyClock
 from tests.cloud_hub.rollout_bench import BEGIN_S, NEW, QUICK, Device, members
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.rollout import Assignment, InstallState
 
 S = RolloutState

@@ -16,8 +16,8 @@ from models.request import RequestError
 from policies.document import PolicyError
 from policies.policy import Policy
 from tests.policies.given import TEXT, with_
-from wire.daemon import Log
-from wire.exits import Exit, Stop
+from wire.daemon_log import Log
+from wire.exits import Exit, ExitError
 
 NOW = datetime.now(UTC)
 
@@ -60,7 +60,7 @@ def test_what_is_not_published_yet_opens_the_hub_to_nothing(repository):
 def test_case_103_layers_that_do_not_go_together_stop_the_hub(repository, tmp_path):
     other = tmp_path / "other.toml"
     other.write_bytes(text(name="other"))
-    with pytest.raises(Stop, match="layer") as stop:
+    with pytest.raises(ExitError, match="layer") as stop:
         policies_of([("tuf:demo", str(other))], published_in(repository))
     assert stop.value.code is Exit.POLICY
 

@@ -11,7 +11,7 @@ from cloud_hub.commands import Ending, Find, Key, Question
 from cloud_hub.store import Job, Store, StoreError
 from tests.cloud_hub.bench import Bench
 from tests.cloud_hub.devices import CODEC, SimDevice
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Reason
 
 
@@ -122,20 +122,20 @@ def test_case_96_a_damaged_database_stops_the_hub(url, tmp_path):
     Store.open(url).close()
     whole = (tmp_path / "hub.db").read_bytes()
     (tmp_path / "hub.db").write_bytes(whole[:1000] + b"\x5a" * 3000 + whole[4000:])
-    with pytest.raises(Stop, match="restore it from a backup") as stop:
+    with pytest.raises(ExitError, match="restore it from a backup") as stop:
         Store.open(url)
     assert stop.value.code is Exit.DATABASE
 
 
 def test_case_96_a_file_that_is_no_database_stops_the_hub(url, tmp_path):
     (tmp_path / "hub.db").write_bytes(b"not a database at all" * 100)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Store.open(url)
     assert stop.value.code is Exit.DATABASE
 
 
 def test_case_96_a_folder_that_is_not_there_is_a_disk_error(tmp_path):
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Store.open(f"sqlite:///{tmp_path}/missing/hub.db")
     assert stop.value.code is Exit.DISK
 
@@ -144,7 +144,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_alone(url, tmp_path):
     Store.open(url).close()
     with sqlite3.connect(tmp_path / "hub.db") as connection:
         connection.execute("update meta set value = '99' where key = 'schema'")
-    with pytest.raises(Stop, match="update the program") as stop:
+    with pytest.raises(ExitError, match="update the program") as stop:
         Store.open(url)
     assert stop.value.code is Exit.DATABASE
     with sqlite3.connect(tmp_path / "hub.db") as connection:

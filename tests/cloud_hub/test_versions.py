@@ -12,12 +12,12 @@ from cloud_hub.commands import Load, Unload
 from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.lineup import SPOKEN_MS
 from cloud_hub.queues import ModelState
-from cloud_hub.requests import InferRefused
+from cloud_hub.requests import InferRefusedError
 from cloud_hub.settings import HubSettings
 from cloud_hub.spoken import Spoken
 from cloud_hub.standing import DeviceState
 from cloud_hub.stock import Bundles
-from cloud_hub.versions import StillSpoken
+from cloud_hub.versions import ModelInUseError
 from models.manifest import BundleError
 from tests.cloud_hub.bench import Bench
 from tests.cloud_hub.devices import CARD, MANIFEST, NOW_S, SimDevice, registry
@@ -205,7 +205,7 @@ async def test_a_version_swap_under_load_loses_nothing_and_callers_by_name_move_
         assert set(answers) == {CARD.name, NEWER.name}
         assert answers.count(NEWER.name) > 8
         assert [(kept.version, kept.state) for kept in hub.repository()] == [("1", "UNAVAILABLE"), ("2", "READY")]
-        with pytest.raises(InferRefused) as gone:
+        with pytest.raises(InferRefusedError) as gone:
             await hub.infer(CARD.name, SAMPLES)
         assert gone.value.reason is Reason.MODEL_GONE
 
@@ -231,12 +231,12 @@ async def test_a_version_that_does_not_load_is_one_line_and_the_others_serve_on(
 
     swapper.stock.put(NEWER, broken)
     async with swapper as hub:
-        with pytest.raises(InferRefused) as refused:
+        with pytest.raises(InferRefusedError) as refused:
             await hub.load(NEWER.name)
         assert refused.value.reason is Reason.ENGINE
         assert (await hub.infer("echo", SAMPLES))[0].model == CARD.name
         assert [kept.reason for kept in hub.repository()] == ["", "the weights are not there"], swapper.log.getvalue()
-        with pytest.raises(InferRefused):
+        with pytest.raises(InferRefusedError):
             await hub.load("nobody@1")
     assert '"load_failed","model":"echo@2"' in swapper.log.getvalue()
 
@@ -249,7 +249,7 @@ async def test_retiring_names_who_still_speaks_and_is_forced_or_refused(tmp_path
         ear.note(device.hello())
         await ear.heard()
         hub._core.heard(NOW_S)
-        with pytest.raises(StillSpoken) as spoken:
+        with pytest.raises(ModelInUseError) as spoken:
             hub.versions.retire(CARD.name, NOW_MS)
         assert list(spoken.value.devices) == [device.id]
         assert list(hub.versions.retire(CARD.name, NOW_MS, force=True)) == [device.id]

@@ -11,11 +11,11 @@ import msgspec
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.oip import InferLimits
 from edge_agent.api.service import AnswerService
-from edge_agent.records import AnswerRecord, Disabled, EventRecord, Kind, Sample, Source
+from edge_agent.records import AnswerRecord, DisabledError, EventRecord, Kind, Sample, Source
 from models.manifest import Manifest
 from models.runner import EchoRunner
 from policies.reasons import Why
-from wire.doors import Door
+from wire.doors import ServerAccess
 
 POLICY = "ab" * 16
 
@@ -43,7 +43,7 @@ class MemoryAgent:
 
     async def infer(self, sample: Sample) -> AnswerRecord:
         if self.mode == "disabled":
-            raise Disabled
+            raise DisabledError
         prediction = self.runner.infer_one(sample.x).prediction
         sure = prediction.confidence >= 0.5
         number = len(self.records) + 1
@@ -122,10 +122,10 @@ class MemoryAgent:
 
 @asynccontextmanager
 async def serving(
-    agent: AnswerService, door: Door | None = None, **options: Any
+    agent: AnswerService, door: ServerAccess | None = None, **options: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A session against a running server, on a free port; `session.agent_url` is its address."""
-    door = door or Door()
+    door = door or ServerAccess()
     limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))
     app = build_app(agent, door, limits=limits, version="1.2.3", **options)
     server = ApiServer(app, door)

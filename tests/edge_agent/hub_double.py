@@ -40,7 +40,7 @@ from wire.messages import (
 )  # fmt: skip
 from wire.rollout import InstallReport, ReportSeen
 from wire.topics import Channel, parse_up, shard_of, topic
-from wire.transport import Incoming, LinkLost, MemoryBroker, MemoryTransport
+from wire.transport import Incoming, LinkLostError, MemoryBroker, MemoryTransport
 
 DEVICE = "demo--d1"
 HUB_TIME_MS = 1_790_000_000_000
@@ -125,12 +125,12 @@ class HubDouble:
     async def connect(self) -> MemoryTransport:
         """For the agent; refused while the hub itself is not there, so that no test waits for a retry by accident."""
         if not self.present:
-            raise LinkLost("no hub")
+            raise LinkLostError("no hub")
         return self.broker.connect()
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(LinkLost):
+            with contextlib.suppress(LinkLostError):
                 transport = self.broker.connect()
                 await transport.subscribe(tuple(f"v1/+/+/{c}" for c in (Channel.QUESTION, Channel.ASK, Channel.REPORT)))
                 self.present = True

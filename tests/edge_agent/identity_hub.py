@@ -18,7 +18,7 @@ from cloud_hub.registry import Registry, Welcome
 from cloud_hub.renewal import Renewals, RenewRequest, RetireRequest
 from edge_agent.enrol import enrol
 from edge_agent.identity import Identity
-from wire.doors import Door, open_site, refusal
+from wire.doors import ServerAccess, open_site, refusal
 
 DEVICE = "demo--cam-1"
 HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
@@ -77,7 +77,7 @@ async def identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
     """Over TLS, as `https://localhost:PORT`."""
     hub = IdentityHub(folder / "hub")
     pair = hub.authorities.ensure_server((), utc_now())
-    door = Door(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+    door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
     runner = web.AppRunner(web.Application(), access_log=None)
     for path, handler in (("enrol", hub.on_enrol), ("renew", hub.on_renew), ("retire", hub.on_retire)):
         runner.app.router.add_post(f"/v1/{path}", handler)

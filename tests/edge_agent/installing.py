@@ -24,7 +24,7 @@ from policies.policy import Policy
 from tests.edge_agent.hub_double import DEFAULTS, DEVICE, POLICY, HubDouble, Rig, sample, until
 from tests.edge_agent.updates_bench import FAMILY, NAMES, Bench, path
 from wire import codec, seal
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.messages import Header
 from wire.rollout import Agreement, Assignment, InstallReport, InstallState
 from wire.topics import Channel, shard_of, topic

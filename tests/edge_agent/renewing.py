@@ -8,7 +8,7 @@ from edge_agent.identity import Identity
 from edge_agent.renew import Renewer
 from edge_agent.renewal import renew
 from tests.edge_agent.hub_double import Time
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 
 async def renewed(identity: Identity) -> Identity:

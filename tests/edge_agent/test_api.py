@@ -12,7 +12,7 @@ from edge_agent.api.app import OPEN_ROUTES, ApiServer, build_app
 from edge_agent.client import get
 from tests.edge_agent.api_double import MemoryAgent, serving
 from wire import oip
-from wire.doors import Door, token_of
+from wire.doors import ServerAccess, token_of
 
 UNSURE = [[0.4, 0.3, 0.3]]
 SURE = [[0.1, 0.9, 0.0]]
@@ -243,7 +243,7 @@ async def test_case_111_a_canary_in_a_sample_comes_back_in_no_error():
 
 def routes() -> list[tuple[str, str]]:
     agent = MemoryAgent()
-    app = build_app(agent, Door())
+    app = build_app(agent, ServerAccess())
     found = {(r.method, r.resource.canonical) for r in app.router.routes() if r.resource and r.method != "HEAD"}
     return sorted(found)
 
@@ -255,7 +255,7 @@ async def test_denied_a_stranger_is_kept_out_of_every_route(method, route, tmp_p
     async with serving(agent) as session:
         assert (await session.request(method, path, headers={"Host": "evil.example"})).status == 403
         assert (await session.request(method, path, headers={"Origin": "http://evil.example"})).status == 403
-    door = Door(token_file=str(tmp_path / "token"))
+    door = ServerAccess(token_file=str(tmp_path / "token"))
     async with serving(agent, door) as session:
         expected = 200 if route in OPEN_ROUTES else 401
         assert (await session.request(method, path)).status == expected
@@ -274,7 +274,7 @@ def test_every_route_of_the_protocol_and_of_ours_is_there():
 
 async def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):
     agent = MemoryAgent()
-    door = Door(unix=str(tmp_path / "api.sock"))
+    door = ServerAccess(unix=str(tmp_path / "api.sock"))
     server = ApiServer(build_app(agent, door), door)
     assert await server.start() == f"unix:{tmp_path}/api.sock"
     status = await asyncio.to_thread(get, Address(f"unix:{tmp_path}/api.sock"), "/v1/status")

@@ -23,7 +23,7 @@ from models.runner import EchoRunner, Inference, check_sample
 from policies.reasons import Why
 from tests.edge_agent.api_double import MemoryAgent, serving
 from tests.edge_agent.test_files import npy
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.messages import DType, Prediction
 
 WHY: dict[str, Any] = {"ledger": [], "outcome": None, "truth": 90.25}

@@ -15,16 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.config import PREFIX, AgentConfig, known_keys, load
+from edge_agent.config import PREFIX, AgentConfig, load
 from edge_agent.settings import AgentSettings, OutboxLimits
 from tests.blocks import ROOT
-from wire.exits import Exit, Stop
+from wire.config_file import known_keys
+from wire.exits import Exit, ExitError
 
 LEAST = 'bundle = "b"\n'
 
 
 def refused(file: Path | None, environment: dict[str, str] | None = None) -> str:
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         load(file, environment or {})
     assert caught.value.code is Exit.CONFIG
     assert "\n" not in str(caught.value)
@@ -122,7 +123,7 @@ def test_the_template_explains_every_key_and_its_default():
     shown = tomllib.loads("\n".join(keys))
     flat = {f"{k}.{i}": v for k, table in shown.items() if isinstance(table, dict) for i, v in table.items()}
     flat |= {k: v for k, v in shown.items() if not isinstance(v, dict)}
-    assert set(flat) == set(known_keys())
+    assert set(flat) == set(known_keys(AgentConfig))
     defaults: dict[str, Any] = AgentConfig(bundle="b").model_dump(mode="json", by_alias=True)
     changed = {"state", "bundle", "policy"}
     for key, value in flat.items():
@@ -159,7 +160,7 @@ def test_any_values_give_a_configuration_or_one_line(tmp_path_factory, values):
     file.write_text("\n".join(f"{key} = {_inline(value)}" for key, value in values.items()), encoding="utf-8")
     try:
         assert isinstance(load(file, {}), AgentConfig)
-    except Stop as stop:
+    except ExitError as stop:
         assert stop.code is Exit.CONFIG  # noqa: PT017 - either outcome is right
         assert "\n" not in str(stop)  # noqa: PT017
 

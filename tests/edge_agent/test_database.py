@@ -15,7 +15,7 @@ from edge_agent.tables import SCHEMA
 from policies.reasons import Why
 from tests.edge_agent.hub_double import SURE, UNSURE, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.test_core import SURE as PREDICTION
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 FILE = "agent.db"
 
@@ -90,7 +90,7 @@ async def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path):
     db = sqlite3.connect(tmp_path / FILE)
     db.execute(f"pragma user_version={len(SCHEMA) + 1}")
     db.close()
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await Database(tmp_path / FILE).open()
     assert stop.value.code is Exit.DATABASE
     assert "update" in str(stop.value)

@@ -22,8 +22,8 @@ from cloud_hub.registry import Registry, Welcome
 from edge_agent.enrol import INVITE_PREFIX, PENDING_FILE, draw_keys, enrol, read_invite, request_body
 from edge_agent.identity import Identity, load
 from wire.daemon import Lock
-from wire.doors import Door, open_site, refusal
-from wire.exits import Exit, Stop
+from wire.doors import ServerAccess, open_site, refusal
+from wire.exits import Exit, ExitError
 
 DEVICE = "demo--cam-1"
 HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
@@ -68,7 +68,7 @@ class Bench:
         return await asyncio.to_thread(enrol, invite, self.device)
 
     async def refused(self, invite: str, code: Exit = Exit.ENROLMENT) -> str:
-        with pytest.raises(Stop) as caught:
+        with pytest.raises(ExitError) as caught:
             await self.enrol(invite)
         assert caught.value.code is code
         assert "\n" not in str(caught.value)
@@ -77,14 +77,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def hub(folder: Path, door: Door | None = None) -> AsyncIterator[Bench]:
+async def hub(folder: Path, door: ServerAccess | None = None) -> AsyncIterator[Bench]:
     bench = Bench(folder)
     app = web.Application()
     app.add_routes([web.post("/v1/enrol", bench.answer)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        bench.url = await open_site(runner, door or Door())
+        bench.url = await open_site(runner, door or ServerAccess())
         yield bench
     finally:
         await runner.cleanup()
@@ -112,7 +112,7 @@ async def test_case_67_an_invite_is_good_once_and_a_folder_too(tmp_path):
         invite = bench.invite()
         await bench.enrol(invite)
         before = {file.name: file.read_bytes() for file in bench.device.iterdir()}
-        with pytest.raises(Stop, match="is enrolled already"):
+        with pytest.raises(ExitError, match="is enrolled already"):
             await bench.enrol(bench.invite())
         assert {file.name: file.read_bytes() for file in bench.device.iterdir()} == before
         bench.device = tmp_path / "another"
@@ -173,7 +173,7 @@ async def test_over_tls_only_the_invited_authority_is_trusted(tmp_path):
     async with hub(tmp_path) as bench:
         for authority, good in ((bench.authority, True), (other, False)):
             pair = authority.ensure_server(tmp_path / ("hub" if good else "pki"), (), utc_now())
-            door = Door(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+            door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
             runner = web.AppRunner(web.Application(), access_log=None)
             runner.app.add_routes([web.post("/v1/enrol", bench.answer)])
             await runner.setup()
@@ -196,7 +196,7 @@ async def test_no_hub_there_is_one_line_and_the_invite_stays_good(tmp_path):
 
 
 def _refusal(invite: str, folder: Path) -> str:
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         enrol(invite, folder)
     return str(caught.value)
 
@@ -227,7 +227,7 @@ def test_an_invite_survives_line_breaks_of_a_mail_program():
 def test_case_64_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, character):
     try:
         invite = read_invite(GOOD[:at] + character + GOOD[at + 1 :])
-    except Stop as stop:
+    except ExitError as stop:
         assert stop.code is Exit.ENROLMENT  # noqa: PT017 - either outcome is right
         return
     assert set(invite.device) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -235,7 +235,7 @@ def test_case_64_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, ch
 
 @given(st.text())
 def test_any_text_that_is_no_invite_is_refused(text):
-    with pytest.raises(Stop):
+    with pytest.raises(ExitError):
         read_invite(text)
 
 
@@ -253,7 +253,7 @@ def test_any_text_that_is_no_invite_is_refused(text):
 )
 def test_an_impossible_invite_is_refused(changes):
     facts = {"url": "http://127.0.0.1:1", "ca_sha256": "0" * 64, "token": "t", "device": DEVICE, **changes}
-    with pytest.raises(Stop, match="damaged"):
+    with pytest.raises(ExitError, match="damaged"):
         read_invite(invite_text(**facts))
 
 
@@ -302,7 +302,7 @@ async def test_case_67_a_machine_with_another_serial_number_is_refused(tmp_path)
     async with hub(tmp_path) as bench:
         token = bench.registry.invite(Welcome(DEVICE, ("SN-1",)), 0, 3600.0).token
         invite = bench.invite(token=token)
-        with pytest.raises(Stop, match="serial number"):
+        with pytest.raises(ExitError, match="serial number"):
             await asyncio.to_thread(enrol, invite, bench.device, "SN-2")
         made = await asyncio.to_thread(enrol, invite, bench.device, "SN-1")
         known = bench.registry.device(DEVICE)
@@ -326,7 +326,7 @@ async def test_case_62_a_server_that_the_systems_authorities_know_is_no_hub(tmp_
         pair = bench.authority.ensure_server(tmp_path / "hub", (), utc_now())
         leaf = pair.certificate.read_text().split("-----BEGIN CERTIFICATE-----")[1]
         pair.certificate.write_text(f"-----BEGIN CERTIFICATE-----{leaf}")  # good, but it does not show its CA
-        door = Door(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+        door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
         runner = web.AppRunner(web.Application(), access_log=None)
         runner.app.add_routes([web.post("/v1/enrol", bench.answer)])
         await runner.setup()

@@ -12,7 +12,7 @@ from cloud_hub.pki import Authority, utc_now
 from edge_agent.identity import FORMAT, Identity, load
 from tests.cloud_hub.joiner import Joiner
 from tests.edge_agent.hub_double import HubDouble
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def pair(authority: Authority) -> tuple[bytes, bytes]:
@@ -88,7 +88,7 @@ def test_a_folder_of_a_newer_version_says_so(saved, tmp_path):
     del saved
     path = tmp_path / "d" / "identity.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1, "later": 1}))
-    with pytest.raises(Stop, match="newer version") as stop:
+    with pytest.raises(ExitError, match="newer version") as stop:
         load(tmp_path / "d")
     assert stop.value.code is Exit.CREDENTIALS
 
@@ -98,7 +98,7 @@ def test_a_damaged_certificate_is_one_line(saved, tmp_path, damage):
     for name in ("ca.pem", "device.pem"):
         kept = (tmp_path / "d" / name).read_bytes()
         (tmp_path / "d" / name).write_text(damage)
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             saved.tls()
         assert stop.value.code is Exit.CREDENTIALS
         assert "\n" not in str(stop.value)

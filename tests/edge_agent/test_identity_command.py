@@ -11,11 +11,11 @@ from edge_agent.command import app
 from edge_agent.identity import folder_is_enrolled, load
 from tests.edge_agent.identity_hub import DEVICE, identity_hub
 from wire.daemon import Lock
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 async def types(*words: str) -> str:
-    """What is printed. Stop as the process would end with it."""
+    """What is printed. ExitError as the process would end with it."""
 
     def run() -> str:
         result = CliRunner().invoke(app, list(words))
@@ -28,7 +28,7 @@ async def types(*words: str) -> str:
 
 
 async def refused(*words: str) -> Exit:
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await types(*words)
     return stop.value.code
 

@@ -13,7 +13,7 @@ from policies.policy import Mode, PolicyError
 from policies.reasons import Denied, Why
 from policies.terms import terms
 from tests.policies.given import TEXT, with_
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 TENANT = 'name = "demo"', 'name = "demo"\nlayer = "tenant"'
 SITE = 'name = "demo"', 'name = "ward"\nlayer = "site"'
@@ -128,7 +128,7 @@ def test_case_103_a_file_that_cannot_be_used_is_one_line(tmp_path, content):
     path = Path(tmp_path / "policy.toml")
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         read_files(Layers(files=(str(path),)))
     assert stop.value.code is Exit.POLICY
     assert "\n" not in str(stop.value)

@@ -11,7 +11,7 @@ from edge_agent.ledger_command import app
 from edge_agent.ledger_files import key_of, moment_ms
 from tests.edge_agent.ledger_bench import FACES, HOUR_MS, Bench
 from wire.chain import PROTOCOL, Form, Kind
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 NOW_MS = 1_790_000_000_000
 WIDE = {"COLUMNS": "160"}
@@ -32,7 +32,7 @@ def device(tmp_path: Path) -> Bench:
 
 def run(device: Bench, *words: str, code: int = 0) -> str:
     done = CliRunner().invoke(app, [*words, "--dir", str(device.folder)], env=WIDE)
-    if isinstance(done.exception, Stop):
+    if isinstance(done.exception, ExitError):
         assert done.exception.code == code, done.exception
         return str(done.exception)
     assert done.exit_code == code, (done.output, done.exception)
@@ -110,7 +110,7 @@ def test_prove_and_check_go_together_and_a_false_claim_writes_no_file(device: Be
 
 
 def test_a_folder_without_a_ledger_is_said_to_have_none(device: Bench, tmp_path: Path):
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         CliRunner().invoke(app, ["show", "--dir", str(tmp_path / "none")], catch_exceptions=False)
     assert stop.value.code is Exit.NOT_FOUND
 
@@ -129,7 +129,7 @@ def test_times_as_people_type_them(text: str, ms: int):
 
 @pytest.mark.parametrize("text", ["", "7", "7y", "yesterday", "2026-13-01"])
 def test_a_time_that_is_none_is_said_in_one_line(text: str):
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         moment_ms(text, NOW_MS)
     assert stop.value.code is Exit.USAGE
 
@@ -138,5 +138,5 @@ def test_keys_are_taken_in_hex_and_base64_and_nothing_else():
     assert key_of("ab" * 32) == key_of("q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=") == b"\xab" * 32
     assert key_of("") == b""
     for text in ("ab", "zz" * 32, "é" * 32):
-        with pytest.raises(Stop):
+        with pytest.raises(ExitError):
             key_of(text)

@@ -12,7 +12,7 @@ from edge_agent.ledger_proof import Claim, prove
 from tests.edge_agent.hub_double import HUB_TIME_MS
 from tests.edge_agent.ledger_bench import FACES, FEATURES, Bench
 from wire.chain import Form, Kind
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Level
 
 BEGIN = HUB_TIME_MS + 5_000  # at the fifth entry, whose head is the first
@@ -72,7 +72,7 @@ def test_what_did_leave_cannot_be_proved_away(bench: Bench):
     bench.send(1)
     bench.tell()
     until = claim(until=32)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         prove(bench.db, bench.identity, until)
     assert stop.value.code is Exit.CHECK_FAILED
     assert "entry 31 sent face (P3) to region us" in str(stop.value)
@@ -84,7 +84,7 @@ def test_an_unknown_level_counts_as_the_highest(bench: Bench):
     bench.send(1, Form({"x": "P9"}, {}, "r", "", "hub-1", "eu"))
     bench.send()
     bench.tell()
-    with pytest.raises(Stop, match="it is not so"):
+    with pytest.raises(ExitError, match="it is not so"):
         prove(bench.db, bench.identity, claim(Level.P3, until=32))
 
 
@@ -99,7 +99,7 @@ def test_what_was_withheld_did_not_leave_but_one_of_two_sendings_did(bench: Benc
     ledger.withhold(bench.db, bench.count, bench.now_ms)
     bench.send()
     bench.tell()
-    with pytest.raises(Stop, match="sent face"):
+    with pytest.raises(ExitError, match="sent face"):
         prove(bench.db, bench.identity, claim(until=34))
 
 
@@ -210,18 +210,18 @@ def test_a_ledger_that_begins_in_that_time_is_all_if_the_hub_knew_none_before(be
 
 
 def test_what_the_ledger_does_not_reach_is_not_proved(bench: Bench):
-    with pytest.raises(Stop) as late:
+    with pytest.raises(ExitError) as late:
         prove(bench.db, bench.identity, claim(until=10_000))
     assert late.value.code is Exit.NOT_FOUND
     bench.tell()
     ledger.prune(bench.db, 2)
-    with pytest.raises(Stop, match="pruned"):
+    with pytest.raises(ExitError, match="pruned"):
         prove(bench.db, bench.identity, claim())
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"skerry_proof":2}', b"\xff"])
 def test_what_is_no_proof_file_is_said_in_one_line(data: bytes):
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         ledger_check.read(data)
     assert stop.value.code is Exit.SAMPLE
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.records import AnswerRecord, Disabled, Kind, Source
+from edge_agent.records import AnswerRecord, DisabledError, Kind, Source
 from models.runner import SampleError
 from policies.reasons import Why
 from tests.edge_agent.hub_double import (
@@ -104,7 +104,7 @@ async def test_what_may_not_leave_is_answered_here_with_the_reason(tmp_path: Pat
 
 async def test_disabled_means_no_inference(tmp_path: Path):
     async with Rig(tmp_path, policy(mode="disabled")) as rig:
-        with pytest.raises(Disabled):
+        with pytest.raises(DisabledError):
             await rig.agent.infer(sample())
 
 

@@ -9,7 +9,7 @@ import pytest
 from edge_agent import policy_files as files
 from tests.policies.given import TEXT, with_
 from tests.test_skerry import refused, skerry
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 UNSURE = '{"confidence": 0.4, "data_class": "open"}'
 
@@ -239,5 +239,5 @@ def test_a_template_is_dated_and_otherwise_as_it_is_shipped(name):
 
 
 def test_a_name_that_is_no_template_reads_no_file():
-    with pytest.raises(Stop):
+    with pytest.raises(ExitError):
         files.shipped("../document")

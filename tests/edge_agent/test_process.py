@@ -21,7 +21,7 @@ from edge_agent.address import Address
 from edge_agent.client import get, running_at
 from tests.blocks import ROOT
 from tests.edge_agent.device import DEVICE, lay
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 SURE = [1.0] + [0.0] * 9
 UNSURE = [0.2] + [0.1] * 9
@@ -221,7 +221,7 @@ def test_why_and_status_speak_of_a_running_and_of_a_stopped_agent(config):
         status = skerry("agent", "status", "--dir", folder, "--json")
         assert json.loads(status.stdout)["url"] == where.url
         running_words = skerry("why", answer, "--config", str(config))
-        with pytest.raises(Stop) as caught:
+        with pytest.raises(ExitError) as caught:
             get(where, f"/v1/answers/{'0' * 32}/why")
         assert caught.value.code == Exit.NOT_FOUND
         ended(process)

@@ -20,7 +20,7 @@ from edge_agent.identity import load
 from edge_agent.renew import AT, RETRY_BASE_S, RETRY_CAP_S, SPREAD, due_ms
 from tests.edge_agent.identity_hub import DEVICE, Change, identity_hub
 from tests.edge_agent.renewing import Watched, renewed
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DAY_MS = 86_400_000
 
@@ -106,7 +106,7 @@ async def test_case_62_a_device_that_may_not_is_told_and_keeps_what_it_has(tmp_p
         made = await hub.enrol(tmp_path / "d")
         before = files(tmp_path / "d")
         hub.registry.set_state(DEVICE, state, 1)
-        with pytest.raises(Stop, match=f"403.*{state}"):
+        with pytest.raises(ExitError, match=f"403.*{state}"):
             await renewed(made)
     assert files(tmp_path / "d") == before
 
@@ -116,7 +116,7 @@ async def test_a_folder_that_does_not_know_its_hub_says_so(tmp_path):
         made = await hub.enrol(tmp_path / "d")
     card = tmp_path / "d" / "identity.json"
     card.write_text(card.read_text().replace(made.hub_url, ""))
-    with pytest.raises(Stop, match="enrol anew"):
+    with pytest.raises(ExitError, match="enrol anew"):
         await renewed(load(tmp_path / "d"))
 
 
@@ -156,7 +156,7 @@ async def test_a_letter_changed_on_the_way_changes_nothing(tmp_path, attack):
         made = await hub.enrol(tmp_path / "d")
         before = files(tmp_path / "d")
         hub.change = ATTACKS[attack]
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             await renewed(made)
     assert stop.value.code in (Exit.ENROLMENT, Exit.HUB)
     assert files(tmp_path / "d") == before
@@ -170,7 +170,7 @@ async def test_case_91_hub_keys_under_the_signature_of_another_authority_are_ref
         before = files(tmp_path / "d")
         for changes in ({"hubs": SWAPPED}, {"hubs": SWAPPED, "ca": evil.trusted[0], "trusted": evil.trusted}):
             hub.change = resigned(evil, **changes)
-            with pytest.raises(Stop, match="signature"):
+            with pytest.raises(ExitError, match="signature"):
                 await renewed(made)
     assert files(tmp_path / "d") == before
 
@@ -181,7 +181,7 @@ async def test_an_old_letter_handed_out_again_is_refused(tmp_path):
         made = await renewed(made)
         before = files(tmp_path / "d")
         hub.change = lambda _: hub.replies[1]
-        with pytest.raises(Stop, match="another key"):
+        with pytest.raises(ExitError, match="another key"):
             await renewed(made)
     assert files(tmp_path / "d") == before
 
@@ -192,7 +192,7 @@ async def test_another_server_hears_nothing_of_the_request(tmp_path):
         (tmp_path / "other").mkdir()
         async with identity_hub(tmp_path / "other") as other:
             moved = replace(made, hub_url=other.url)
-            with pytest.raises(Stop, match="certificate verify failed") as stop:
+            with pytest.raises(ExitError, match="certificate verify failed") as stop:
                 await renewed(moved)
             assert stop.value.code is Exit.HUB
             assert other.asked == 0
@@ -203,7 +203,7 @@ async def test_a_full_disk_keeps_the_old_pair(tmp_path):
         made = await hub.enrol(tmp_path / "d")
         before = files(tmp_path / "d")
         (tmp_path / "d").rename(tmp_path / "gone")
-        with pytest.raises(Stop):
+        with pytest.raises(ExitError):
             await renewed(made)
         (tmp_path / "gone").rename(tmp_path / "d")
     assert files(tmp_path / "d") == before

@@ -11,7 +11,7 @@ from edge_agent.identity import load
 from edge_agent.renew import in_a_child
 from tests.edge_agent.identity_hub import DEVICE, identity_hub
 from tests.edge_agent.renewing import Watched, renewed
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DAY_MS = 86_400_000
 
@@ -112,13 +112,13 @@ async def test_a_child_that_fails_says_why_in_one_line(tmp_path):
     async with identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")
         hub.registry.set_state(DEVICE, DeviceState.SUSPENDED, 1)
-        with pytest.raises(Stop, match=r"^the hub refused \(403\)") as stop:
+        with pytest.raises(ExitError, match=r"^the hub refused \(403\)") as stop:
             await in_a_child(made)
         assert stop.value.code is Exit.HUB
-    with pytest.raises(Stop, match="no hub answers"):
+    with pytest.raises(ExitError, match="no hub answers"):
         await in_a_child(made)
     (tmp_path / "d" / "ca.pem").write_text("x")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await in_a_child(made)
     assert stop.value.code is Exit.CREDENTIALS
 

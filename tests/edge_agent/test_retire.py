@@ -19,12 +19,12 @@ from edge_agent.retire import Retired, retire
 from models.runner import EchoRunner
 from tests.edge_agent.hub_double import policy, sample, settings, until
 from tests.edge_agent.identity_hub import DEVICE, IdentityHub, identity_hub
-from wire.exits import Exit, Stop
-from wire.transport import LinkLost, Transport
+from wire.exits import Exit, ExitError
+from wire.transport import LinkLostError, Transport
 
 
 async def no_link() -> Transport:
-    raise LinkLost("nobody is there")
+    raise LinkLostError("nobody is there")
 
 
 async def work(identity: Identity, folder: Path, questions: int = 3) -> None:
@@ -90,7 +90,7 @@ async def test_a_retired_folder_can_become_another_device(tmp_path):
 async def test_without_the_hub_nothing_is_wiped_and_the_same_words_go_on_later(tmp_path):
     async with identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         await retired(folder, tmp_path / "ledger.jsonl")
     assert stop.value.code is Exit.HUB
     load(folder).tls()
@@ -106,7 +106,7 @@ async def test_a_hub_that_says_no_keeps_the_device_whole(tmp_path):
     async with identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         hub.registry.set_state(DEVICE, DeviceState.SUSPENDED, 1)
-        with pytest.raises(Stop, match="suspended; nothing was wiped"):
+        with pytest.raises(ExitError, match="suspended; nothing was wiped"):
             await retired(folder, tmp_path / "ledger.jsonl")
     load(folder).tls()
 
@@ -115,7 +115,7 @@ async def test_a_reply_that_was_lost_is_no_harm(tmp_path):
     async with identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
         hub.change = lambda _: "x" * 70_000
-        with pytest.raises(Stop):
+        with pytest.raises(ExitError):
             await retired(folder, tmp_path / "ledger.jsonl")
         hub.change = lambda reply: reply
         done = await retired(folder, tmp_path / "ledger.jsonl")
@@ -140,11 +140,11 @@ async def test_power_lost_while_wiping_goes_on_and_never_leaves_a_half_device(tm
 async def test_the_ledger_does_not_go_where_it_would_be_wiped_or_over_something_else(tmp_path):
     async with identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
-        with pytest.raises(Stop) as stop:
+        with pytest.raises(ExitError) as stop:
             await retired(folder, folder / "ledger.jsonl")
         assert stop.value.code is Exit.USAGE
         (tmp_path / "mine").write_text('{"entries":1}\n')
-        with pytest.raises(Stop, match="name another"):
+        with pytest.raises(ExitError, match="name another"):
             await retired(folder, tmp_path / "mine")
         assert (tmp_path / "mine").read_text() == '{"entries":1}\n'
     load(folder).tls()
@@ -154,10 +154,10 @@ async def test_an_edited_ledger_is_not_taken_for_the_devices_own(tmp_path):
     async with identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d")
     ledger = tmp_path / "ledger.jsonl"
-    with pytest.raises(Stop):
+    with pytest.raises(ExitError):
         await retired(folder, ledger)
     ledger.write_bytes(ledger.read_bytes().replace(b"hub-1", b"hub-2", 1))
-    with pytest.raises(Stop, match="no whole ledger"):
+    with pytest.raises(ExitError, match="no whole ledger"):
         await retired(folder, ledger, offline=True)
 
 
@@ -167,7 +167,7 @@ async def test_a_damaged_database_is_told_before_anything_is_wiped(tmp_path):
         for path in folder.glob("agent.db*"):
             path.unlink()
         (folder / "agent.db").write_bytes(b"no database at all " * 500)
-        with pytest.raises(Stop, match="damaged") as stop:
+        with pytest.raises(ExitError, match="damaged") as stop:
             await retired(folder, tmp_path / "ledger.jsonl")
     assert stop.value.code is Exit.DATABASE
     load(folder).tls()
@@ -186,7 +186,7 @@ async def test_every_accepted_question_has_its_outcome_before_the_export(tmp_pat
     async with identity_hub(tmp_path) as hub:
         folder = await device(hub, tmp_path / "d", questions=5)
         hub.change = lambda _: "x" * 70_000
-        with pytest.raises(Stop):
+        with pytest.raises(ExitError):
             await retired(folder, tmp_path / "ledger.jsonl")
     db = sqlite3.connect(folder / "agent.db")
     accepted = {row[0] for row in db.execute("select seq from ledger where kind='question'")}

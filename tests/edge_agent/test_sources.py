@@ -14,7 +14,7 @@ from edge_agent.files import max_file_bytes
 from edge_agent.sources import MAX_LINE_BYTES, Feed, Folder, Lines, read_lines
 from tests.edge_agent.api_double import MemoryAgent
 from tests.edge_agent.test_files import npy
-from wire.daemon import Log
+from wire.daemon_log import Log
 
 
 def watching(folder: Path) -> tuple[MemoryAgent, Folder]:

@@ -9,7 +9,7 @@ from edge_agent.records import AnswerRecord, Kind, Source, Timings
 from edge_agent.spans import CORRECTION, INFER, of_file, of_records
 from policies.reasons import Why
 from tests.edge_agent.hub_double import Rig, policy, sample, until
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.messages import Prediction
 from wire.spans import DEVICE, span_id
 
@@ -51,13 +51,13 @@ async def test_a_stored_answer_is_found_by_its_trace_alone(tmp_path: Path):
         await until(lambda: rig.open == 0)
     found = of_file(tmp_path / "agent.db", TRACE)
     assert [span.name for span in found] == [DEVICE, INFER]
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         of_file(tmp_path / "agent.db", "f" * 32)
     assert stop.value.code is Exit.NOT_FOUND
 
 
 def test_a_file_that_is_no_record_is_said_in_one_line(tmp_path: Path):
     (tmp_path / "agent.db").write_bytes(b"no database" * 100)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         of_file(tmp_path / "agent.db", TRACE)
     assert stop.value.code is Exit.DATABASE

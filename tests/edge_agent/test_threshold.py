@@ -11,7 +11,7 @@ from policies.document import parse
 from policies.policy import Policy
 from tests.edge_agent.hub_double import DEFAULTS, POLICY
 from tests.edge_agent.test_core import SETUP
-from wire.exits import Stop
+from wire.exits import ExitError
 from wire.messages import Prediction
 
 DIGEST = "ab" * 32
@@ -111,10 +111,10 @@ def test_the_promise_allows_for_the_hubs_own_mistakes():
 
 def test_a_file_that_cannot_be_used_stops_the_start_with_one_line(tmp_path):
     path = tmp_path / "x.calibration.json"
-    with pytest.raises(Stop):
+    with pytest.raises(ExitError):
         open_thresholds(path)
     path.write_bytes(b"[]")
-    with pytest.raises(Stop, match="calibration"):
+    with pytest.raises(ExitError, match="calibration"):
         open_thresholds(path)
     path.write_bytes(encode_thresholds(edition()))
     assert open_thresholds(path) == edition()

@@ -14,7 +14,7 @@ from cloud_hub.pki import Pair, utc_now
 from simulations.stage import free_port
 from wire.mqtt import MqttTransport
 from wire.topics import broker_acl
-from wire.transport import LinkLost
+from wire.transport import LinkLostError
 
 
 class OwnBroker:
@@ -57,7 +57,7 @@ class OwnBroker:
         pair = self.ground.authorities.ensure_client(name, utc_now())
         context = self.context(pair)
         for _ in range(200):
-            with contextlib.suppress(LinkLost):
+            with contextlib.suppress(LinkLostError):
                 return await MqttTransport.connect("127.0.0.1", self.port, name, context)
             await asyncio.sleep(0.02)
         raise AssertionError((self.config.parent / "own.log").read_text())
@@ -71,7 +71,7 @@ async def tapped(broker: OwnBroker) -> AsyncIterator[list[bytes]]:
     carried: list[bytes] = []
 
     async def listen() -> None:
-        with contextlib.suppress(LinkLost):
+        with contextlib.suppress(LinkLostError):
             while True:
                 carried.extend(message.topic.encode() + b" " + message.payload for message in await tap.receive())
 

@@ -18,11 +18,11 @@ from cloud_hub.broker import Broker, BrokerSettings
 from cloud_hub.pki import DEVICE_LIFE, HUB_NAME, Authority, pem, utc_now
 from tests.cloud_hub.joiner import Joiner
 from wire.codec import MAX_FRAME_BYTES
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.errors import LocalError
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, hub_filters, topic
-from wire.transport import Delivery, LinkLost
+from wire.transport import Delivery, LinkLostError
 
 pytestmark = pytest.mark.live
 A, B = "demo--a", "demo--b"
@@ -94,7 +94,7 @@ async def nothing_comes(link: MqttTransport) -> bool:
 
 async def refused_after_s(site: Site, tls: ssl.SSLContext) -> float:
     began = time.perf_counter()
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         await site.connect(A, tls=tls)
     return time.perf_counter() - began
 
@@ -141,7 +141,7 @@ async def test_case_65_no_pattern_brings_a_device_the_replies_of_another(site, p
     hub, device = await site.connect(HUB_NAME), await site.connect(A)
     try:
         await device.subscribe((pattern,))
-    except LinkLost:
+    except LinkLostError:
         return  # refused at once: better still
     await hub.post(topic(B, Channel.REPLY), b"for b")
     assert await nothing_comes(device)
@@ -224,7 +224,7 @@ async def test_case_72_killed_broker_is_back_on_its_port(site):
     device = await site.connect(A)
     watch = asyncio.create_task(site.broker.supervise())
     os.kill(site.broker.pid, signal.SIGKILL)
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         await device.receive()
     async with asyncio.timeout(10):
         while not await connects(site):
@@ -237,7 +237,7 @@ async def test_case_72_killed_broker_is_back_on_its_port(site):
 async def connects(site: Site) -> bool:
     try:
         await site.connect(A)
-    except LinkLost:
+    except LinkLostError:
         return False
     return True
 

@@ -17,7 +17,7 @@ import pytest
 from cloud_hub.client import Address, ask, running_at
 from edge_agent.enrol import enrol
 from simulations.stage import children_of, free_port
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, topic
 from wire.transport import Delivery
@@ -117,7 +117,7 @@ async def test_invited_device_enrols_and_reaches_the_broker(hub, tmp_path):
     link = await MqttTransport.connect(identity.broker_host, identity.broker_port, identity.device, identity.tls())
     assert await link.post(topic("demo--cam-1", Channel.STATE), b"here") is Delivery.TAKEN
     await link.close()
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         enrol(hub.invite("demo--cam-1").replace("skerry1:", "skerry1:x"), tmp_path / "cam-2")
     assert stop.value.code == Exit.ENROLMENT
 

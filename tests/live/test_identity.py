@@ -30,7 +30,7 @@ from tests.live.test_hub_process import HubProcess
 from wire.messages import Hello
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, topic
-from wire.transport import Delivery, LinkLost
+from wire.transport import Delivery, LinkLostError
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 DEVICE = "demo--cam-1"
@@ -59,7 +59,7 @@ async def thrown_off(link: MqttTransport, within_s: float) -> bool:
         async with asyncio.timeout(within_s):
             while True:
                 await link.receive()
-    except LinkLost:
+    except LinkLostError:
         return True
     except TimeoutError:
         return False
@@ -131,7 +131,7 @@ async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, s
     link = await site.connect(DEVICE, tls=context)
     assert await link.post(topic(DEVICE, Channel.STATE), b"here") in (Delivery.TAKEN, Delivery.NOBODY)
     context.floor_ms += 400 * DAY_S * 1000  # by now it is over, whatever a wall clock says
-    with pytest.raises(LinkLost, match="before hub time"):
+    with pytest.raises(LinkLostError, match="before hub time"):
         await site.connect(DEVICE, tls=context)
     await site.close()
 
@@ -237,7 +237,7 @@ async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds
         await until(stage, agent, lambda s: s["link"] == "up" and s["link_error"] != "", 10)
         await burst(stage, agent, bundle, samples(4))
     old.load_verify_locations(stage.hub.folder / "pki" / "trusted.pem")
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         await MqttTransport.connect("127.0.0.1", stage.hub.broker_port, "demo--d9", old)
     for agent in agents:
         renewals = (await stage.status(agent))["renewals"]

@@ -15,7 +15,7 @@ from simulations.live_enrol import Fleet, enrol_fleet, name_of
 from simulations.outcome import Outcome, Passed
 from simulations.scenario import Event, EventKind, Link, Load, Model, Region, Scenario
 from simulations.weather import CALM
-from wire.exits import Stop
+from wire.exits import ExitError
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 DEVICES = 12
@@ -84,7 +84,7 @@ def test_who_stops_a_run_gets_the_report_so_far():
 
 def test_a_used_folder_is_left_alone(tmp_path: Path):
     (tmp_path / "mine").write_text("kept")
-    with pytest.raises(Stop, match="not empty"):
+    with pytest.raises(ExitError, match="not empty"):
         live(scenario(), Wish(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

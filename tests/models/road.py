@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from models.channel import Limits
-from models.fetch import Errand, Refused, Session, Source
+from models.fetch import Errand, RefusedError, Session, Source
 from models.fetcher import Fetcher, Hands
 from models.floors import FloorsDb
 from tests.models.mirror import Mirror
@@ -47,7 +47,7 @@ class Road:
         return self.errand().refresh()
 
     def refused(self, failure: Failure, words: str = "") -> None:
-        with pytest.raises(Refused, match=words or None) as caught:
+        with pytest.raises(RefusedError, match=words or None) as caught:
             self.refresh()
         assert caught.value.refusal.failure is failure, caught.value
 

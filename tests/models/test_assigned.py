@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.assigned import Facts, Held, Listed, Target, heard, judge
-from models.fetch import Refused
+from models.fetch import RefusedError
 from models.floors import FloorsDb
 from models.permits import Permit, read_permit
 from models.trust import Floor, Refusal
@@ -211,7 +211,7 @@ def scene(tmp_path):
 def test_the_floor_under_a_target_refuses_what_is_older(scene):
     session = scene.session()
     assert session.floor_under("models/digits/digits-2.skb") == 3
-    with pytest.raises(Refused, match="seen before: 3"):
+    with pytest.raises(RefusedError, match="seen before: 3"):
         session.approved("models/digits/digits-2.skb")
 
 
@@ -222,7 +222,7 @@ def test_a_permit_that_targets_lists_opens_the_floor_for_its_version_alone(scene
     (permit,) = session.permits("digits")
     assert permit == PERMIT
     assert session.approved("models/digits/digits-2.skb", permit) is not None
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         session.approved("models/digits/digits-2.skb", replace(permit, to_version=1))
     assert session.permits("other") == ()
 

@@ -15,7 +15,7 @@ from models.graph import TAIL, WHOLE, encode_graphs, exported
 from models.manifest import HUB_FILE, HUB_GRAPH_FILE
 from models.runner import echo_manifest
 from tests.models.conftest import LABELS, contents
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 DATA = """
 import numpy as np
@@ -68,7 +68,7 @@ def run(bundle, *flags, data="samples"):
 
 
 def stopped(result):
-    assert isinstance(result.exception, Stop)
+    assert isinstance(result.exception, ExitError)
     assert "\n" not in str(result.exception)
     return result.exception.code
 

@@ -8,7 +8,7 @@ import pytest
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError, SlowRetrievalError
 
 from models.channel import Limits, Pace, UnreachableError
-from models.fetch import Refused
+from models.fetch import RefusedError
 from models.fetcher import Fetcher, Hands
 from models.part import Part
 from tests.models.mirror import Faults, Mirror
@@ -299,7 +299,7 @@ def replace(road, data):
 
 def test_12_a_wrong_byte_is_refused_and_the_part_is_gone(road, part):
     replace(road, DATA[:-1] + bytes([DATA[-1] ^ 1]))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         take(road, part)
     assert caught.value.refusal.failure is Failure.INTEGRITY
     assert not part.path.exists()
@@ -308,7 +308,7 @@ def test_12_a_wrong_byte_is_refused_and_the_part_is_gone(road, part):
 @pytest.mark.parametrize("data", [DATA + b"x", DATA[:-1]])
 def test_12_a_byte_more_or_less_is_refused_and_the_part_is_gone(road, part, data):
     replace(road, data)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         take(road, part)
     assert caught.value.refusal.failure is Failure.INTEGRITY
     assert not part.path.exists()
@@ -317,7 +317,7 @@ def test_12_a_byte_more_or_less_is_refused_and_the_part_is_gone(road, part, data
 def test_14_a_slow_server_is_called_slow_and_not_absent(road, part):
     road.limits = Limits(deadline_s=0.2)
     road.mirror.faults = Faults(drip_s=0.05)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         take(road, part)
     assert caught.value.refusal.failure is Failure.SLOW_RETRIEVAL
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from models.command import app
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PACKAGE = """
 import numpy as np, torch
@@ -102,7 +102,7 @@ WRONG = {
 def test_what_is_wrong_is_said_in_one_line_with_its_own_code(words, forge, home):
     model, data, flags, code = WRONG[words]
     done = forge(model, data, *flags, out="never")
-    assert isinstance(done.exception, Stop), done.exception
+    assert isinstance(done.exception, ExitError), done.exception
     assert words in str(done.exception)
     assert done.exception.code is code
     assert "\n" not in str(done.exception)
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_said_in_one_line_with_its_own_code(words, forge, home)
 
 def test_limits_that_no_cut_meets_show_what_was_measured(forge, home):
     done = forge("build", "samples", "--target-ms", 1e-6, out="never")
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert "the quickest head" in str(done.exception)
     assert "measured so far, and kept" in done.stderr
     assert not (home / "never").exists()
@@ -120,5 +120,5 @@ def test_limits_that_no_cut_meets_show_what_was_measured(forge, home):
 def test_a_folder_that_cannot_be_written_ends_with_the_disks_code(forge, home):
     (home / "file").write_text("")
     done = forge("build", "samples", "--cut", "1.relu", out="file/below")
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert done.exception.code is Exit.DISK

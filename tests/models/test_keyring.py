@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.keyring import Cost, Keyring, SealedKey, seal, signer_of, unseal
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 PASSPHRASE = b"a long enough passphrase"
 CHEAP = Cost(n=16)
@@ -54,14 +54,14 @@ def test_keys_are_numbered_on_and_no_number_is_used_twice(tmp_path):
 
 def test_keys_are_never_written_over(tmp_path):
     ring_with(tmp_path / "ring", "root")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         Keyring.create(tmp_path / "ring")
     assert stop.value.code is Exit.CREDENTIALS
 
 
 def test_a_wrong_passphrase_opens_nothing(tmp_path):
     ring = ring_with(tmp_path / "ring", "root")
-    with pytest.raises(Stop, match="wrong passphrase") as stop:
+    with pytest.raises(ExitError, match="wrong passphrase") as stop:
         ring.unlock(everything(ring), lambda _: b"another passphrase")
     assert stop.value.code is Exit.CREDENTIALS
 
@@ -81,7 +81,7 @@ def test_one_passphrase_for_all_is_asked_once(tmp_path):
 def test_a_passphrase_of_less_than_12_characters_is_refused_and_nothing_written(tmp_path):
     ring = Keyring.create(tmp_path / "ring", CHEAP)
     ring.draw("root")
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(ExitError) as stop:
         ring.save(lambda: b"short")
     assert stop.value.code is Exit.USAGE
     assert ring.files() == ()
@@ -103,7 +103,7 @@ def test_a_key_file_with_any_byte_changed_opens_nothing(place, change):
     changed = SealedKey("root-1", "root", b"", bytes(data))
     try:
         signer = unseal(changed, PASSPHRASE)
-    except Stop:
+    except ExitError:
         return
     assert signer is None or json.loads(bytes(data)) == json.loads(SEALED)
 
@@ -112,7 +112,7 @@ def test_a_key_file_with_any_byte_changed_opens_nothing(place, change):
 def test_a_hostile_key_file_takes_no_memory(kdf):
     values = json.loads(SEALED)
     values["kdf"] |= kdf
-    with pytest.raises(Stop, match="damaged"):
+    with pytest.raises(ExitError, match="damaged"):
         unseal(SealedKey("root-1", "root", b"", json.dumps(values).encode()), PASSPHRASE)
 
 
@@ -120,7 +120,7 @@ def test_a_hostile_key_file_takes_no_memory(kdf):
 def test_what_is_no_key_file_is_said(tmp_path, data):
     ring = ring_with(tmp_path / "ring", "targets")
     (ring.folder / "root-1.key").write_bytes(data)
-    with pytest.raises(Stop, match="not a key of ours"):
+    with pytest.raises(ExitError, match="not a key of ours"):
         ring.files()
 
 
@@ -128,12 +128,12 @@ def test_a_key_file_under_another_name_is_refused(tmp_path):
     """Its name says what it counts for."""
     ring = ring_with(tmp_path / "ring", "root")
     (ring.folder / "root-1.key").rename(ring.folder / "targets-1.key")
-    with pytest.raises(Stop, match="not a key of ours"):
+    with pytest.raises(ExitError, match="not a key of ours"):
         ring.files()
 
 
 def test_a_missing_folder_is_said(tmp_path):
-    with pytest.raises(Stop, match="no such folder"):
+    with pytest.raises(ExitError, match="no such folder"):
         Keyring(tmp_path / "nowhere").files()
 
 
@@ -142,7 +142,7 @@ def test_one_number_is_signed_with_one_content(tmp_path):
     ring.claim("policy", 5, b"one")
     ring.claim("policy", 5, b"one")
     ring.claim("policy", 6, b"other")
-    with pytest.raises(Stop, match="policy 5 was signed here before") as stop:
+    with pytest.raises(ExitError, match="policy 5 was signed here before") as stop:
         Keyring(ring.folder).claim("policy", 5, b"other")
     assert stop.value.code is Exit.CHECK_FAILED
     ring.claim("policy", 5, b"other", again=True)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from models.command import app
 from models.onnx import OnnxRunner
 from tests.models.conftest import echo_graph, make
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 
 def run(*arguments):
@@ -64,7 +64,7 @@ def test_verify_ends_with_its_own_code_when_answers_differ(tmp_path):
 def test_a_damaged_bundle_stops_with_one_line(made, command):
     (made.path / "edge.onnx").write_bytes(b"")
     done = run(command, made.path)
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert done.exception.code is Exit.MODEL
     assert "edge.onnx" in str(done.exception)
 
@@ -72,7 +72,7 @@ def test_a_damaged_bundle_stops_with_one_line(made, command):
 def test_verify_refuses_weights_the_hub_cannot_load(made):
     assert OnnxRunner(made).manifest.hub.graph == "hub.json"
     done = run("verify", "--hub", made.path)
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert done.exception.code is Exit.MODEL
 
 

@@ -20,7 +20,7 @@ from models.part import Part
 from models.store import Document, Slot, Step, Store, pack, unpack
 from tests.models.conftest import contents, echo_graph, make
 from tests.models.crashes import NEW, OLD, install
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -261,7 +261,7 @@ def test_18_room_is_made_by_other_downloads_that_were_left(store):
 
 
 def test_20_a_second_agent_on_the_same_folder_does_not_start(store):
-    with pytest.raises(Stop) as caught, Store(store.folder):
+    with pytest.raises(ExitError) as caught, Store(store.folder):
         pass
     assert caught.value.code is Exit.LOCKED
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from tuf.api.metadata import Delegations, Metadata, SuccinctRoles, Targets
 
-from models.fetch import Refused
+from models.fetch import RefusedError
 from tests.models.repository import days, signer
 from tests.models.road import open_road
 from wire.rollout import Failure
@@ -107,7 +107,7 @@ def test_5_a_delegated_role_with_one_signature_of_two_is_refused(road):
     road.repo.keys["policy"] = [second]
     road.repo.publish_all("policy", "targets")
     session = road.refresh()
-    with pytest.raises(Refused, match="signed by 1/2"):
+    with pytest.raises(RefusedError, match="signed by 1/2"):
         session.listing("policy/demo.toml")
 
 
@@ -125,7 +125,7 @@ def test_6_a_delegation_to_one_key_under_two_ids_is_refused(road):
     road.repo.files[f"metadata/{metadata.signed.version}.policy.json"] = metadata.to_bytes()
     road.repo.publish_all()
     session = road.refresh()
-    with pytest.raises(Refused, match="1 different keys, threshold 2"):
+    with pytest.raises(RefusedError, match="1 different keys, threshold 2"):
         session.approved("policy/demo.toml")
 
 
@@ -144,7 +144,7 @@ def test_a_role_known_by_one_delegator_is_verified_again_for_another(road):
     road.repo.publish_all("C", "A", "B")
     session = road.refresh()
     assert session.listing("a/x")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         session.listing("b/x")
     assert caught.value.refusal.failure is Failure.INTEGRITY
 
@@ -154,7 +154,7 @@ def test_an_expired_delegated_role_is_a_freeze_and_is_not_kept(road):
     road.repo.targets("policy").expires = days(-1)
     road.repo.publish_all("policy")
     session = road.refresh()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         session.listing("policy/demo.toml")
     assert caught.value.refusal.failure is Failure.FREEZE
     assert road.version("policy") == 0
@@ -189,7 +189,7 @@ def test_21_a_target_path_that_is_not_ours_is_refused_even_if_it_is_signed(road,
     road.repo.add(path, b"x")
     road.repo.publish_all()
     session = road.refresh()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         session.approved(path)
     assert caught.value.refusal.failure is Failure.INTEGRITY
     assert road.mirror.asked[-1] == "3.targets"

@@ -6,7 +6,7 @@ import pytest
 
 from models.floors import FILE, FloorsDb
 from models.trust import Floor
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 KEYS = frozenset({"a", "b"})
 
@@ -64,7 +64,7 @@ def test_floors_of_a_newer_version_are_not_touched(tmp_path):
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("pragma user_version = 99")
     connection.close()
-    with pytest.raises(Stop) as caught, FloorsDb(tmp_path):
+    with pytest.raises(ExitError) as caught, FloorsDb(tmp_path):
         pass
     assert caught.value.code is Exit.DATABASE
 

@@ -16,7 +16,7 @@ from simulations.outcome import Outcome, Violation
 from simulations.reader import names
 from tests.blocks import ROOT
 from tests.simulations.outcomes import HISTORY, outcome
-from wire.exits import Exit, Stop
+from wire.exits import Exit, ExitError
 
 SMALL = """schema = 1
 question = "Does a small fleet hold?"
@@ -68,7 +68,7 @@ def test_the_same_seed_twice_is_the_same_json_but_for_wall_time(sim):
 
 def test_an_unreadable_scenario_runs_nothing_and_writes_nothing(sim, tmp_path):
     done = sim("run", "small.toml", least="nan")
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert done.exception.code is Exit.SCENARIO
     assert str(done.exception).startswith("small.toml: expect[1].at_least: ")
     assert not (tmp_path / "reports").exists()
@@ -100,14 +100,14 @@ def test_what_no_run_has_written_is_not_compared(sim, tmp_path, text, code):
     if text is not None:
         (tmp_path / "a.json").write_text(text)
     done = sim("compare", "a.json", "a.json")
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert done.exception.code is code
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_the_run(sim, tmp_path):
     (tmp_path / "reports").write_text("in the way")
     done = sim("run", "small.toml")
-    assert isinstance(done.exception, Stop)
+    assert isinstance(done.exception, ExitError)
     assert done.exception.code is Exit.DISK
 
 

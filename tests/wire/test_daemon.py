@@ -1,146 +1,21 @@
-"""What a process owes its machine, under attack: payloads kept out of logs, floods, second owners, keys others read."""
+"""What a process owes its machine: word to its service manager, and one owner per folder."""
 
-import io
-import json
-import logging
 import os
 import socket
-import stat
 import subprocess
 import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.blocks import ROOT
-from wire.daemon import (
-    BURST_LINES,
-    Lock,
-    Log,
-    fault,
-    name,
-    notify,
-    read_private,
-    watchdog_every_s,
-    write_private,
-)
-from wire.exits import Exit, Stop
-
-CANARY = "canary 3f9a: a secret sentence"
+from wire.daemon import Lock, notify, watchdog_every_s
+from wire.exits import Exit, ExitError
 
 
-class Colour(StrEnum):
-    RED = "red"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def logged(*, least: str = "info") -> tuple[Log, io.StringIO, Clock]:
-    stream, clock = io.StringIO(), Clock()
-    return Log(stream, clock, least), stream, clock
-
-
-def lines(stream: io.StringIO) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
-
-
-def test_a_line_is_json_with_numbers_enums_and_names():
-    log, stream, _ = logged()
-    log.info("sent", bytes=12, share=0.1234567, up=True, colour=Colour.RED, device=name("demo--d1"))
-    expected = {"bytes": 12, "share": 0.123457, "up": True, "colour": "red", "device": "demo--d1"}
-    assert lines(stream) == [{"at": 0.0, "level": "info", "event": "sent", **expected}]
-
-
-@pytest.mark.parametrize("value", [CANARY, CANARY.encode(), [CANARY], {"a": CANARY}, object(), None, "a\nb"])
-def test_case_111_what_is_no_name_is_withheld_even_if_types_were_ignored(value):
-    log, stream, _ = logged()
-    log.error("oops", value=value)
-    assert "withheld" in stream.getvalue()
-    assert "canary" not in stream.getvalue()
-    assert len(stream.getvalue().splitlines()) == 1
-
-
-@given(st.text(max_size=200))
-def test_a_name_is_short_printable_and_breaks_no_line(text):
-    made = name(text)
-    assert made == text or made == f"withheld:{len(text)}"
-    assert len(made) <= 120
-    assert made.isascii()
-    assert made.isprintable()
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_number_that_json_has_not_is_null(value):
-    log, stream, _ = logged()
-    log.info("odd", value=value)
-    assert lines(stream)[0]["value"] is None
-
-
-def test_an_error_is_told_by_type_and_place_never_by_text():
-    with pytest.raises(ValueError, match="canary") as caught:
-        int(CANARY)
-    told = fault(caught.value)
-    assert told.startswith("ValueError@test_daemon.py:")
-    assert fault(KeyError(CANARY)) == "KeyError"
-
-
-def test_what_libraries_log_comes_without_its_text():
-    log, stream, _ = logged()
-    before = logging.root.handlers[:], logging.root.level
-    try:
-        log.take_over()
-        logging.getLogger("some.library").warning("lost %s", CANARY)
-        logging.getLogger("some.library").error(CANARY, exc_info=ValueError(CANARY))
-        logging.getLogger("some.library").info("chatter")
-    finally:
-        logging.root.handlers[:], logging.root.level = before
-    first, second = lines(stream)
-    assert (first["event"], first["logger"], first["level"]) == ("library", "some.library", "warning")
-    assert second["error"].startswith("ValueError")
-    assert "canary" not in stream.getvalue()
-
-
-def test_a_flood_of_one_event_is_cut_and_counted_and_hides_no_other():
-    log, stream, clock = logged()
-    for _ in range(1000):
-        log.warning("flood")
-    log.warning("other")
-    assert [line["event"] for line in lines(stream)] == ["flood"] * BURST_LINES + ["other"]
-    clock.now = 1.0
-    log.warning("flood")
-    assert lines(stream)[-1] == {"at": 1.0, "level": "warning", "event": "flood", "suppressed": 1000 - BURST_LINES}
-    clock.now = 0.0  # the clock went back: no burst out of it
-    log.warning("flood")
-    assert len(lines(stream)) == BURST_LINES + 2
-
-
-def test_a_level_below_the_least_is_silent():
-    log, stream, _ = logged(least="warning")
-    log.info("quiet")
-    log.warning("loud")
-    assert [line["event"] for line in lines(stream)] == ["loud"]
-
-
-def test_a_log_that_cannot_be_written_stops_nothing():
-    class Full(io.StringIO):
-        def flush(self) -> None:
-            raise OSError(28, "No space left on device")
-
-    Log(Full()).error("lost")
-    stream = io.StringIO()
-    stream.close()
-    Log(stream).error("lost")
-    assert in_process("import sys; from wire.daemon import Log; sys.stderr = None; Log().error('x'); print(1)") == "1"
+def in_process(script: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, check=True)
+    return run.stdout.decode().strip()
 
 
 def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
@@ -169,16 +44,10 @@ def test_the_watchdog_is_fed_twice_as_often_as_it_bites(variables, expected):
     assert watchdog_every_s() is None
 
 
-def in_process(script: str, **variables: str) -> str:
-    environment = {**os.environ, **variables}
-    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, check=True)
-    return run.stdout.decode().strip()
-
-
 def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
     script = "import os, pathlib; from wire.daemon import Lock; Lock(pathlib.Path()).__enter__(); os._exit(9)"
     with Lock(tmp_path):
-        with pytest.raises(Stop, match=f"in use by process {os.getpid()}") as caught:
+        with pytest.raises(ExitError, match=f"in use by process {os.getpid()}") as caught:
             Lock(tmp_path).__enter__()
         assert caught.value.code is Exit.LOCKED
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -189,41 +58,6 @@ def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_f
 
 
 def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path):
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(ExitError) as caught:
         Lock(tmp_path / "nothing").__enter__()
     assert caught.value.code is Exit.DISK
-
-
-def test_a_secret_is_private_whole_and_replaced_as_one(tmp_path):
-    path = tmp_path / "key"
-    old = os.umask(0)
-    try:
-        for text in (b"first", b"second"):
-            write_private(path, text)
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            assert read_private(path) == text
-    finally:
-        os.umask(old)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
-def test_a_secret_that_others_can_read_is_refused(tmp_path, mode):
-    path = tmp_path / "key"
-    write_private(path, b"x")
-    path.chmod(mode)
-    with pytest.raises(Stop, match="chmod 600") as caught:
-        read_private(path)
-    assert caught.value.code is Exit.CREDENTIALS
-
-
-def test_what_cannot_be_written_or_read_is_one_line_and_leaves_nothing(tmp_path):
-    (tmp_path / "taken").mkdir()
-    for path, code in ((tmp_path / "no" / "key", Exit.DISK), (tmp_path / "taken", Exit.DISK)):
-        with pytest.raises(Stop) as caught:
-            write_private(path, b"x")
-        assert caught.value.code is code
-    with pytest.raises(Stop) as caught:
-        read_private(tmp_path / "nothing")
-    assert caught.value.code is Exit.CREDENTIALS
-    assert [p.name for p in Path(tmp_path).iterdir()] == ["taken"]

@@ -20,14 +20,23 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
-from wire.doors import Door, bearer, check_door, guards, known_host, open_site, read_body, token_of
-from wire.exits import Exit, Stop
+from wire.doors import (
+    ServerAccess,
+    bearer,
+    known_host,
+    open_site,
+    read_body,
+    security_middlewares,
+    token_of,
+    validate_access,
+)
+from wire.exits import Exit, ExitError
 
 TOKEN = "t" * 40
 
 
 @asynccontextmanager
-async def serving(door: Door, middlewares: list[Middleware]) -> AsyncIterator[str]:
+async def serving(door: ServerAccess, middlewares: list[Middleware]) -> AsyncIterator[str]:
     async def echo(request: web.Request) -> web.Response:
         return web.Response(body=await read_body(request, 100, within_s=0.3))
 
@@ -43,8 +52,11 @@ async def serving(door: Door, middlewares: list[Middleware]) -> AsyncIterator[st
 
 @asynccontextmanager
 async def local(token: str = "", open_routes: frozenset[str] = frozenset()) -> AsyncIterator[aiohttp.ClientSession]:
-    door = Door(names=("edge-7.local",))
-    async with serving(door, guards(door, token, open_routes)) as url, aiohttp.ClientSession(url) as session:
+    door = ServerAccess(names=("edge-7.local",))
+    async with (
+        serving(door, security_middlewares(door, token, open_routes)) as url,
+        aiohttp.ClientSession(url) as session,
+    ):
         yield session
 
 
@@ -174,26 +186,33 @@ async def test_a_body_that_does_not_come_is_given_up():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "edge-7.local", "127.0.0.1.evil.example"])
 def test_an_address_that_others_reach_needs_tls_and_a_token(host):
-    with pytest.raises(Stop) as caught:
-        check_door(Door(host=host, tls_cert="c"))
+    with pytest.raises(ExitError) as caught:
+        validate_access(ServerAccess(host=host, tls_cert="c"))
     assert caught.value.code is Exit.CONFIG
     assert str(caught.value) == f"{host} is not a loopback address: also set tls_key, token_file"
 
 
 @pytest.mark.parametrize(
-    "door", [Door(), Door(host="::1"), Door(host="localhost"), Door(host="127.8.8.8"), Door(host="0.0.0.0", unix="/x")]
+    "door",
+    [
+        ServerAccess(),
+        ServerAccess(host="::1"),
+        ServerAccess(host="localhost"),
+        ServerAccess(host="127.8.8.8"),
+        ServerAccess(host="0.0.0.0", unix="/x"),
+    ],
 )
 def test_this_machine_alone_needs_nothing(door):
-    check_door(door)
+    validate_access(door)
 
 
 def test_the_token_is_made_private_and_kept(tmp_path):
-    door = Door(token_file=str(tmp_path / "token"))
+    door = ServerAccess(token_file=str(tmp_path / "token"))
     first = token_of(door)
     assert len(first) >= 32
     assert token_of(door) == first
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
-    assert token_of(Door()) == ""
+    assert token_of(ServerAccess()) == ""
 
 
 @pytest.mark.parametrize(
@@ -202,8 +221,8 @@ def test_the_token_is_made_private_and_kept(tmp_path):
 def test_a_token_that_others_can_read_or_that_is_none_is_refused(tmp_path, mode, text):
     (tmp_path / "token").write_text(text)
     (tmp_path / "token").chmod(mode)
-    with pytest.raises(Stop) as caught:
-        token_of(Door(token_file=str(tmp_path / "token")))
+    with pytest.raises(ExitError) as caught:
+        token_of(ServerAccess(token_file=str(tmp_path / "token")))
     assert caught.value.code is Exit.CREDENTIALS
 
 
@@ -230,10 +249,10 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_path):
     cert, key = certificate(tmp_path)
-    door = Door(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
+    door = ServerAccess(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
     token = token_of(door)
     trust = ssl.create_default_context(cafile=cert)
-    async with serving(door, guards(door, token, frozenset())) as url, aiohttp.ClientSession() as session:
+    async with serving(door, security_middlewares(door, token, frozenset())) as url, aiohttp.ClientSession() as session:
         at = url.replace("0.0.0.0", "localhost")
         assert at.startswith("https://")
         assert await status(session.get(f"{at}/open", ssl=trust)) == 401
@@ -245,8 +264,8 @@ async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_pa
 
 async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
     (tmp_path / "c.pem").write_text("no certificate")
-    door = Door(tls_cert=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "k.pem"))
-    with pytest.raises(Stop) as caught:
+    door = ServerAccess(tls_cert=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "k.pem"))
+    with pytest.raises(ExitError) as caught:
         async with serving(door, []):
             pass
     assert caught.value.code is Exit.CREDENTIALS
@@ -255,7 +274,7 @@ async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
 
 async def test_a_unix_socket_is_private_and_its_old_file_no_hindrance(tmp_path):
     path = tmp_path / "api.sock"
-    door = Door(unix=str(path))
+    door = ServerAccess(unix=str(path))
     for _ in range(2):
         async with serving(door, [known_host(door)]) as address:
             assert address == f"unix:{path}"
@@ -267,8 +286,8 @@ async def test_a_unix_socket_is_private_and_its_old_file_no_hindrance(tmp_path):
 async def test_an_address_in_use_is_a_one_line_stop():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Stop) as caught:
-            async with serving(Door(port=port), []):
+        with pytest.raises(ExitError) as caught:
+            async with serving(ServerAccess(port=port), []):
                 pass
     assert caught.value.code is Exit.PORT
     assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: address in use; choose another"

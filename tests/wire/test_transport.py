@@ -6,7 +6,7 @@ import pytest
 
 from wire.errors import LocalError
 from wire.topics import Channel, hub_filters, topic
-from wire.transport import DRAIN_AT_MOST, Delivery, Incoming, LinkLost, MemoryBroker, MemoryTransport
+from wire.transport import DRAIN_AT_MOST, Delivery, Incoming, LinkLostError, MemoryBroker, MemoryTransport
 
 TOPIC = topic("demo--a", Channel.QUESTION)
 
@@ -86,11 +86,11 @@ async def test_a_killed_broker_ends_every_connection_and_wakes_whoever_waits() -
     await asyncio.sleep(0)
     broker.kill()
     for waiting in waits:
-        with pytest.raises(LinkLost):
+        with pytest.raises(LinkLostError):
             await waiting
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         device.post(TOPIC, b"x")
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         broker.connect()
 
 
@@ -101,7 +101,7 @@ async def test_what_had_arrived_before_the_link_went_is_still_handed_over() -> N
     broker.kill()
     assert await hub.receive() == [Incoming(TOPIC, b"x")]
     for _ in range(2):  # and then every call says that the link is gone
-        with pytest.raises(LinkLost):
+        with pytest.raises(LinkLostError):
             await hub.receive()
 
 
@@ -111,9 +111,9 @@ async def test_a_connection_from_before_the_restart_stays_dead_after_it() -> Non
     broker.kill()
     broker.up = True
     hub = await hub_of(broker)
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         old.post(TOPIC, b"x")
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         await old.subscribe((TOPIC,))
     assert await broker.connect().post(TOPIC, b"new") is Delivery.TAKEN
     assert await hub.receive() == [Incoming(TOPIC, b"new")]
@@ -124,5 +124,5 @@ async def test_a_closed_connection_hears_nothing_and_counts_for_nobody() -> None
     hub, device = await hub_of(broker), broker.connect()
     await hub.close()
     assert await device.post(TOPIC, b"x") is Delivery.NOBODY
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLostError):
         await hub.receive()

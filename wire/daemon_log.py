@@ -1,0 +1,114 @@
+"""Log lines of a long-running process: JSON on stderr, limited per event.
+
+Rule: a line carries numbers, enums and checked names, never a payload; what is not one of these is withheld.
+"""
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import NewType, TextIO
+
+Name = NewType("Name", str)
+Safe = bool | int | float | Enum | Name
+_NAME = re.compile(r"[A-Za-z0-9_.:@/\[\]+-]{1,120}")
+BURST_LINES = 20
+LINES_PER_S = 1.0
+MAX_EVENTS = 512
+LEVELS = ("info", "warning", "error")
+
+
+def name(text: str) -> Name:
+    """An id, address, path or class name for a log line. Anything else is withheld and only its length is told."""
+    return Name(text) if _NAME.fullmatch(text) else Name(f"withheld:{len(text)}")
+
+
+def fault(error: BaseException) -> Name:
+    """An exception for a log line: its type and where it was raised; its message may hold a payload."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"@{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
+    return name(type(error).__name__ + where)
+
+
+class Log:
+    """JSON lines on stderr, each event name limited to 20 at once and one a second; `suppressed` counts the rest."""
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.time, least: str = "info"
+    ) -> None:
+        self._stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for ever
+        self._silent = LEVELS[: LEVELS.index(least)]
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float, int]] = {}
+
+    def info(self, event: str, **values: Safe) -> None:
+        self._write("info", event, values)
+
+    def warning(self, event: str, **values: Safe) -> None:
+        self._write("warning", event, values)
+
+    def error(self, event: str, **values: Safe) -> None:
+        self._write("error", event, values)
+
+    def take_over(self) -> None:
+        """Send what libraries log this way too: logger, place and type of the error; their texts may hold payloads."""
+        logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
+
+    def _write(self, level: str, event: str, values: dict[str, Safe]) -> None:
+        now = self._clock()
+        suppressed = None if level in self._silent else self._admit(event, now)
+        if suppressed is None:
+            return
+        line: dict[str, object] = {"at": round(now, 3), "level": level, "event": event}
+        line |= {key: _plain(value) for key, value in values.items()}
+        if suppressed:
+            line["suppressed"] = suppressed
+        try:
+            self._stream.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            return  # a full disk, a closed pipe or a closed file must not stop the work
+
+    def _admit(self, event: str, now: float) -> int | None:
+        """How many lines were withheld since the last one written, or None to withhold this one too."""
+        if len(self._buckets) >= MAX_EVENTS and event not in self._buckets:
+            self._buckets.clear()
+        tokens, at, suppressed = self._buckets.get(event, (float(BURST_LINES), now, 0))
+        tokens = min(BURST_LINES, tokens + max(0.0, now - at) * LINES_PER_S)
+        if tokens < 1:
+            self._buckets[event] = (tokens, now, suppressed + 1)
+            return None
+        self._buckets[event] = (tokens - 1, now, 0)
+        return suppressed
+
+
+def _plain(value: Safe) -> bool | int | float | str | None:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return name(value) if isinstance(value, str) else "withheld"
+
+
+class _Handler(logging.Handler):
+    """Other people's log records, stripped of their texts."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        kind = record.exc_info[1] if record.exc_info else None
+        place = name(f"{record.module}:{record.lineno}")
+        write("library", logger=name(record.name), place=place, error=fault(kind) if kind else Name(""))
