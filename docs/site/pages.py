@@ -37,6 +37,7 @@ API = {
     "The link": ("wire.messages", "wire.transport", "wire.errors"),
 }
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)]*)?\)")
+_DIAGRAM = re.compile(r"^```mermaid\nsequenceDiagram\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"^```(sh|python) [^\n]*$", re.MULTILINE)  # how a test runs a block is nothing for a reader
 
 
@@ -64,7 +65,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     name = page.file.src_uri
     if not name.startswith("reference/") or name in origin:
         markdown = relinked(markdown, origin.get(name, f"docs/{name}"), name)
-    return _MARK.sub(r"```\1", markdown)
+    return _DIAGRAM.sub(lambda match: sequence_list(match[1]), _MARK.sub(r"```\1", markdown))
 
 
 def relinked(markdown: str, source: str, target: str) -> str:
@@ -78,6 +79,25 @@ def relinked(markdown: str, source: str, target: str) -> str:
         return f"{opening}{'../' * target.count('/')}{page}{anchor})" if page else opening[1:-2]
 
     return _LINK.sub(turn, markdown)
+
+
+def sequence_list(diagram: str) -> str:
+    """A mermaid sequence diagram as a nested list: the theme would load its renderer from another host."""
+    names: dict[str, str] = {}
+    lines: list[str] = []
+    indent = ""
+    for words in map(str.strip, diagram.splitlines()):
+        if named := re.fullmatch(r"participant (\w+) as (.+)", words):
+            names[named[1]] = named[2].split(" (")[0]
+        elif arrow := re.fullmatch(r"(\w+)--?>>(\w+): (.+)", words):
+            one, other = names[arrow[1]], names[arrow[2]]
+            lines.append(f"{indent}- **{one}**{'' if one == other else f' → **{other}**'}: {arrow[3]}")
+        elif branch := re.fullmatch(r"(?:alt|else) (.+)", words):
+            lines.append(f"- *if {branch[1]}:*")
+            indent = "    "
+        elif words == "end":
+            indent = ""
+    return "\n".join(lines)
 
 
 def _page_of(path: Path) -> str:
@@ -120,12 +140,11 @@ def _commands(path: str, room: skerry.Room) -> Iterator[tuple[str, click.Command
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, click.Command]]:
-    """Commands that do something: a group stands for those below it."""
+    """Commands that do something: a group only where it can be called alone."""
     below = getattr(command, "commands", None)
-    if below is None:
+    if below is None or command.invoke_without_command:
         yield path, command
-        return
-    for name, each in below.items():
+    for name, each in (below or {}).items():
         yield from _leaves(f"{path} {name}", each)
 
 
