@@ -58,19 +58,20 @@ class Comparison:
 
 def compare(before: Path, after: Path, rounds: int, gauges: Sequence[Gauge] = GAUGES) -> list[Comparison]:
     """Every gauge, `rounds` times in each checkout, in turns. RuntimeError if a benchmark does not tell its figure."""
-    taken: dict[tuple[str, Path], list[float]] = {}
-    for gauge, checkout in turns(before, after, rounds, gauges):
-        value = measure(gauge, checkout)
-        taken.setdefault((gauge.module, checkout), []).append(value)
-        print(f"{gauge.module} {checkout}: {value:g} {gauge.unit}", file=sys.stderr, flush=True)
-    return [_comparison(gauge, taken[gauge.module, before], taken[gauge.module, after]) for gauge in gauges]
+    checkouts = {"before": before, "after": after}
+    taken: dict[tuple[Gauge, str], list[float]] = {}
+    for gauge, side in turns(rounds, gauges):
+        value = measure(gauge, checkouts[side])
+        taken.setdefault((gauge, side), []).append(value)
+        print(f"{gauge.module} {side}: {value:g} {gauge.unit}", file=sys.stderr, flush=True)
+    return [_comparison(gauge, taken[gauge, "before"], taken[gauge, "after"]) for gauge in gauges]
 
 
-def turns(before: Path, after: Path, rounds: int, gauges: Sequence[Gauge]) -> Iterator[tuple[Gauge, Path]]:
-    """What is run when: BEFORE AFTER, AFTER BEFORE, ..."""
+def turns(rounds: int, gauges: Sequence[Gauge]) -> Iterator[tuple[Gauge, str]]:
+    """What is run when: before, after, after, before, ..."""
     for number in range(rounds):
-        pair = (before, after) if number % 2 == 0 else (after, before)
-        yield from ((gauge, checkout) for gauge in gauges for checkout in pair)
+        pair = ("before", "after") if number % 2 == 0 else ("after", "before")
+        yield from ((gauge, side) for gauge in gauges for side in pair)
 
 
 def measure(gauge: Gauge, checkout: Path) -> float:
