@@ -26,7 +26,7 @@ def test_checkouts_take_turns_to_be_the_first():
 
 
 def test_the_ratio_is_that_of_the_medians(checkouts):
-    (found,) = compare(*checkouts, rounds=2, gauges=GAUGES[:1])
+    (found,) = compare(checkouts[0], checkouts[1], rounds=2, gauges=GAUGES[:1])
     assert (found.before, found.after, found.ratio, found.held) == ([100.0] * 2, [106.0] * 2, 1.06, False)
 
 
@@ -47,4 +47,4 @@ def test_a_benchmark_is_found_in_any_folder(checkouts):
 def test_a_benchmark_that_fails_is_shown(checkouts):
     (checkouts[0] / "benchmarks" / "agent_memory.py").write_text("import nothing_of_this_name\n")
     with pytest.raises(RuntimeError, match="nothing_of_this_name"):
-        compare(*checkouts, rounds=1, gauges=GAUGES[:1])
+        compare(checkouts[0], checkouts[1], rounds=1, gauges=GAUGES[:1])
