@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test heavy live check lint bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help setup setup-demo demo test heavy live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -38,6 +38,9 @@ lint: setup ## ruff, mypy --strict, the import contracts
 	@.venv/bin/lint-imports
 
 check: lint test live ## all that must be green before a change lands
+
+docs: setup ## the documentation site in .cache/site; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet $(ARGS)
 
 bench: setup ## measure every figure of benchmarks/RESULTS.md in one run and write it
 	@$(python) -m benchmarks $(ARGS)
