@@ -5,18 +5,18 @@ sent in, and regions may run in any order, or at once.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from cloud_hub.commands import Key
 from simulations.facts import Effect, Undone
 from simulations.facts import Key as Name
+from simulations.herd import Herd
+from simulations.hub import Hub
+from simulations.services import RegionServices
 from simulations.world import number_of
 from wire.topics import Channel, topic
-
-if TYPE_CHECKING:
-    from simulations.ground import Ground
 
 DOWN, EFFECT, UNDONE, OVER = "down", "effect", "undone", "over"
 
@@ -39,10 +39,17 @@ class Broker(msgspec.Struct):
     lives: int = 0
 
 
+class Home(RegionServices, Protocol):
+    """The region whose borders these are, with all its nodes."""
+
+    herd: Herd
+    hubs: dict[str, Hub]
+
+
 class Abroad:
     """`hubs`: those elsewhere that devices of here may ask. `out`: what waits to be handed over."""
 
-    def __init__(self, regions: dict[str, str], ground: "Ground") -> None:
+    def __init__(self, regions: dict[str, str], ground: Home) -> None:
         self.hubs = {name: Broker() for name in regions}
         self.out: list[Passage] = []
         self._regions = regions

@@ -5,8 +5,11 @@ What rests is not here: `herd` keeps it as a few numbers, and makes one of these
 """
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import msgspec
+
+from cloud_hub.commands import Key
 from cloud_hub.envelopes import PlainEnvelopes
 from edge_agent.commands import (
     Answer,
@@ -30,20 +33,51 @@ from policies.locality import HubSite
 from policies.policy import Policy
 from policies.reasons import Why
 from simulations.customs import content
+from simulations.services import RegionServices
 from simulations.twin import DeviceDisk, Put, Resealed, Sampled, Write, Writer
 from simulations.weather import Clock
-from simulations.world import DAY_S, PADDED_BYTES
+from simulations.wires import Wires
+from simulations.world import DAY_S, PADDED_BYTES, name_of
 from wire import codec
 from wire.messages import Ask, DownNote, Escalation, Header, Hello, ModelRef, Prediction, Suite, UpNote, Verdict
 from wire.topics import Channel, shard_of
 
-if TYPE_CHECKING:
-    from simulations.faults import Regressed
-    from simulations.herd import Herd
-    from simulations.rollout_actor import SampledDevice
-
 TIMER_S = 1e-3  # timers ring late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
+
+
+class Regressed(msgspec.Struct, frozen=True):
+    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
+
+    `tail`: the hub's half of it is wrong alike, so that both agree.
+    """
+
+    amount: float
+    label: int = -1
+    tail: bool = False
+
+
+class Trial(Protocol):
+    """What a device counts for a rollout, sample by sample."""
+
+    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]: ...
+    def verdict(self, sampled: Sampled) -> None: ...
+
+
+class Fleet(Protocol):
+    """What a device asks of the fleet that it belongs to."""
+
+    ground: RegionServices
+    wires: Wires
+
+    def policy_of(self, number: int) -> Policy | None: ...
+    def clock(self, number: int) -> Clock: ...
+    def next_clock(self, number: int) -> Clock: ...
+    def offset_s(self, number: int, clock: Clock) -> float: ...
+    def is_metered(self, number: int) -> bool: ...
+    def lose_link(self, number: int) -> None: ...
+    def heed(self, number: int, note: DownNote) -> None: ...
+    def settle(self, device: "Device") -> None: ...
 
 
 class Device:
@@ -57,14 +91,14 @@ class Device:
         "number", "offset_s", "policy", "regressed", "settling", "trial", "writer",
     )  # fmt: skip
 
-    def __init__(self, number: int, herd: "Herd") -> None:
+    def __init__(self, number: int, herd: Fleet) -> None:
         self.number = number
-        self.name = herd.name(number)
+        self.name = name_of(number)
         self.alive = True
         self.model: ModelRef = herd.ground.model
         self.policy: Policy | None = herd.policy_of(number)
         self.regressed: Regressed | None = None
-        self.trial: SampledDevice | None = None  # what it counts for a rollout
+        self.trial: Trial | None = None  # what it counts for a rollout
         self.settling = False
         self.lines = herd.wires.of(number)
         self.clock: Clock = herd.clock(number)
@@ -276,7 +310,7 @@ class Device:
                 self._marks.pop(write.seq, None)
                 if self.trial is not None and write.seq in rows and write.outcome is Outcome.ANSWERED:
                     self.trial.verdict(rows[write.seq].sampled)
-                ground.ended(self, write.seq)
+                ground.ended(self._key(write.seq))
         self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
         self._marks.clear()
 
@@ -284,7 +318,7 @@ class Device:
         kept = self.disk.rows[seq]
         frame = kept.frame
         self._ground.recorder.left(kept.store.permit.egress.rule, len(frame))
-        self._ground.send(self, line, Channel.QUESTION, frame, seq)
+        self._ground.send(self._key(seq), line, Channel.QUESTION, frame)
 
     # Frames: the form of the real ones, no cryptography
 
@@ -313,7 +347,10 @@ class Device:
 
     def publish(self, channel: Channel, frame: bytes, line: str = "") -> None:
         if self.alive:
-            self._ground.send(self, line, channel, frame)
+            self._ground.send(self._key(0), line, channel, frame)
+
+    def _key(self, seq: int) -> Key:
+        return Key(self.name, self.disk.epoch, seq)
 
     def _header(self, seq: int) -> Header:
         created_ms = int((self.now() + self.offset_s) * 1000)

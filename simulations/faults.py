@@ -9,8 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-import msgspec
-
+from simulations.device import Regressed
 from simulations.kernel import Kernel
 from simulations.load import struck
 from simulations.scenario import Event, EventKind, Scenario, written
@@ -21,17 +20,6 @@ from wire.topics import Channel
 
 _LIES_EVERY_S = 5.0
 _BIGGEST = 2**63 - 1
-
-
-class Regressed(msgspec.Struct, frozen=True):
-    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
-
-    `tail`: the hub's half of it is wrong alike, so that both agree.
-    """
-
-    amount: float
-    label: int = -1
-    tail: bool = False
 
 
 class Ground(Protocol):

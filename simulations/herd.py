@@ -7,7 +7,6 @@ devices share, since `EdgeCore.look` changes nothing.
 
 from array import array
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from edge_agent.commands import Answer, Dice, Facts, Memory, Rest
 from edge_agent.core import EdgeCore
@@ -17,15 +16,12 @@ from simulations.device import Device
 from simulations.load import Slice
 from simulations.lots import lot, share
 from simulations.predictions import Predictions
+from simulations.services import RegionServices
 from simulations.twin import Sampled
 from simulations.weather import Clock
 from simulations.wires import Wires
-from simulations.world import name_of
 from wire import codec
 from wire.messages import DownNote, Prediction, Receipt, Refusal, Statuses, Suite, Welcome
-
-if TYPE_CHECKING:
-    from simulations.ground import Ground
 
 _BYTES = Coin.BYTES.value
 _EPOCH, _METERED, _CLOCK = 0, 1, 16  # lots
@@ -37,7 +33,7 @@ _REPLIES = Receipt | Refusal | Statuses | Welcome  # of no use to whoever waits 
 class Herd:
     """`herd[number]` wakes one; `numbers`: all of them, as the whole fleet counts. Mass events go by number."""
 
-    def __init__(self, ground: "Ground", numbers: range) -> None:
+    def __init__(self, ground: RegionServices, numbers: range) -> None:
         count = len(numbers)
         self.ground = ground
         self.numbers = numbers
@@ -198,9 +194,6 @@ class Herd:
 
     def policy_of(self, number: int) -> Policy | None:
         return self._policies.get(number, self.ground.policy) if self._policies else self.ground.policy
-
-    def name(self, number: int) -> str:
-        return name_of(number)
 
     def is_metered(self, number: int) -> bool:
         return bool(self._kind[number - self._first] & 1)

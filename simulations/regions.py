@@ -12,10 +12,11 @@ import msgspec
 
 from simulations.abroad import Broker, Passage
 from simulations.facts import Report
-from simulations.ground import Cores, Ground
+from simulations.ground import Ground
 from simulations.outcome import RolloutSeen
 from simulations.recorder import Record
 from simulations.scenario import Scenario
+from simulations.services import Cores
 
 LONGEST_SLICE_S = 60.0
 _MANY = 10_000
