@@ -7,8 +7,6 @@ What rests is not here: `herd` keeps it as a few numbers, and makes one of these
 from hashlib import sha256
 from typing import Protocol
 
-import msgspec
-
 from cloud_hub.commands import Key
 from cloud_hub.envelopes import PlainEnvelopes
 from edge_agent.commands import (
@@ -33,7 +31,7 @@ from policies.locality import HubSite
 from policies.policy import Policy
 from policies.reasons import Why
 from simulations.customs import content
-from simulations.services import RegionServices
+from simulations.services import RegionServices, Regressed, Trial
 from simulations.twin import DeviceDisk, Put, Resealed, Sampled, Write, Writer
 from simulations.weather import Clock
 from simulations.wires import Wires
@@ -44,24 +42,6 @@ from wire.topics import Channel, shard_of
 
 TIMER_S = 1e-3  # timers ring late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
-
-
-class Regressed(msgspec.Struct, frozen=True):
-    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
-
-    `tail`: the hub's half of it is wrong alike, so that both agree.
-    """
-
-    amount: float
-    label: int = -1
-    tail: bool = False
-
-
-class Trial(Protocol):
-    """What a device counts for a rollout, sample by sample."""
-
-    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]: ...
-    def verdict(self, sampled: Sampled) -> None: ...
 
 
 class Fleet(Protocol):
@@ -324,18 +304,20 @@ class Device:
 
     def _seal(self, store: Store, region: str, sampled: Sampled) -> bytes:
         question = Escalation(
-            store.id,
-            self.model,
-            store.permit.policy,
-            region,
-            {"features": content(sampled.data_class, sampled.hub)},  # what it really is, whatever a core calls it
-            store.budget_s,
-            store.audit,
-            "",
-            store.labels.rule,
-            store.data_class,
-            b"",
-            store.labels.keep_days,
+            id=store.id,
+            model=self.model,
+            policy=store.permit.policy,
+            region=region,
+            fields={
+                "features": content(sampled.data_class, sampled.hub)
+            },  # what it really is, whatever a core calls it
+            budget_s=store.budget_s,
+            audit=store.audit,
+            trace="",
+            rule=store.labels.rule,
+            data_class=store.data_class,
+            subject=b"",
+            keep_days=store.labels.keep_days,
         )
         padded = codec.pad(codec.encode(question), PADDED_BYTES)
         return codec.clear_part(Suite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
@@ -354,7 +336,14 @@ class Device:
 
     def _header(self, seq: int) -> Header:
         created_ms = int((self.now() + self.offset_s) * 1000)
-        return Header(self._shard, self.name, self.disk.epoch, seq, created_ms, PlainEnvelopes.reader_id)
+        return Header(
+            shard=self._shard,
+            device=self.name,
+            epoch=self.disk.epoch,
+            seq=seq,
+            created_ms=created_ms,
+            key_id=PlainEnvelopes.reader_id,
+        )
 
 
 def _nothing() -> None:

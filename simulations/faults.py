@@ -9,10 +9,10 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from simulations.device import Regressed
 from simulations.kernel import Kernel
 from simulations.load import struck
 from simulations.scenario import Event, EventKind, Scenario, written
+from simulations.services import Regressed
 from simulations.weather import Weather
 from simulations.world import name_of
 from wire.messages import Ask, Heads, Hello, ModelRef, UpNote
@@ -259,7 +259,15 @@ def _lie_of(epoch: int, rng: Random) -> UpNote:
         case 1:
             return Hello(epoch, "boot", "sim", (ModelRef("x" * rng.randint(0, 99), wild, "", ""),))
         case 2:
-            return Heads(epoch, wild, wild, rng.randbytes(32), rng.randbytes(64), wild, (("bytes", wild, wild),))
+            return Heads(
+                epoch=epoch,
+                entries=wild,
+                at_ms=wild,
+                head=rng.randbytes(32),
+                signature=rng.randbytes(64),
+                known=wild,
+                spend=(("bytes", wild, wild),),
+            )
         case _:
             return Hello(wild, "boot", "sim", ())
 

@@ -3,6 +3,7 @@
 from random import Random
 from typing import NamedTuple, Protocol
 
+import msgspec
 from numpy.random import Generator
 
 from cloud_hub.commands import Key
@@ -18,7 +19,7 @@ from simulations.kernel import Kernel
 from simulations.recorder import Recorder
 from simulations.registry import SimulatedRegistry
 from simulations.scenario import Scenario
-from simulations.twin import DeviceDisk
+from simulations.twin import DeviceDisk, Sampled
 from simulations.weather import Climate, Weather
 from simulations.world import Pace
 from wire.messages import ModelRef
@@ -32,6 +33,24 @@ class Cores(NamedTuple):
     hub: type[HubCore] = HubCore
     disk: type[DeviceDisk] = DeviceDisk
     hub_disk: type[HubDisk] = HubDisk
+
+
+class Regressed(msgspec.Struct, frozen=True):
+    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
+
+    `tail`: the hub's half of it is wrong alike, so that both agree.
+    """
+
+    amount: float
+    label: int = -1
+    tail: bool = False
+
+
+class Trial(Protocol):
+    """What a device counts for a rollout, sample by sample."""
+
+    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]: ...
+    def verdict(self, sampled: Sampled) -> None: ...
 
 
 class RegionServices(Protocol):
