@@ -204,7 +204,7 @@ class Ground:
         if channel is Channel.QUESTION:
             self.customs.look(key.device, name, hub.region if hub else self.abroad.region(name), frame)
         if not wire.up or wire.cut:
-            self.air.gone += 1
+            self.air.lose()
             return
         extra_s = len(frame) / self._bandwidth if self._bandwidth else 0.0
         if hub is None:

@@ -101,7 +101,9 @@ class Herd:
             if type(found) is Answer:
                 recorder.alone(found.why, label == truth[k])
             else:
-                asked = Sampled(at_s[k], truth[k], label, says, classes[k], committed)
+                asked = Sampled(
+                    at_s=at_s[k], truth=truth[k], edge=label, hub=says, data_class=classes[k], committed=committed
+                )
                 (device or self._wake(number)).sample(local, classes[k], dice, asked)
 
         return sample
@@ -116,9 +118,10 @@ class Herd:
 
     # Rest
 
-    def _wake(self, number: int) -> Device:
+    def _wake(self, number: int, ups: tuple[bool, ...] = ()) -> Device:
+        """`ups`: which of its lines it believes to be up, where that is not what they are now."""
         device, place = Device(number, self), number - self._first
-        ups = self.wires.ups(number)
+        ups = ups or self.wires.ups(number)
         idle = self._idle.get((_hash(device.policy), self._kind[place] & 1, ups))
         core = idle.pop() if idle else self._core(device.policy, self._kind[place] & 1, ups)
         disk = device.disk = self.ground.cores.disk(device.name, self.epoch(number), self.ground.judge.see)
@@ -255,9 +258,8 @@ class Herd:
         """Whoever rests takes a loss of its line lying down; a line that comes up has to be greeted on."""
         device = self._awake.get(number)
         if device is None and up:
-            self.wires.get(number, name).up = False  # as it was when it fell asleep
-            device = self._wake(number)
-            self.wires.get(number, name).up = True
+            now = zip(self.wires.lines, self.wires.ups(number), strict=True)
+            device = self._wake(number, tuple(up and line != name for line, up in now))  # as when it fell asleep
         if device is not None:
             device.link(name, up=up)
 

@@ -247,7 +247,7 @@ class Hub:
         if self.line.up:
             self._ground.reply(self.name, device, frame)
         else:
-            self.air.gone += 1
+            self.air.lose()
 
     def _now(self) -> float:
         return self._ground.zero_s + self._kernel.now

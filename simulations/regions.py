@@ -66,8 +66,7 @@ class Team:
         borders: dict[int, Border] = {}
         for number, ground in self.grounds.items():
             ground.go(begin_s, end_s)
-            borders[number] = Border(ground.abroad.out, ground.brokers_now())
-            ground.abroad.out = []
+            borders[number] = Border(ground.abroad.hand_over(), ground.brokers_now())
         return borders
 
     def take(self, border: Border) -> None:
@@ -90,7 +89,14 @@ class Team:
 def _share(ground: Ground, *, complete: bool) -> Share:
     report = ground.judge.report(None if complete else ground.kernel.now)
     seen = (ground.rollout.seen(),) if ground.rollout else ()
-    return Share(ground.recorder.record, report, ground.counts(), ground.recorder.samples, ground.kernel.events, seen)
+    return Share(
+        record=ground.recorder.record,
+        report=report,
+        counts=ground.counts(),
+        samples=ground.recorder.samples,
+        events=ground.kernel.events,
+        rollouts=seen,
+    )
 
 
 def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:
