@@ -24,11 +24,11 @@ from models.bundle import Bundle, open_bundle
 from models.figures import LeakKind, Metric
 from models.forge.baselines import baselines
 from models.forge.cut import trace
-from models.forge.forge import Aids, forge
+from models.forge.forge import forge
 from models.forge.frontier import curve
 from models.forge.outcomes import Outcomes, read_outcomes
 from models.forge.samples import Data
-from models.forge.wish import Wish
+from models.forge.wish import Aids, Wish
 from models.forge_command import stages
 from models.manifest import EDGE_FILE
 

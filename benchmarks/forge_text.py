@@ -19,11 +19,11 @@ import numpy.typing as npt
 from benchmarks.figures import Figure, line
 from models.bundle import Bundle, open_bundle
 from models.forge.calibrate import probabilities
-from models.forge.forge import Aids, forge
+from models.forge.forge import forge
 from models.forge.outcomes import rejecting, rejection
 from models.forge.samples import OUT_OF_SCOPE, Part
 from models.forge.shipped import EdgeAnswers, edge_answers, hub_answers
-from models.forge.wish import Wish
+from models.forge.wish import Aids, Wish
 from models.graph import decode_graphs
 from models.manifest import EDGE_FILE
 from models.zoo import clinc150

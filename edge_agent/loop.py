@@ -56,7 +56,7 @@ _PAUSE_S = 1.0  # before a task that failed starts again
 class Agent:
     """One device. `run()` owns every task; the other methods are called on the same event loop."""
 
-    _database: Callable[..., Database] = Database  # agents of a fleet in one process share a file
+    _database: Callable[..., Database] = Database  # those of a live simulation sync no commit
 
     def __init__(
         self,

@@ -26,14 +26,13 @@ from rich.text import Text
 from models.bundle import Bundle
 from models.flags import takes
 from models.forge.samples import ForgeError
-from models.forge.wish import check_wish
+from models.forge.wish import Aids, check_wish
 from models.forge_flags import ForgeFlags
 from wire.exits import Exit, ExitError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from models.forge.forge import Aids
     from models.forge.heads import HeadCost
     from models.forge.samples import Data
 
@@ -57,13 +56,12 @@ def run(flags: ForgeFlags) -> Bundle:
     """ExitError, with the code that fits, if anything is wrong with what the user gave."""
     with stages() as tell:
         tell("loading", 0.0)
-        from models.forge.forge import Aids  # noqa: PLC0415 - torch takes a second, and --help needs none
-        from models.forge.forge import forge as forged  # noqa: PLC0415
+        from models.forge.forge import forge as forged  # noqa: PLC0415 - torch takes a second, and --help needs none
 
         with _blame(Exit.CONFIG):
             check_wish(flags.wish)
         with _blame(Exit.MODEL):
-            model, aids = _given(flags, Aids)
+            model, aids = _given(flags)
         with _blame(Exit.SAMPLE):
             data = _data(flags.data)
         tell("loading", 1.0)
@@ -71,13 +69,13 @@ def run(flags: ForgeFlags) -> Bundle:
             return forged(model, data, flags.wish, flags.out, tell, aids=aids)
 
 
-def _given(flags: ForgeFlags, aids: "type[Aids]") -> "tuple[nn.Module, Aids]":
+def _given(flags: ForgeFlags) -> "tuple[nn.Module, Aids]":
     from models.forge.given import load_function, load_model  # noqa: PLC0415 - see `run`
 
     here = Path.cwd()
     small = load_model(flags.edge_model, here) if flags.edge_model else None
     vary = load_function(flags.augment, here) if flags.augment else None
-    added = aids(edge_model=small, augment=vary, cache=flags.cache_folder, source=flags.model)
+    added = Aids(edge_model=small, augment=vary, cache=flags.cache_folder, source=flags.model)
     return load_model(flags.model, here), added
 
 

@@ -5,18 +5,18 @@ sent in, and regions may run in any order, or at once.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from cloud_hub.commands import Key
 from simulations.facts import Effect, Undone
 from simulations.facts import Key as Name
+from simulations.herd import Herd
+from simulations.hub import Hub
+from simulations.services import RegionServices
 from simulations.world import number_of
 from wire.topics import Channel, topic
-
-if TYPE_CHECKING:
-    from simulations.ground import Ground
 
 DOWN, EFFECT, UNDONE, OVER = "down", "effect", "undone", "over"
 
@@ -39,12 +39,19 @@ class Broker(msgspec.Struct):
     lives: int = 0
 
 
-class Abroad:
-    """`hubs`: those elsewhere that devices of here may ask. `out`: what waits to be handed over."""
+class Home(RegionServices, Protocol):
+    """The region whose borders these are, with all its nodes."""
 
-    def __init__(self, regions: dict[str, str], ground: "Ground") -> None:
+    herd: Herd
+    hubs: dict[str, Hub]
+
+
+class Abroad:
+    """`hubs`: those elsewhere that devices of here may ask."""
+
+    def __init__(self, regions: dict[str, str], ground: Home) -> None:
         self.hubs = {name: Broker() for name in regions}
-        self.out: list[Passage] = []
+        self._out: list[Passage] = []
         self._regions = regions
         self._ground = ground
         scenario = ground.scenario
@@ -62,26 +69,35 @@ class Abroad:
             self._asked.setdefault(key, set()).add(hub)
         for delay_s in self._ground.weather.arrivals():
             at_s = self._ground.kernel.now + delay_s + extra_s
-            self.out.append(Passage(self._regions[hub], at_s, hub, key, channel.value, frame))
+            self._out.append(
+                Passage(to=self._regions[hub], at_s=at_s, hub=hub, key=key, kind=channel.value, frame=frame)
+            )
 
     def reply(self, hub: str, device: str, frame: bytes) -> None:
         """Down, from a hub of here."""
         for delay_s in self._ground.weather.arrivals():
             at_s = self._ground.kernel.now + delay_s
-            self.out.append(Passage(self._home(device), at_s, hub, Key(device, 0, 0), DOWN, frame))
+            self._out.append(
+                Passage(to=self._home(device), at_s=at_s, hub=hub, key=Key(device, 0, 0), kind=DOWN, frame=frame)
+            )
 
     def tell(self, kind: str, key: Key, hub: str) -> None:
         """A fact of a hub of here, about a question of elsewhere."""
-        self.out.append(Passage(self._home(key.device), self._ground.kernel.now, hub, key, kind))
+        self._out.append(Passage(self._home(key.device), self._ground.kernel.now, hub, key, kind))
 
     def over(self, key: Key) -> None:
         """No hub elsewhere will be asked for it any more."""
         for hub in sorted(self._asked.pop(key, ())):
-            self.out.append(Passage(self._regions[hub], self._ground.kernel.now, hub, key, OVER))
+            self._out.append(Passage(self._regions[hub], self._ground.kernel.now, hub, key, OVER))
 
     def _home(self, device: str) -> str:
         number = number_of(device)
         return next(name for numbers, name in self._homes if number in numbers)
+
+    def hand_over(self) -> list[Passage]:
+        """At the end of a slice: what waits, once."""
+        waiting, self._out = self._out, []
+        return waiting
 
     # In
 

@@ -47,6 +47,10 @@ class Air:
     def revive(self) -> None:
         self.up = True
 
+    def lose(self) -> None:
+        """A message that nobody could send."""
+        self.gone += 1
+
     def carry(self, target: Line, hear: Callable[..., None], *message: object, extra_s: float = 0.0) -> None:
         """`target`'s end hears it; the sender is known to be up. `extra_s`: the bytes' own time on the way."""
         if not self.up:

@@ -150,7 +150,15 @@ async def _tour(stay: _Stay, bundle: Bundle, scene: Scene) -> dict[str, Any]:
     async with Stage(stay.folder) as stage:
         setting = _Setting(document, {"hub": {"name": scene.hub, "region": scene.region}}, agents)
         await _set_up(stay.console, stage, bundle, setting)
-        result = await Tour(stay.console, stage, bundle, scene, policy, stay.began, stay.keep).run()
+        result = await Tour(
+            console=stay.console,
+            stage=stage,
+            bundle=bundle,
+            scene=scene,
+            policy=policy,
+            began=stay.began,
+            keep=stay.keep,
+        ).run()
         await stay.out(stage)
         return result
 

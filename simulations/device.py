@@ -5,8 +5,9 @@ What rests is not here: `herd` keeps it as a few numbers, and makes one of these
 """
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from cloud_hub.commands import Key
 from cloud_hub.envelopes import PlainEnvelopes
 from edge_agent.commands import (
     Answer,
@@ -30,20 +31,33 @@ from policies.locality import HubSite
 from policies.policy import Policy
 from policies.reasons import Why
 from simulations.customs import content
+from simulations.services import RegionServices, Regressed, Trial
 from simulations.twin import DeviceDisk, Put, Resealed, Sampled, Write, Writer
 from simulations.weather import Clock
-from simulations.world import DAY_S, PADDED_BYTES
+from simulations.wires import Wires
+from simulations.world import DAY_S, PADDED_BYTES, name_of
 from wire import codec
 from wire.messages import Ask, DownNote, Escalation, Header, Hello, ModelRef, Prediction, Suite, UpNote, Verdict
 from wire.topics import Channel, shard_of
 
-if TYPE_CHECKING:
-    from simulations.faults import Regressed
-    from simulations.herd import Herd
-    from simulations.rollout_actor import SampledDevice
-
 TIMER_S = 1e-3  # timers ring late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
+
+
+class Fleet(Protocol):
+    """What a device asks of the fleet that it belongs to."""
+
+    ground: RegionServices
+    wires: Wires
+
+    def policy_of(self, number: int) -> Policy | None: ...
+    def clock(self, number: int) -> Clock: ...
+    def next_clock(self, number: int) -> Clock: ...
+    def offset_s(self, number: int, clock: Clock) -> float: ...
+    def is_metered(self, number: int) -> bool: ...
+    def lose_link(self, number: int) -> None: ...
+    def heed(self, number: int, note: DownNote) -> None: ...
+    def settle(self, device: "Device") -> None: ...
 
 
 class Device:
@@ -57,14 +71,14 @@ class Device:
         "number", "offset_s", "policy", "regressed", "settling", "trial", "writer",
     )  # fmt: skip
 
-    def __init__(self, number: int, herd: "Herd") -> None:
+    def __init__(self, number: int, herd: Fleet) -> None:
         self.number = number
-        self.name = herd.name(number)
+        self.name = name_of(number)
         self.alive = True
         self.model: ModelRef = herd.ground.model
         self.policy: Policy | None = herd.policy_of(number)
         self.regressed: Regressed | None = None
-        self.trial: SampledDevice | None = None  # what it counts for a rollout
+        self.trial: Trial | None = None  # what it counts for a rollout
         self.settling = False
         self.lines = herd.wires.of(number)
         self.clock: Clock = herd.clock(number)
@@ -276,7 +290,7 @@ class Device:
                 self._marks.pop(write.seq, None)
                 if self.trial is not None and write.seq in rows and write.outcome is Outcome.ANSWERED:
                     self.trial.verdict(rows[write.seq].sampled)
-                ground.ended(self, write.seq)
+                ground.ended(self._key(write.seq))
         self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
         self._marks.clear()
 
@@ -284,24 +298,26 @@ class Device:
         kept = self.disk.rows[seq]
         frame = kept.frame
         self._ground.recorder.left(kept.store.permit.egress.rule, len(frame))
-        self._ground.send(self, line, Channel.QUESTION, frame, seq)
+        self._ground.send(self._key(seq), line, Channel.QUESTION, frame)
 
     # Frames: the form of the real ones, no cryptography
 
     def _seal(self, store: Store, region: str, sampled: Sampled) -> bytes:
         question = Escalation(
-            store.id,
-            self.model,
-            store.permit.policy,
-            region,
-            {"features": content(sampled.data_class, sampled.hub)},  # what it really is, whatever a core calls it
-            store.budget_s,
-            store.audit,
-            "",
-            store.labels.rule,
-            store.data_class,
-            b"",
-            store.labels.keep_days,
+            id=store.id,
+            model=self.model,
+            policy=store.permit.policy,
+            region=region,
+            fields={
+                "features": content(sampled.data_class, sampled.hub)
+            },  # what it really is, whatever a core calls it
+            budget_s=store.budget_s,
+            audit=store.audit,
+            trace="",
+            rule=store.labels.rule,
+            data_class=store.data_class,
+            subject=b"",
+            keep_days=store.labels.keep_days,
         )
         padded = codec.pad(codec.encode(question), PADDED_BYTES)
         return codec.clear_part(Suite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
@@ -313,11 +329,21 @@ class Device:
 
     def publish(self, channel: Channel, frame: bytes, line: str = "") -> None:
         if self.alive:
-            self._ground.send(self, line, channel, frame)
+            self._ground.send(self._key(0), line, channel, frame)
+
+    def _key(self, seq: int) -> Key:
+        return Key(self.name, self.disk.epoch, seq)
 
     def _header(self, seq: int) -> Header:
         created_ms = int((self.now() + self.offset_s) * 1000)
-        return Header(self._shard, self.name, self.disk.epoch, seq, created_ms, PlainEnvelopes.reader_id)
+        return Header(
+            shard=self._shard,
+            device=self.name,
+            epoch=self.disk.epoch,
+            seq=seq,
+            created_ms=created_ms,
+            key_id=PlainEnvelopes.reader_id,
+        )
 
 
 def _nothing() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from edge_agent.identity import IDENTITY_FILE
 from edge_agent.records import Kind, Source
 from edge_agent.records import Outcome as End
-from simulations.check import Judge
+from simulations.check import GRACE_S, Judge
 from simulations.facts import Accepted, AnswerSeen, Effect, Event, Key, Outcome, Report
 
 _ACCEPTED = "select epoch, seq, id, at_ms from ledger where kind='question' order by entry"
@@ -29,13 +29,14 @@ def judge_run(
     *,
     last_fault_ended_s: float | None = None,
     now_s: float | None = None,
+    grace_s: float = GRACE_S,
 ) -> Report:
     """The report on a run. Times are hub time in seconds since 1970; without them every open question counts as lost.
 
     `hub_db` None: the hub's side is unknown and is not judged. FileNotFoundError for a missing file, ValueError for
     one whose records were pruned: its beginning is gone, and half a history proves nothing. sqlite3.Error if damaged.
     """
-    checker = Judge(last_fault_ended_s, hub_complete=hub_db is not None)
+    checker = Judge(last_fault_ended_s, hub_complete=hub_db is not None, grace_s=grace_s)
     last: dict[tuple[str, int], int] = {}
     for path in agent_dbs:
         for event in read_agent(path):
@@ -51,7 +52,7 @@ def judge_run(
 def read_agent(path: Path) -> list[Event]:
     """Accepted, then answers, then outcomes: the order in which each kind was committed."""
     device = device_of(path)
-    with _snapshot(path) as db:
+    with snapshot(path) as db:
         _unpruned(db, path)
         events: list[Event] = [
             Accepted(Key(device, epoch, seq), id_, at_ms / 1000) for epoch, seq, id_, at_ms in db.execute(_ACCEPTED)
@@ -69,7 +70,7 @@ def read_agent(path: Path) -> list[Event]:
 
 def read_hub(path: Path) -> list[Effect]:
     """Every verdict that the hub stored."""
-    with _snapshot(path) as db:
+    with snapshot(path) as db:
         return [Effect(Key(*row)) for row in db.execute(_EFFECTS)]
 
 
@@ -88,7 +89,7 @@ def device_of(path: Path) -> str:
 
 
 @contextmanager
-def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise FileNotFoundError(path)
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:

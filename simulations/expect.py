@@ -65,7 +65,14 @@ def judged(outcome: Outcome, expected: Iterable[Expect]) -> Outcome:
 def _judged(outcome: Outcome, expect: Expect) -> Judged:
     value = figure(view(outcome, expect.from_s, expect.until_s), expect.figure)
     held = value is not None and _within(value, expect)
-    return Judged(expect.figure, value, expect.at_most, expect.at_least, held, _words(expect, outcome))
+    return Judged(
+        figure=expect.figure,
+        value=value,
+        at_most=expect.at_most,
+        at_least=expect.at_least,
+        held=held,
+        window=_words(expect, outcome),
+    )
 
 
 def _within(value: float, expect: Expect) -> bool:

@@ -9,11 +9,10 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-import msgspec
-
 from simulations.kernel import Kernel
 from simulations.load import struck
 from simulations.scenario import Event, EventKind, Scenario, written
+from simulations.services import Regressed
 from simulations.weather import Weather
 from simulations.world import name_of
 from wire.messages import Ask, Heads, Hello, ModelRef, UpNote
@@ -21,17 +20,6 @@ from wire.topics import Channel
 
 _LIES_EVERY_S = 5.0
 _BIGGEST = 2**63 - 1
-
-
-class Regressed(msgspec.Struct, frozen=True):
-    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
-
-    `tail`: the hub's half of it is wrong alike, so that both agree.
-    """
-
-    amount: float
-    label: int = -1
-    tail: bool = False
 
 
 class Ground(Protocol):
@@ -271,7 +259,15 @@ def _lie_of(epoch: int, rng: Random) -> UpNote:
         case 1:
             return Hello(epoch, "boot", "sim", (ModelRef("x" * rng.randint(0, 99), wild, "", ""),))
         case 2:
-            return Heads(epoch, wild, wild, rng.randbytes(32), rng.randbytes(64), wild, (("bytes", wild, wild),))
+            return Heads(
+                epoch=epoch,
+                entries=wild,
+                at_ms=wild,
+                head=rng.randbytes(32),
+                signature=rng.randbytes(64),
+                known=wild,
+                spend=(("bytes", wild, wild),),
+            )
         case _:
             return Hello(wild, "boot", "sim", ())
 

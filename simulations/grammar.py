@@ -82,9 +82,16 @@ class LinkTable(Closed):
 
     def climate(self) -> Climate:
         return Climate(
-            self.latency, self.loss, self.repeats, self.skew, self.drift, self.notice, self.wall_error,
-            self.bad_disk, self.bad_batch,
-        )  # fmt: skip
+            latency_s=self.latency,
+            loss=self.loss,
+            repeats=self.repeats,
+            skew_s=self.skew,
+            drift=self.drift,
+            notice_s=self.notice,
+            wall_error_s=self.wall_error,
+            bad_disk=self.bad_disk,
+            bad_batch=self.bad_batch,
+        )
 
     def link(self) -> made.Link:
         return made.Link(self.climate(), self.bandwidth_bytes_per_s, self.metered_share)
@@ -125,10 +132,19 @@ class RegionTable(Closed):
         named = tuple(self.hubs) if isinstance(self.hubs, list) else ()
         hubs = self.hubs if isinstance(self.hubs, int) else len(named)
         return made.Region(
-            self.name, self.share, hubs, self.slots, self.max_batch, self.cost_base, self.cost_item,
-            self.limits.limits(), link if self.link is None else self.link.link(), tuple(self.failover), self.shift,
-            named,
-        )  # fmt: skip
+            name=self.name,
+            share=self.share,
+            hubs=hubs,
+            slots=self.slots,
+            max_batch=self.max_batch,
+            cost_base_s=self.cost_base,
+            cost_item_s=self.cost_item,
+            limits=self.limits.limits(),
+            link=link if self.link is None else self.link.link(),
+            failover=tuple(self.failover),
+            shift_s=self.shift,
+            named=named,
+        )
 
 
 class LoadTable(Closed):
@@ -234,9 +250,17 @@ class RolloutTable(Closed):
 
     def rollout(self) -> made.Rollout:
         return made.Rollout(
-            self.at, self.harm, self.churn, self.tail, tuple(self.waves), self.audit_share, self.probation, self.soak,
-            self.look, self.report,
-        )  # fmt: skip
+            at_s=self.at,
+            harm=self.harm,
+            churn=self.churn,
+            tail=self.tail,
+            waves=tuple(self.waves),
+            audit_share=self.audit_share,
+            probation_s=self.probation,
+            soak_s=self.soak,
+            look_s=self.look,
+            report_s=self.report,
+        )
 
 
 class ExpectTable(Closed):

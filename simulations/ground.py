@@ -10,15 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from cloud_hub.commands import Key
-from cloud_hub.core import HubCore
 from edge_agent.commands import OutboxLimits, Setup
-from edge_agent.core import EdgeCore
 from policies.context import Context
 from policies.document import parse
 from policies.locality import HubSite
@@ -28,13 +25,11 @@ from simulations.abroad import EFFECT, UNDONE, Abroad, Broker
 from simulations.air import Air
 from simulations.check import Judge
 from simulations.customs import Customs
-from simulations.device import Device
 from simulations.facts import Effect, Flaw, Undone
 from simulations.facts import Key as Name
 from simulations.faults import Faults
 from simulations.herd import Herd
 from simulations.hub import Hub
-from simulations.hub_disk import HubDisk
 from simulations.kernel import Kernel
 from simulations.load import Arrivals
 from simulations.predictions import Drawn
@@ -42,7 +37,7 @@ from simulations.recorder import Recorder
 from simulations.registry import SimulatedRegistry
 from simulations.rollout_actor import Actor
 from simulations.scenario import Region, Scenario
-from simulations.twin import DeviceDisk
+from simulations.services import Cores
 from simulations.weather import Weather
 from simulations.world import FEATURES, FRAME_BYTES, HUB_ZERO_S, MODEL, TENANT, Pace, name_of, number_of
 from wire.topics import Channel, topic
@@ -54,15 +49,6 @@ PORTION_S = 60.0  # samples are drawn for at most so long at once
 
 class DefectError(Exception):
     """A core raised what it never should."""
-
-
-class Cores(NamedTuple):
-    """The production cores and their stores' twins: a seam to plant defects in, which must be found."""
-
-    edge: type[EdgeCore] = EdgeCore
-    hub: type[HubCore] = HubCore
-    disk: type[DeviceDisk] = DeviceDisk
-    hub_disk: type[HubDisk] = HubDisk
 
 
 class Ground:
@@ -108,7 +94,7 @@ class Ground:
         self._drawn_s, self._at_s, self._taken = 0.0, list[float](), 0
         self._sample: Callable[[int], None]
         self._storms: list[tuple[frozenset[int] | range, float]] = []
-        self.rollout = Actor(self, scenario.rollout) if scenario.rollout else None
+        self.rollout = Actor(self, self.herd, scenario.rollout) if scenario.rollout else None
         self._faults = Faults(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
 
     # What others ask
@@ -210,31 +196,30 @@ class Ground:
 
     # Messages
 
-    def send(self, device: Device, line: str, channel: Channel, frame: bytes, seq: int = 0) -> None:
-        """From a device; what it hands to a line that is down, or cut, is gone."""
+    def send(self, key: Key, line: str, channel: Channel, frame: bytes) -> None:
+        """From a device; what it hands to a line that is down, or cut, is gone. `key`: seq 0 if it asks nothing."""
         name = self._hubs_by_line[line]
-        wire = device.lines[line]
+        wire = self.herd.wires.get(number_of(key.device), line)
         hub = self.hubs.get(name)
         if channel is Channel.QUESTION:
-            self.customs.look(device.name, name, hub.region if hub else self.abroad.region(name), frame)
+            self.customs.look(key.device, name, hub.region if hub else self.abroad.region(name), frame)
         if not wire.up or wire.cut:
-            self.air.gone += 1
+            self.air.lose()
             return
         extra_s = len(frame) / self._bandwidth if self._bandwidth else 0.0
         if hub is None:
-            key = Key(device.name, device.disk.epoch, seq)
             self.abroad.send(name, key, channel, frame, extra_s)
         else:
-            hub.air.carry(hub.line, hub.hear, topic(device.name, channel), frame, extra_s=extra_s)
+            hub.air.carry(hub.line, hub.hear, topic(key.device, channel), frame, extra_s=extra_s)
 
-    def reply(self, hub: Hub, device: str, frame: bytes) -> None:
+    def reply(self, hub: str, device: str, frame: bytes) -> None:
         """From a hub here to a device anywhere."""
         number = number_of(device)
         if number not in self.herd.numbers:
-            self.abroad.reply(hub.name, device, frame)
+            self.abroad.reply(hub, device, frame)
             return
-        line = self._lines[hub.name]
-        hub.air.carry(self.herd.wires.get(number, line), self.herd.hear, number, line, frame)
+        line = self._lines[hub]
+        self.hubs[hub].air.carry(self.herd.wires.get(number, line), self.herd.hear, number, line, frame)
 
     # Facts
 
@@ -250,9 +235,8 @@ class Ground:
         else:
             self.abroad.tell(UNDONE, key, hub)
 
-    def ended(self, device: Device, seq: int) -> None:
+    def ended(self, key: Key) -> None:
         """Its outcome is on record at the device: no hub will be asked for it any more."""
-        key = Key(device.name, device.disk.epoch, seq)
         for hub in self.hubs.values():
             hub.disk.over(key)
         self.abroad.over(key)

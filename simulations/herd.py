@@ -7,7 +7,6 @@ devices share, since `EdgeCore.look` changes nothing.
 
 from array import array
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from edge_agent.commands import Answer, Dice, Facts, Memory, Rest
 from edge_agent.core import EdgeCore
@@ -17,15 +16,12 @@ from simulations.device import Device
 from simulations.load import Slice
 from simulations.lots import lot, share
 from simulations.predictions import Predictions
+from simulations.services import RegionServices
 from simulations.twin import Sampled
 from simulations.weather import Clock
 from simulations.wires import Wires
-from simulations.world import name_of
 from wire import codec
 from wire.messages import DownNote, Prediction, Receipt, Refusal, Statuses, Suite, Welcome
-
-if TYPE_CHECKING:
-    from simulations.ground import Ground
 
 _BYTES = Coin.BYTES.value
 _EPOCH, _METERED, _CLOCK = 0, 1, 16  # lots
@@ -37,7 +33,7 @@ _REPLIES = Receipt | Refusal | Statuses | Welcome  # of no use to whoever waits 
 class Herd:
     """`herd[number]` wakes one; `numbers`: all of them, as the whole fleet counts. Mass events go by number."""
 
-    def __init__(self, ground: "Ground", numbers: range) -> None:
+    def __init__(self, ground: RegionServices, numbers: range) -> None:
         count = len(numbers)
         self.ground = ground
         self.numbers = numbers
@@ -105,7 +101,9 @@ class Herd:
             if type(found) is Answer:
                 recorder.alone(found.why, label == truth[k])
             else:
-                asked = Sampled(at_s[k], truth[k], label, says, classes[k], committed)
+                asked = Sampled(
+                    at_s=at_s[k], truth=truth[k], edge=label, hub=says, data_class=classes[k], committed=committed
+                )
                 (device or self._wake(number)).sample(local, classes[k], dice, asked)
 
         return sample
@@ -120,9 +118,10 @@ class Herd:
 
     # Rest
 
-    def _wake(self, number: int) -> Device:
+    def _wake(self, number: int, ups: tuple[bool, ...] = ()) -> Device:
+        """`ups`: which of its lines it believes to be up, where that is not what they are now."""
         device, place = Device(number, self), number - self._first
-        ups = self.wires.ups(number)
+        ups = ups or self.wires.ups(number)
         idle = self._idle.get((_hash(device.policy), self._kind[place] & 1, ups))
         core = idle.pop() if idle else self._core(device.policy, self._kind[place] & 1, ups)
         disk = device.disk = self.ground.cores.disk(device.name, self.epoch(number), self.ground.judge.see)
@@ -199,9 +198,6 @@ class Herd:
     def policy_of(self, number: int) -> Policy | None:
         return self._policies.get(number, self.ground.policy) if self._policies else self.ground.policy
 
-    def name(self, number: int) -> str:
-        return name_of(number)
-
     def is_metered(self, number: int) -> bool:
         return bool(self._kind[number - self._first] & 1)
 
@@ -262,9 +258,8 @@ class Herd:
         """Whoever rests takes a loss of its line lying down; a line that comes up has to be greeted on."""
         device = self._awake.get(number)
         if device is None and up:
-            self.wires.get(number, name).up = False  # as it was when it fell asleep
-            device = self._wake(number)
-            self.wires.get(number, name).up = True
+            now = zip(self.wires.lines, self.wires.ups(number), strict=True)
+            device = self._wake(number, tuple(up and line != name for line, up in now))  # as when it fell asleep
         if device is not None:
             device.link(name, up=up)
 

@@ -5,7 +5,6 @@ Rule: whatever the real loop keeps in memory is lost by `kill`; what its store c
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cloud_hub.commands import (
     Check,
@@ -27,12 +26,10 @@ from cloud_hub.settings import HubSettings
 from cloud_hub.work import ModelCard
 from simulations.air import Air, Line
 from simulations.scenario import Region
+from simulations.services import RegionServices
 from simulations.twin import Writer
 from simulations.world import FEATURES, verdict_of
 from wire.messages import Prediction
-
-if TYPE_CHECKING:
-    from simulations.ground import Ground
 
 WAKE_S = 1.0
 
@@ -40,7 +37,7 @@ WAKE_S = 1.0
 class Hub:
     """`counts` sums over all lives. `air`: its broker."""
 
-    def __init__(self, name: str, region: Region, ground: "Ground") -> None:
+    def __init__(self, name: str, region: Region, ground: RegionServices) -> None:
         self.name = name
         self.region = region.name
         self.line = Line()
@@ -248,9 +245,9 @@ class Hub:
 
     def _publish(self, device: str, frame: bytes) -> None:
         if self.line.up:
-            self._ground.reply(self, device, frame)
+            self._ground.reply(self.name, device, frame)
         else:
-            self.air.gone += 1
+            self.air.lose()
 
     def _now(self) -> float:
         return self._ground.zero_s + self._kernel.now

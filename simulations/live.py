@@ -1,6 +1,6 @@
 """A live run: real agents, a real broker and a real hub act out a scenario in real time, and the same report comes out.
 
-Law: everything is the product's own but the file under the agents' records and the proxy before the broker. What the
+Law: everything is the product's own but the proxy before the broker, and no agent syncs its commits. What the
 report says was read from what they wrote; the history checker believes none of them.
 """
 
@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cloud_hub.config import load
+from edge_agent.loop import DATABASE_FILE
 from models.bundle import open_bundle
 from models.forge.demo import cache_folder, cached_demo_bundle
 from models.onnx import OnnxRunner
@@ -27,12 +28,11 @@ from policies.document import parse
 from simulations import live_events
 from simulations.complaint import ScenarioError
 from simulations.live_agents import AT_ONCE, Common, Crew
-from simulations.live_enrol import Fleet, FleetIdentity, enrol_fleet, name_of
+from simulations.live_enrol import Fleet, FleetIdentity, device_folder, enrol_fleet
 from simulations.live_limits import all_descriptors, many_objects, pass_over_closed, settled
 from simulations.live_links import Proxies, conditions, plan
 from simulations.live_load import Driver, Piles, piles
-from simulations.live_report import Reader, Where, hub_times, series
-from simulations.live_store import FLEET_FILE, FleetStore
+from simulations.live_report import Reader, Where, series
 from simulations.live_watch import Watch
 from simulations.outcome import Mark, Outcome, Passed, Violation, Wall
 from simulations.scenario import Scenario
@@ -40,6 +40,8 @@ from simulations.stage import HubHandle, Stage
 from wire.exits import Exit, ExitError
 
 SPARE_DESCRIPTORS = 500
+DESCRIPTORS = 4  # of an agent: its socket, its database and that one's two side files
+FLEET = "fleet"
 _LOOK_S = 0.2
 
 Progress = Callable[[Passed], bool]
@@ -69,9 +71,9 @@ def live(
     Ctrl-C ends it early.
     """
     live_events.check(scenario)
-    most = all_descriptors() - SPARE_DESCRIPTORS
+    most = (all_descriptors() - SPARE_DESCRIPTORS) // DESCRIPTORS
     if scenario.devices > most:
-        raise ScenarioError(f"devices: {scenario.devices}, this machine allows {most} sockets in one process")
+        raise ScenarioError(f"devices: {scenario.devices}, the open files of one process suffice for {most}")
     with _folder(wish) as folder, many_objects():
         return asyncio.run(_Run(scenario, wish, folder, progress, say).run())
 
@@ -104,11 +106,15 @@ class _Run:
             await stage.wake_hub()
             await proxies.start()
             await proxies.use(conditions(self._scenario, plan(self._scenario), -1.0))
-            store = FleetStore(self._folder / FLEET_FILE)
-            await store.begin()
-            stack.push_async_callback(store.close)
             climate = self._scenario.regions[0].link.climate
-            common = Common(runner, policy, store, climate, self._scenario.seed, self._wish.pulse_s, self._wish.ask_s)
+            common = Common(
+                runner=runner,
+                policy=policy,
+                climate=climate,
+                seed=self._scenario.seed,
+                pulse_s=self._wish.pulse_s,
+                ask_s=self._wish.ask_s,
+            )
             crew = Crew(identities, common)
             stack.push_async_callback(crew.rest)
             self._say(f"{len(crew)} agents connect")
@@ -121,7 +127,7 @@ class _Run:
         return self._outcome(driver, watch, facts, until_s, time.monotonic() - began)
 
     def _enrol(self, hub: HubHandle, proxies: Proxies) -> list[FleetIdentity]:
-        fleet = Fleet(self._folder / "fleet", load(hub.child.config), hub.url, proxies.port)
+        fleet = Fleet(self._folder / FLEET, load(hub.child.config), hub.url, proxies.port)
         self._say(f"{self._scenario.devices} devices enrol")
         return list(enrol_fleet(fleet, self._scenario.devices))
 
@@ -182,13 +188,12 @@ class _Run:
     def _outcome(self, driver: Driver, watch: Watch, facts: dict[str, int], until_s: float, wall_s: float) -> Outcome:
         scenario = _seen(self._scenario, until_s)
         where = Where(
-            self._folder / FLEET_FILE,
+            tuple(device_folder(self._folder / FLEET, number) / DATABASE_FILE for number in range(scenario.devices)),
             self._folder / "hub" / "state" / "hub.db",
-            tuple(map(name_of, range(scenario.devices))),
             int(self._began_ms),
         )
         records = Reader(where, scenario, driver.truth).read(until_s)
-        counts = facts | hub_times(where.fleet) | {f"load.{name}": count for name, count in driver.counts.items()}
+        counts = facts | records.hub_times | {f"load.{name}": count for name, count in driver.counts.items()}
         return Outcome(
             scenario=scenario.name,
             digest=self._scenario.digest,

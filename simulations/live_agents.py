@@ -1,12 +1,11 @@
 """The agents of a live run: the product's own, each with its certificate, its keys and its link, in one event loop.
 
-Law: nothing of an agent is replaced but the file under its records: core, executor, sealing, connection and TLS are a
-device's. They share the model's session, which keeps nothing, and the writer thread, which keeps them apart.
+Law: nothing of an agent is replaced: core, executor, sealing, database, connection and TLS are those of a device. They
+share the model's session, which keeps nothing.
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -21,7 +20,7 @@ from edge_agent.surroundings import Attributes
 from models.runner import Runner
 from policies.policy import Policy
 from simulations.live_enrol import FleetIdentity
-from simulations.live_store import DeviceStore, FleetStore
+from simulations.live_store import LiveDatabase
 from simulations.weather import CALM, Climate
 
 AT_ONCE = 24  # agents that connect side by side at the start
@@ -37,7 +36,6 @@ class Common(msgspec.Struct, frozen=True):
 
     runner: Runner
     policy: Policy
-    store: FleetStore
     climate: Climate = CALM
     seed: int = 1
     pulse_s: float = 1.0
@@ -57,9 +55,10 @@ class _Pinned:
 class FleetAgent(Agent):
     """One device of the fleet. `number`: in the whole fleet."""
 
+    _database = LiveDatabase
+
     def __init__(self, number: int, identity: FleetIdentity, common: Common) -> None:
         self.number = number
-        self._database = partial(common.store.of, number)
         settings = settings_of(identity.folder or Path(), common)
         connect = dial(_Pinned(identity), settings.connect_timeout_s)
         clock = clock_of(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
@@ -75,9 +74,13 @@ class FleetAgent(Agent):
 
     def die(self) -> None:
         """No alarm rings any more and nothing is written: this process of the device is gone."""
-        if isinstance(self._db, DeviceStore):
-            self._db.die()
         self._executor.rest()
+        if isinstance(self._db, LiveDatabase):
+            self._db.die()
+
+    async def release(self) -> None:
+        """What the system takes back from a process that is gone: its files."""
+        await self._db.close()
 
 
 class Crew:
@@ -112,6 +115,7 @@ class Crew:
             agent.die()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            await agent.release()
 
     async def wake_all(self) -> None:
         """Every agent, so many at once, each until its link is up. TimeoutError if one cannot connect."""

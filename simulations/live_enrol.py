@@ -61,6 +61,11 @@ def name_of(number: int) -> str:
     return f"{TENANT}--d{number:05}"
 
 
+def device_folder(fleet: Path, number: int) -> Path:
+    """Where the device of that number keeps all that is its own."""
+    return fleet / f"{number // _FIRST_PART:03}" / name_of(number)
+
+
 def enrol_fleet(fleet: Fleet, count: int) -> Iterator[FleetIdentity]:
     """One after another, so that whoever waits can be told how far it is. ExitError(ENROLMENT) if one is refused."""
     ground, config = lay(fleet.config), fleet.config
@@ -80,14 +85,21 @@ def enrol_fleet(fleet: Fleet, count: int) -> Iterator[FleetIdentity]:
 def _enrolled(fleet: Fleet, hub: tuple[Registry, Issuer, Ground], number: int, now_ms: int) -> FleetIdentity:
     registry, issuer, ground = hub
     token = registry.invite(name_of(number), now_ms, _LIFE_S).token
-    invite = Invite(fleet.url, ground.authorities.sha256, token, name_of(number), "", now_ms)
+    invite = Invite(
+        url=fleet.url,
+        ca_sha256=ground.authorities.sha256,
+        token=token,
+        device=name_of(number),
+        root_sha256="",
+        made_ms=now_ms,
+    )
     keys = draw_keys()
     request = msgspec.json.decode(request_body(invite, keys), type=EnrolRequest)
     reply = issuer.enrol(request, now_ms)
     if isinstance(reply, Rejection):
         raise ExitError(Exit.ENROLMENT, f"{invite.device}: {reply.error}")
     letter = check_reply(msgspec.json.encode(reply), invite, keys)
-    folder = fleet.folder / f"{number // _FIRST_PART:03}" / invite.device
+    folder = device_folder(fleet.folder, number)
     folder.mkdir(mode=0o700, parents=True)
     _write(folder / CERTIFICATE_FILE, letter.body.certificate.encode() + key_pem(keys.certificate))
     plain = identity_of(letter, invite, keys)

@@ -1,4 +1,4 @@
-"""What a live run has left on its disks, as an outcome: the fleet's agent.db and the hub's database, read and judged.
+"""What a live run has left on its disks, as an outcome: every agent.db and the hub's database, read and judged.
 
 Law: answers, latencies, bytes and the history come from what was committed, by the clock of its records; nothing that
 an agent says of itself counts here. The hub's rows are read after it has stopped.
@@ -6,27 +6,18 @@ an agent says of itself counts here. The hub's rows are read after it has stoppe
 
 import sqlite3
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edge_agent.records import Kind, Source
-from edge_agent.records import Outcome as End
-from simulations.check import Judge
-from simulations.evidence import key_of, read_hub
-from simulations.facts import Accepted, AnswerSeen, Event, Key, Outcome, Report
+from simulations.evidence import judge_run, snapshot
+from simulations.facts import Report
 from simulations.outcome import Bins, Latency, Series, bin_of
 from simulations.scenario import Scenario
-from wire.chain import Kind as Entry
 
-_ANSWERS = "select device, id, kind, source, why, at_ms, total_s, label, seq from all_answers order by event"
-_ENTRIES = (
-    "select e.device, m.value, e.seq, e.kind, e.id, e.at_ms, e.size, f.rule from all_entries e "
-    "join all_forms f on f.device=e.device and f.form=e.form "
-    "join all_meta m on m.device=e.device and m.key='epoch' order by e.device, e.entry"
-)
-_OUTCOMES = "select device, epoch, seq, id, outcome, reason, at_ms from all_outcomes order by device, seq"
+_ANSWERS = "select id, kind, source, why, at_ms, total_s, label, queue_s, compute_s from answers order by event"
+_ENTRIES = "select kind, at_ms, size, rule from ledger order by entry"
 
 
 class Records(NamedTuple):
@@ -36,15 +27,15 @@ class Records(NamedTuple):
     right: dict[str, Series]
     latency: tuple[Latency, ...]
     bytes_by_rule: dict[str, Series]
+    hub_times: dict[str, int]
     history: Report
 
 
 class Where(NamedTuple):
-    """The files of a run, what the devices are called, and when it began, in milliseconds since 1970."""
+    """The files of a run, and when it began, in milliseconds since 1970."""
 
-    fleet: Path
+    agents: tuple[Path, ...]
     hub: Path
-    names: tuple[str, ...]
     began_ms: int
 
 
@@ -55,68 +46,57 @@ class Reader:
         self._where = where
         self._scenario = scenario
         self._truth = truth
-        self._seqs: dict[str, int] = {}  # the highest question read, by device: what the hub has beyond is later
+        self._said: dict[str, Counter[int]] = {}
+        self._right: dict[str, Counter[int]] = {}
+        self._took: dict[str, list[Counter[int]]] = {}
+        self._left: dict[str, Counter[int]] = {}
+        self._waits: list[tuple[float, float]] = []  # of the hub's answers, s: for their batch, and in it
 
     def read(self, until_s: float) -> Records:
         """`until_s`: of the run; what is open then and older than its grace is lost."""
-        last_fault_s = max(self._scenario.duration_s, self._scenario.last_fault_ended_s)
-        judge = Judge(last_fault_s, grace_s=self._scenario.grace_s)
-        with closing(sqlite3.connect(f"{self._where.fleet.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            left = self._ledger(db, judge)
-            answers, right, latency = self._answers(db, judge)
-            for row in db.execute(_OUTCOMES):
-                judge.see(self._outcome(row))
-        for effect in read_hub(self._where.hub):
-            if effect.key.seq <= self._seqs.get(effect.key.device, 0):
-                judge.see(effect)
-        return Records(answers, right, latency, left, judge.report(until_s))
+        scenario, began_s = self._scenario, self._where.began_ms / 1000
+        history = judge_run(
+            self._where.agents,
+            self._where.hub,
+            last_fault_ended_s=began_s + max(scenario.duration_s, scenario.last_fault_ended_s),
+            now_s=began_s + until_s,
+            grace_s=scenario.grace_s,
+        )
+        for path in self._where.agents:
+            with snapshot(path) as db:
+                self._count(db)
+        latency = tuple(Latency(who, tuple(map(_bins, bins))) for who, bins in sorted(self._took.items()))
+        return Records(
+            answers=self._all(self._said),
+            right=self._all(self._right),
+            latency=latency,
+            bytes_by_rule=self._all(self._left),
+            hub_times=_medians(self._waits),
+            history=history,
+        )
 
-    def _ledger(self, db: sqlite3.Connection, judge: Judge) -> dict[str, Series]:
-        """Questions become history; of every entry whose bytes left, the size counts under its rule."""
-        left: dict[str, Counter[int]] = {}
-        for device, epoch, seq, kind, id_, at_ms, size, rule in db.execute(_ENTRIES):
-            sign = -1 if kind == Entry.WITHHELD else 1
-            left.setdefault(rule, Counter())[self._bucket(at_ms)] += sign * size
-            if kind == Entry.QUESTION:
-                key = Key(self._where.names[device], epoch, seq)
-                self._seqs[key.device] = max(seq, self._seqs.get(key.device, 0))
-                judge.see(Accepted(key, id_, self._at_s(at_ms)))
-        return {rule: self._series(found) for rule, found in sorted(left.items())}
-
-    def _answers(
-        self, db: sqlite3.Connection, judge: Judge
-    ) -> tuple[dict[str, Series], dict[str, Series], tuple[Latency, ...]]:
-        said: dict[str, Counter[int]] = {}
-        right: dict[str, Counter[int]] = {}
-        took: dict[str, list[Counter[int]]] = {}
-        for device, id_, kind, source, why, at_ms, total_s, label, seq in db.execute(_ANSWERS):
-            name = self._where.names[device]
-            key = key_of(name, seq)
-            judge.see(AnswerSeen(name, id_, Kind(kind), hub=source == Source.HUB, why=why, key=key))
-            bucket, correction = self._bucket(at_ms), kind == Kind.CORRECTION
-            who = "correction" if correction else source
-            said.setdefault(f"{who}.{why}", Counter())[bucket] += 1
-            right.setdefault(f"{who}.{why}", Counter())[bucket] += self._truth.get(id_) == label
-            took.setdefault(who, [Counter() for _ in range(self._scenario.buckets)])[bucket][bin_of(total_s)] += 1
-        latency = tuple(Latency(who, tuple(map(_bins, bins))) for who, bins in sorted(took.items()))
-        return self._all(said), self._all(right), latency
-
-    def _outcome(self, row: tuple[Any, ...]) -> Event:
-        device, epoch, seq, id_, outcome, reason, at_ms = row
-        return Outcome(Key(self._where.names[device], epoch, seq), id_, End(outcome), reason, self._at_s(at_ms))
-
-    def _at_s(self, at_ms: int) -> float:
-        return (at_ms - self._where.began_ms) / 1000
+    def _count(self, db: sqlite3.Connection) -> None:
+        """Answers, and of every entry whose bytes left the size under its rule."""
+        for kind, at_ms, size, rule in db.execute(_ENTRIES):
+            sign = -1 if kind == "withheld" else 1
+            self._left.setdefault(rule, Counter())[self._bucket(at_ms)] += sign * size
+        for id_, kind, source, why, at_ms, total_s, label, *waits in db.execute(_ANSWERS):
+            bucket = self._bucket(at_ms)
+            who = "correction" if kind == Kind.CORRECTION else source
+            self._said.setdefault(f"{who}.{why}", Counter())[bucket] += 1
+            self._right.setdefault(f"{who}.{why}", Counter())[bucket] += self._truth.get(id_) == label
+            bins = self._took.setdefault(who, [Counter() for _ in range(self._scenario.buckets)])
+            bins[bucket][bin_of(total_s)] += 1
+            if source == Source.HUB:
+                self._waits.append((waits[0], waits[1]))
 
     def _bucket(self, at_ms: int) -> int:
         """What came before the first sample (hellos) counts in the first bucket."""
-        return min(max(0, int(self._at_s(at_ms) // self._scenario.step_s)), self._scenario.buckets - 1)
-
-    def _series(self, found: Counter[int]) -> Series:
-        return series(found, self._scenario)
+        at_s = (at_ms - self._where.began_ms) / 1000
+        return min(max(0, int(at_s // self._scenario.step_s)), self._scenario.buckets - 1)
 
     def _all(self, found: dict[str, Counter[int]]) -> dict[str, Series]:
-        return {name: self._series(found[name]) for name in sorted(found)}
+        return {name: series(found[name], self._scenario) for name in sorted(found)}
 
 
 def series(found: Counter[int], scenario: Scenario) -> Series:
@@ -124,13 +104,11 @@ def series(found: Counter[int], scenario: Scenario) -> Series:
     return tuple(found[bucket] for bucket in range(scenario.buckets))
 
 
-def hub_times(fleet: Path) -> dict[str, int]:
-    """Medians of what the hub says of its answers, in microseconds: how long each waited for its batch, and it took."""
-    with closing(sqlite3.connect(f"{fleet.absolute().as_uri()}?mode=ro", uri=True)) as db:
-        found = db.execute("select queue_s, compute_s from all_answers where source='hub'").fetchall()
+def _medians(waits: list[tuple[float, float]]) -> dict[str, int]:
+    """Of what the hub says of its answers, in microseconds: how long each waited for its batch, and it took."""
     return {
         f"hub.{name}_us": round(median(column) * 1e6)
-        for name, column in zip(("queue", "compute"), zip(*found, strict=True), strict=bool(found))
+        for name, column in zip(("queue", "compute"), zip(*waits, strict=True), strict=bool(waits))
     }
 
 

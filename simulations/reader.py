@@ -106,9 +106,16 @@ class _Reading:
 
     def _load(self, table: LoadTable) -> made.Load:
         return made.Load(
-            made.LoadKind(table.kind), 1 / table.every, table.swing, table.peak, table.burst_factor, table.burst_every,
-            table.burst_lasts, _named("load.trace", self._trace, table.trace), tuple(table.classes.items()),
-        )  # fmt: skip
+            kind=made.LoadKind(table.kind),
+            samples_per_s=1 / table.every,
+            swing=table.swing,
+            peak_s=table.peak,
+            burst_factor=table.burst_factor,
+            burst_every_s=table.burst_every,
+            burst_lasts_s=table.burst_lasts,
+            trace=_named("load.trace", self._trace, table.trace),
+            classes=tuple(table.classes.items()),
+        )
 
     def _trace(self, given: str | list[list[float]] | None) -> tuple[made.Row, ...]:
         if given is None:
@@ -119,9 +126,13 @@ class _Reading:
 
     def _model(self, table: ModelTable) -> made.Model:
         stated = made.Model(
-            table.unsure_share, table.accuracy_edge, table.accuracy_unsure, table.accuracy_hub, table.labels,
-            tuple(table.deciles or ()),
-        )  # fmt: skip
+            unsure_share=table.unsure_share,
+            accuracy_edge=table.accuracy_edge,
+            accuracy_unsure=table.accuracy_unsure,
+            accuracy_hub=table.accuracy_hub,
+            labels=table.labels,
+            deciles=tuple(table.deciles or ()),
+        )
         if table.bundle is not None:
             return _named("model.bundle", self._bundle, table.bundle)
         if table.replay is None:
@@ -147,16 +158,30 @@ class _Reading:
         seen, deciles = manifest.calibration, manifest.gate.confidence_deciles
         labels = max(2, len(manifest.labels))
         edge, hub = (value if 0 <= value <= 1 else made.Model().accuracy_hub for value in (seen.edge, seen.hub))
-        return made.Model(seen.asked, edge, edge, hub, labels, tuple(deciles))
+        return made.Model(
+            unsure_share=seen.asked,
+            accuracy_edge=edge,
+            accuracy_unsure=edge,
+            accuracy_hub=hub,
+            labels=labels,
+            deciles=tuple(deciles),
+        )
 
     def _event(self, place: int, table: EventTable) -> made.Event:
         return made.Event(
-            table.kind, table.at, table.lasts, table.region, table.share,
-            -1 if table.device is None else table.device, table.hub, table.amount,
-            -1 if table.label is None else table.label, table.tail,
-            None if table.link is None else table.link.climate(),
-            _named(f"event[{place}].policy", self._policy, table.policy),
-        )  # fmt: skip
+            kind=table.kind,
+            at_s=table.at,
+            lasts_s=table.lasts,
+            region=table.region,
+            share=table.share,
+            device=-1 if table.device is None else table.device,
+            hub=table.hub,
+            amount=table.amount,
+            label=-1 if table.label is None else table.label,
+            tail=table.tail,
+            climate=None if table.link is None else table.link.climate(),
+            policy=_named(f"event[{place}].policy", self._policy, table.policy),
+        )
 
     def _policy(self, given: str) -> str:
         """Its text: given as such (it has a line break), as a file, or as the name of a shipped template."""

@@ -12,10 +12,11 @@ import msgspec
 
 from simulations.abroad import Broker, Passage
 from simulations.facts import Report
-from simulations.ground import Cores, Ground
+from simulations.ground import Ground
 from simulations.outcome import RolloutSeen
 from simulations.recorder import Record
 from simulations.scenario import Scenario
+from simulations.services import Cores
 
 LONGEST_SLICE_S = 60.0
 _MANY = 10_000
@@ -65,8 +66,7 @@ class Team:
         borders: dict[int, Border] = {}
         for number, ground in self.grounds.items():
             ground.go(begin_s, end_s)
-            borders[number] = Border(ground.abroad.out, ground.brokers_now())
-            ground.abroad.out = []
+            borders[number] = Border(ground.abroad.hand_over(), ground.brokers_now())
         return borders
 
     def take(self, border: Border) -> None:
@@ -89,7 +89,14 @@ class Team:
 def _share(ground: Ground, *, complete: bool) -> Share:
     report = ground.judge.report(None if complete else ground.kernel.now)
     seen = (ground.rollout.seen(),) if ground.rollout else ()
-    return Share(ground.recorder.record, report, ground.counts(), ground.recorder.samples, ground.kernel.events, seen)
+    return Share(
+        record=ground.recorder.record,
+        report=report,
+        counts=ground.counts(),
+        samples=ground.recorder.samples,
+        events=ground.kernel.events,
+        rollouts=seen,
+    )
 
 
 def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:

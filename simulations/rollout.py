@@ -81,7 +81,15 @@ class Story(msgspec.Struct, frozen=True):
     def seen(self, name: str, step_s: float) -> RolloutSeen:
         """For a report of a run."""
         each = max(1, round(step_s / MINUTE_S))
-        return RolloutSeen(name, self.end, 0.0, self.ended_s, self.waves, self.serving[each - 1 :: each], self.looks)
+        return RolloutSeen(
+            name=name,
+            end=self.end,
+            began_s=0.0,
+            ended_s=self.ended_s,
+            waves=self.waves,
+            exposed=self.serving[each - 1 :: each],
+            looks=self.looks,
+        )
 
 
 class RolloutFleet:
@@ -114,7 +122,15 @@ class RolloutFleet:
         return RolloutDevice(name, OLD.digest, self)
 
     def _core(self, names: Sequence[str]) -> RolloutCore:
-        order = Order("sim", NEW, "all", dict(self._course.rules), OLD, "", f"r{self._course.seed}")
+        order = Order(
+            family="sim",
+            target=NEW,
+            to="all",
+            rules=dict(self._course.rules),
+            back=OLD,
+            permit="",
+            id=f"r{self._course.seed}",
+        )
         members = [Member(name) for name in names]
         plan = plan_of(order, members, "sim", int(self._now() * 1000))
         record, _ = record_of(msgspec.structs.replace(plan, people=0))
@@ -250,7 +266,21 @@ def newest(course: Course) -> Story:
     spoilt, worst = spoilt_by(changes, ended_s, course, rng)
     ran = sum(at_s < ended_s for at_s, _ in changes)
     served = tuple(serving(changes, ended_s))
-    return Story("newest", "", ran, (ran,), 0, -1.0, -1.0, ended_s, spoilt, worst, (), (), served)
+    return Story(
+        end="newest",
+        why="",
+        ran=ran,
+        told=(ran,),
+        passed=0,
+        stopped_s=-1.0,
+        clear_s=-1.0,
+        ended_s=ended_s,
+        spoilt=spoilt,
+        worst_hour=worst,
+        looks=(),
+        waves=(),
+        serving=served,
+    )
 
 
 def spoilt_by(

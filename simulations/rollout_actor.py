@@ -4,22 +4,19 @@ Rule: a device that is watched is awake. What it audits goes to the hub as any q
 verdict is there; what the candidate gets wrong, its callers get.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from simulations.facts import Allowed, Exposed
+from simulations.herd import Herd
 from simulations.outcome import RolloutSeen
 from simulations.rollout import OLD, STEP_S, Course, RolloutFleet, rules_of
 from simulations.rollout_device import RolloutDevice
 from simulations.rollout_pair import stated
 from simulations.scenario import Rollout
+from simulations.services import RegionServices
 from simulations.twin import Sampled
 from simulations.world import number_of
 from wire.rollout import Assignment, InstallReport, Signals
-
-if TYPE_CHECKING:
-    from simulations.ground import Ground
 
 AGAIN_S = 30.0  # what finds no way is tried again
 
@@ -76,13 +73,14 @@ class Actor(RolloutFleet):
 
     devices: dict[str, SampledDevice]  # type: ignore[assignment]
 
-    def __init__(self, ground: "Ground", plan: Rollout) -> None:
+    def __init__(self, ground: RegionServices, herd: Herd, plan: Rollout) -> None:
         self.plan = plan
         self.begins_s = plan.at_s
         self._ground = ground
+        self._herd = herd
         self.threshold = ground.policy.base.threshold if ground.policy else 0.0
         self._name = f"r{ground.seed}"
-        names = len(ground.herd.numbers)
+        names = len(herd.numbers)
         course = Course(names, ground.seed, stated(0.0), msgspec.to_builtins(rules_of(plan)))
         super().__init__(course, kernel=ground.kernel, zero_s=ground.zero_s)
 
@@ -109,11 +107,11 @@ class Actor(RolloutFleet):
 
     def stir(self, device: SampledDevice) -> None:
         """Whoever is watched, or serves the candidate, has to be looked at sample by sample."""
-        awake = self._ground.herd[number_of(device.name)]
+        awake = self._herd[number_of(device.name)]
         busy = device.watched is not None or device.digest != OLD.digest
         awake.trial = device if busy else None
         if not busy:
-            self._ground.herd.settle(awake)
+            self._herd.settle(awake)
 
     def serves(self, device: str, *, candidate: bool) -> None:
         super().serves(device, candidate=candidate)
@@ -139,4 +137,4 @@ class Actor(RolloutFleet):
 
     def _reaches(self, device: str) -> bool:
         number = number_of(device)
-        return self._ground.herd.is_alive(number) and any(self._ground.herd.wires.ups(number))
+        return self._herd.is_alive(number) and any(self._herd.wires.ups(number))

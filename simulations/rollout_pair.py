@@ -114,4 +114,14 @@ def stated(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: floa
     worse, better = churn + harm, churn
     both = accuracy - worse
     spread = 0.8**2 + 0.02
-    return Pair(worse, better, both, unsure, unsure, 0.8, spread, worse * (1 - unsure), better - worse)
+    return Pair(
+        worse=worse,
+        better=better,
+        both=both,
+        unsure=unsure,
+        unsure_before=unsure,
+        sure=0.8,
+        sure_sq=spread,
+        spoilt=worse * (1 - unsure),
+        points=better - worse,
+    )

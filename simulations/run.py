@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulations.facts import Report
-from simulations.ground import Cores, DefectError
+from simulations.ground import DefectError
 from simulations.outcome import Latency, Mark, Outcome, Passed, Violation, Wall
 from simulations.recorder import Counts, Record, empty
 from simulations.regions import Border, Share, Team, has_borders, peak_rss_bytes, slices
 from simulations.scenario import Event, Scenario
+from simulations.services import Cores
 from simulations.workers import Ended, Workers
 
 Progress = Callable[[Passed], bool]

@@ -7,7 +7,6 @@ session of their own, so that Ctrl-C reaches this process alone, and end with it
 import asyncio
 import contextlib
 import http
-import json
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+import tomli_w
 
 from cloud_hub.config import load
 from cloud_hub.ground import lay
@@ -193,7 +193,7 @@ class Stage:
             "models": [*map(str, bundles), *map(str, also)],
             "policies": [f"tuf:{parse(path.read_text(encoding='utf-8')).name}" for path in policies],
         }
-        config.write_text(toml(values, tables))
+        config.write_text(tomli_w.dumps({**values, **tables}))
         child = Child("cloud_hub", config, folder / "hub.log")
         self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child)
         if policies:
@@ -221,7 +221,7 @@ class Stage:
         config = folder / "agent.toml"
         values = {"state": str(folder), "bundle": str(bundle), "policy": str(policy), "data_class": "open"}
         tables: dict[str, Mapping[str, Any]] = {"api": {"port": port}, **(extra or {})}
-        config.write_text(toml(values, tables))
+        config.write_text(tomli_w.dumps({**values, **tables}))
         child = Child("edge_agent", config, folder / "agent.log")
         handle = AgentHandle(name, identity.device, folder, f"http://127.0.0.1:{port}", child)
         self.agents.append(handle)
@@ -326,11 +326,3 @@ def _children_by_ps(parent: int, program: str) -> list[int]:
     listing = subprocess.run(["ps", "-Ao", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()]
     return [int(row[0]) for row in rows if int(row[1]) == parent and row[2].endswith(program)]
-
-
-def toml(values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """A small TOML file. JSON's texts, numbers, booleans and lists are TOML's."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"

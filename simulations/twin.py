@@ -104,7 +104,14 @@ class DeviceDisk:
             if totals.get((each.key, each.period), 0) + each.amount > each.limit:
                 return False
         self.spend = budget.added(self.spend, store.permit.charges, store.permit.spend.day)
-        self.rows[store.seq] = Kept(store, put.frame, put.digest, put.expires_s, put.sampled, store.permit.targets[0])
+        self.rows[store.seq] = Kept(
+            store=store,
+            frame=put.frame,
+            digest=put.digest,
+            expires_s=put.expires_s,
+            sampled=put.sampled,
+            target=store.permit.targets[0],
+        )
         self.next_seq = max(self.next_seq, store.seq + 1)
         day = max((each.period for each in store.permit.charges if each.key == Coin.BYTES), default=0)
         self.tell(Accepted(self._key(store.seq), store.id, now_s, len(put.frame), day))

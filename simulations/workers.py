@@ -12,10 +12,11 @@ from typing import Self
 
 import msgspec
 
-from simulations.ground import Cores, DefectError
+from simulations.ground import DefectError
 from simulations.outcome import Passed
 from simulations.regions import Border, Share, Team, has_borders, peak_rss_bytes, slices
 from simulations.scenario import Scenario
+from simulations.services import Cores
 
 _STOP = None
 

@@ -15,7 +15,9 @@ PADDED_BYTES = 320
 LABELS = 256
 TENANT = "sim"
 MODEL = ModelRef("sim", 1, "cut", "pack8")
-FEATURES = FieldSpec("features", DType.UINT8, (16,), 0.0, 255.0, Level.P1, "features")
+FEATURES = FieldSpec(
+    name="features", dtype=DType.UINT8, shape=(16,), low=0.0, high=255.0, level=Level.P1, category="features"
+)
 
 
 class Pace(msgspec.Struct, frozen=True):

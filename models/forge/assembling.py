@@ -6,7 +6,7 @@ Law: nothing that differs from run to run is content; seconds and microseconds g
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +17,9 @@ from torch import fx
 from models.bundle import Bundle, write_bundle
 from models.forge import calibrate
 from models.forge.bundling import FEATURE, stages
+from models.forge.cut import Given
 from models.forge.export import OPSET
+from models.forge.made import Made
 from models.forge.recipe import EDITION
 from models.forge.wish import Wish
 from models.golden import pack_golden
@@ -37,10 +39,6 @@ from models.manifest import (
     Target,
 )
 
-if TYPE_CHECKING:
-    from models.forge.attempt import Made
-    from models.forge.forge import Given
-
 GOLDEN_SAMPLES = 32
 
 
@@ -51,7 +49,7 @@ class Asked(NamedTuple):
     source: str
 
 
-def write(out: Path, found: "Given", made: "Made", asked: Asked, clock: Callable[[], dict[str, Any]]) -> Bundle:
+def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[], dict[str, Any]]) -> Bundle:
     """The bundle at `out`. `clock` tells how long all took so far, for `forge.json`."""
     contents, hub, plan = _hub_files(found, made)
     way = made.leaving.chosen
@@ -84,7 +82,7 @@ def write(out: Path, found: "Given", made: "Made", asked: Asked, clock: Callable
     return write_bundle(out, manifest, contents, msgspec.json.format(msgspec.json.encode(facts), indent=1))
 
 
-def timings(found: "Given", made: "Made") -> dict[str, Any]:
+def timings(found: Given, made: Made) -> dict[str, Any]:
     """What this run on this machine was like: `forge.json` beside the bundle."""
     candidates = made.edge.candidates
     return {
@@ -101,7 +99,7 @@ def timings(found: "Given", made: "Made") -> dict[str, Any]:
     }
 
 
-def _hub_files(found: "Given", made: "Made") -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
+def _hub_files(found: Given, made: Made) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
     tail = exported(made.tail, (torch.zeros(2, *made.feature.shape),))
     plain = fx.GraphModule(found.traced.gm, found.traced.gm.graph)  # an exported program's own module refuses eval()
     whole = exported(plain, (found.traced.example,))
@@ -112,7 +110,7 @@ def _hub_files(found: "Given", made: "Made") -> tuple[dict[str, bytes], HubModel
     return contents, HubModel(HUB_GRAPH_FILE, names), ParallelPlan(stages(tail))
 
 
-def _golden(found: "Given", made: "Made") -> bytes:
+def _golden(found: Given, made: Made) -> bytes:
     answered = made.measured_on
     edge = answered.edge
     samples: npt.NDArray[Any] = np.ascontiguousarray(answered.part.x[0][:GOLDEN_SAMPLES])
@@ -121,12 +119,12 @@ def _golden(found: "Given", made: "Made") -> bytes:
     return pack_golden(samples, scores, {FEATURE: edge.codes[:GOLDEN_SAMPLES]})
 
 
-def _target(made: "Made") -> Target:
+def _target(made: Made) -> Target:
     profile = made.profile
     return Target("onnxruntime", OPSET, Precision(made.edge.precision), profile.machine, profile.providers)
 
 
-def _provenance(found: "Given", asked: Asked) -> Provenance:
+def _provenance(found: Given, asked: Asked) -> Provenance:
     return Provenance(
         asked.source,
         found.data_digest,

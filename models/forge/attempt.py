@@ -5,7 +5,7 @@ Law: every stage that takes long is kept under the digest of what decides it; no
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,14 +15,15 @@ from torch import nn
 from models.forge.answers import ask
 from models.forge.bundling import FEATURE, field_specs
 from models.forge.cache import Cache, digest
-from models.forge.cut import Cut
+from models.forge.cut import Cut, Given
 from models.forge.distil import Teaching, aim_of, teach
 from models.forge.export import export_edge
 from models.forge.exposed import Sent, attack, decode_measured, encode_measured
-from models.forge.judged import Answered, Judged, judge
+from models.forge.judged import Answered, judge
 from models.forge.leakage.measure import Measured
 from models.forge.leaving import Leaving, choose_codec, travelled
 from models.forge.losses import Aim
+from models.forge.made import Candid, Edge, Made
 from models.forge.pieces import Pieces, Retuning, Shown, edge_module, edge_outputs, retune, tail_module
 from models.forge.quantise import Candidate, Choice, candidates, choose
 from models.forge.samples import OUT_OF_SCOPE, ForgeError, Part
@@ -30,11 +31,8 @@ from models.forge.select import Shipped
 from models.forge.shipped import HubAnswers, edge_answers
 from models.forge.speed import p50_us
 from models.forge.targets import Precision, Profile, profile_named
-from models.forge.wish import Effort, Wish
+from models.forge.wish import Aids, Effort, Wish
 from wire.messages import FieldSpec, ModelRef
-
-if TYPE_CHECKING:
-    from models.forge.forge import Aids, Given
 
 Timed = Callable[[str, float], None]
 PAYLOAD_BYTES = 64  # of codes, if nothing is wished: one step of padding
@@ -60,26 +58,6 @@ PACES = {
 }
 
 
-class Candid(msgspec.Struct, frozen=True):
-    """A candidate of the edge graph as the report tells of it; `why` it does not ship, "" for the one that does."""
-
-    precision: str
-    size_bytes: int
-    p50_us: float | None
-    rss_bytes: int
-    accuracy: float | None
-    why: str
-
-
-class Edge(NamedTuple):
-    """The graph that ships, and what was compared. `p50_us`: at batch 1, one thread, on this machine's processor."""
-
-    graph: bytes
-    precision: str
-    p50_us: float
-    candidates: tuple[Candid, ...]
-
-
 class Sending(NamedTuple):
     """The one feature, and how its codes become bytes."""
 
@@ -87,26 +65,10 @@ class Sending(NamedTuple):
     leaving: Leaving
 
 
-class Made(NamedTuple):
-    """Everything of one cut. `tail`: codes as floats -> outputs."""
-
-    cut: Cut
-    tail: nn.Module
-    edge: Edge
-    feature: FieldSpec
-    leaving: Leaving
-    chosen_on: Answered
-    measured_on: Answered
-    judged: Judged
-    leaked: Measured
-    profile: Profile
-    shipped: Shipped
-
-
 class Attempt:
     """Makes one cut after the other of one model."""
 
-    def __init__(self, found: "Given", wish: Wish, aids: "Aids", cache: Cache, timed: Timed) -> None:
+    def __init__(self, found: Given, wish: Wish, aids: Aids, cache: Cache, timed: Timed) -> None:
         self._found, self._wish, self._aids, self._cache, self._timed = found, wish, aids, cache, timed
         self._pace = PACES[wish.effort]
         self._profile = _profile(wish)
@@ -280,7 +242,7 @@ def _facts(teaching: Teaching) -> dict[str, Any]:
     return {name: plain[name] for name in plain if name not in {"entry", "edge_model", "augment", "folder"}}
 
 
-def _source(aids: "Aids") -> list[str]:
+def _source(aids: Aids) -> list[str]:
     """Digests of what a user adds: the weights of a small model, the code of an augmentation."""
     found = []
     if aids.edge_model is not None:

@@ -16,10 +16,10 @@ import torch
 from torch import fx
 
 from models.forge.macs import multiplies, sizes
-from models.forge.samples import ForgeError
+from models.forge.samples import Data, ForgeError
 from models.forge.trace import Traced, trace
 
-__all__ = ["Cut", "Traced", "find_cuts", "trace"]
+__all__ = ["Cut", "Given", "Traced", "find_cuts", "trace"]
 
 _TENSORS = 3  # the most that one cut may send
 _GAP = 0.15  # share of the work without a single-tensor cut, from which several tensors are considered
@@ -71,6 +71,18 @@ class Cut(NamedTuple):
     def values(self) -> int:
         """Numbers of one sample."""
         return sum(prod(shape) for shape in self.shapes)
+
+
+class Given(NamedTuple):
+    """Checked, packed into one input, traced; `key` names all of it and the recipe."""
+
+    data: Data
+    traced: Traced
+    cuts: tuple[Cut, ...]
+    spec: Any
+    data_digest: str
+    weights_digest: str
+    key: str
 
 
 def find_cuts(traced: Traced, *, every: bool = False) -> tuple[Cut, ...]:

@@ -33,7 +33,8 @@ _SOURCES = ("demo.py", "digits.py", "corrupt.py", "../zoo/digits.py")
 
 def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
     """Train the network and forge it at `out_dir`: about twenty seconds on two cores."""
-    from models.forge.forge import Aids, forge  # noqa: PLC0415 - torch only when something is forged
+    from models.forge.forge import forge  # noqa: PLC0415 - torch only when something is forged
+    from models.forge.wish import Aids  # noqa: PLC0415 - torch only when something is forged
     from models.zoo.digits import CORRUPTED, build_model, samples  # noqa: PLC0415
 
     told = _Whole(progress or _silent)

@@ -5,7 +5,7 @@ Law: attackers get samples that the model was not taught with, and the codes exa
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,15 +15,12 @@ import torch
 from models.chain import Field
 from models.chain import digest as chain_digest
 from models.figures import Leakage
-from models.forge.cut import Cut
+from models.forge.cut import Cut, Given
 from models.forge.judged import Answered
 from models.forge.leakage.measure import Exposed, Measured, Pictures, measure
 from models.forge.split import features_of, halves
 from models.forge.wish import Effort
 from wire.messages import FieldSpec
-
-if TYPE_CHECKING:
-    from models.forge.forge import Given
 
 MOST = {Effort.QUICK: 2_000, Effort.NORMAL: 12_000, Effort.THOROUGH: 20_000}
 _MOST_FEATURE_BYTES = 300 << 20
@@ -39,7 +36,7 @@ class Sent(NamedTuple):
     answered: tuple[Answered, ...]
 
 
-def attack(found: "Given", sent: Sent, effort: Effort, timed: Callable[[str, float], None]) -> Measured:
+def attack(found: Given, sent: Sent, effort: Effort, timed: Callable[[str, float], None]) -> Measured:
     """`measure` on calibration and held-out samples."""
     timed("attacking", 0.0)
     exposed = _exposed(found, sent.answered, MOST[effort])
@@ -50,7 +47,7 @@ def attack(found: "Given", sent: Sent, effort: Effort, timed: Callable[[str, flo
     return measured
 
 
-def _exposed(found: "Given", answered: tuple[Answered, ...], most: int) -> Exposed:
+def _exposed(found: Given, answered: tuple[Answered, ...], most: int) -> Exposed:
     x, codes, y = (
         np.concatenate(arrays)[:most]
         for arrays in (
@@ -74,13 +71,13 @@ def _exposed(found: "Given", answered: tuple[Answered, ...], most: int) -> Expos
     )
 
 
-def _outputs(found: "Given", x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _outputs(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     with torch.inference_mode():
         parts = [found.traced.gm(torch.from_numpy(x[start : start + _CHUNK])) for start in range(0, len(x), _CHUNK)]
     return np.concatenate([(part[0] if isinstance(part, tuple) else part).numpy() for part in parts])
 
 
-def _earliest(found: "Given", x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+def _earliest(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     """Features of the first cut, if they can be held in memory: what an attack must be able to invert."""
     cut = found.cuts[0]
     if len(cut.nodes) != 1 or cut.values * 4 * len(x) > _MOST_FEATURE_BYTES:

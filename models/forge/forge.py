@@ -7,9 +7,8 @@ goes on and equal inputs give an equal bundle. What differs from run to run (sec
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,58 +17,30 @@ from torch import nn
 
 from models.bundle import Bundle
 from models.forge import given, heads
-from models.forge.answers import Augment
 from models.forge.assembling import Asked, write
-from models.forge.attempt import Attempt, Made
+from models.forge.attempt import Attempt
 from models.forge.bundling import input_spec, vocabulary
 from models.forge.cache import Cache, digest
 from models.forge.coerced import coerced
-from models.forge.cut import Cut, Traced, find_cuts, trace
+from models.forge.cut import Cut, Given, find_cuts, trace
 from models.forge.kept import decode_rows, encode_rows
+from models.forge.made import Made
 from models.forge.recipe import recipe_digest
 from models.forge.repeatable import repeatable
 from models.forge.report import write_report
-from models.forge.samples import Data, Part
+from models.forge.samples import Part
 from models.forge.select import Broken, broken, named, rank, refusal
 from models.forge.unlearned import attacked
-from models.forge.wish import Effort, Wish, check_wish
+from models.forge.wish import Aids, Effort, Wish, check_wish
 
 Tell = Callable[[str, float], None]
 _ATTACKED = {Effort.QUICK: 3, Effort.NORMAL: 6, Effort.THOROUGH: 12}  # cuts whose training-free codes are attacked
+_NONE = Aids()
 _TRIES = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
 
 
-@dataclass(frozen=True)
-class Aids:
-    """What a user may add.
-
-    `edge_model`: the early exit, instead of a learned one. `augment`: how training samples may be varied. `cache`:
-    folder that keeps stages; None: nothing is kept. `source`: how the model was named.
-    `corrupted`: share of calibration and held-out samples that were damaged on purpose. `report`: write one.
-    """
-
-    edge_model: nn.Module | None = None
-    augment: Augment | None = None
-    cache: Path | None = None
-    source: str = ""
-    corrupted: float = 0.0
-    report: bool = True
-
-
-class Given(NamedTuple):
-    """Checked, packed into one input, traced; `key` names all of it and the recipe."""
-
-    data: Data
-    traced: Traced
-    cuts: tuple[Cut, ...]
-    spec: Any
-    data_digest: str
-    weights_digest: str
-    key: str
-
-
 def forge(
-    model: nn.Module, data: Any, wish: Wish, out: Path | str, tell: Tell | None = None, *, aids: Aids = Aids()
+    model: nn.Module, data: Any, wish: Wish, out: Path | str, tell: Tell | None = None, *, aids: Aids = _NONE
 ) -> Bundle:
     """Make a bundle at `out`, replacing one that is there, and a report in `OUT.report/`.
 

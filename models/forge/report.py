@@ -5,22 +5,20 @@ Law: it is not part of the bundle, and nothing reads it but people and `calibrat
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from models.bundle import Bundle
 from models.forge.baselines import baselines
 from models.forge.bundling import ENVELOPE_BYTES
+from models.forge.cut import Given
 from models.forge.heads import HeadCost
 from models.forge.kept import facts
+from models.forge.made import Made
 from models.forge.outcomes import OUTCOMES_FILE, encode_outcomes
 from models.forge.report_page import page
 from models.forge.wish import Wish
-
-if TYPE_CHECKING:
-    from models.forge.attempt import Made
-    from models.forge.forge import Given
 
 HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-heldout.npz"
 
@@ -30,7 +28,7 @@ def report_folder(bundle: Path) -> Path:
     return bundle.with_name(bundle.name + ".report")
 
 
-def write_report(bundle: Bundle, found: "Given", made: "Made", rows: Sequence[HeadCost], wish: Wish) -> Path:
+def write_report(bundle: Bundle, found: Given, made: Made, rows: Sequence[HeadCost], wish: Wish) -> Path:
     """The page and the outcomes, into `report_folder`. Returns the page's path."""
     folder = report_folder(bundle.path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +55,7 @@ def write_report(bundle: Bundle, found: "Given", made: "Made", rows: Sequence[He
     return path
 
 
-def _travelling(bundle: Bundle, made: "Made") -> dict[str, float]:
+def _travelling(bundle: Bundle, made: Made) -> dict[str, float]:
     manifest = bundle.manifest
     sealed = manifest.fixed_bytes + ENVELOPE_BYTES
     return {

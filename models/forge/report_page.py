@@ -8,7 +8,7 @@ import base64
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from models.forge.bundling import ENVELOPE_BYTES
 from models.forge.charts import Axis, Point, Series, chart
 from models.forge.frontier import curve, oracle_curve
 from models.forge.heads import HeadCost
-
-if TYPE_CHECKING:
-    from models.forge.attempt import Made
+from models.forge.made import Made
 
 _SHOWN = 10  # pictures
 _CURVE_POINTS = 101
@@ -39,7 +37,7 @@ td.words{text-align:left}small,.why{color:#555}
 """
 
 
-def page(bundle: Bundle, made: "Made", rows: Sequence[HeadCost], sizes: dict[str, float], forge: Any) -> str:
+def page(bundle: Bundle, made: Made, rows: Sequence[HeadCost], sizes: dict[str, float], forge: Any) -> str:
     manifest = bundle.manifest
     parts = [
         f"<h1>{escape(manifest.model)}</h1><small>{escape(manifest.kind)} · bundle {bundle.digest}</small>",
@@ -56,7 +54,7 @@ def page(bundle: Bundle, made: "Made", rows: Sequence[HeadCost], sizes: dict[str
     return f"{head}<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
 
 
-def _cards(bundle: Bundle, made: "Made") -> str:
+def _cards(bundle: Bundle, made: Made) -> str:
     c = bundle.manifest.calibration
     shown = _value(c.metric)
     cards = (
@@ -73,7 +71,7 @@ def _cards(bundle: Bundle, made: "Made") -> str:
     return f'<div class="cards">{drawn}</div><p>Measured on {c.samples} held-out samples{damaged}; {c.metric}.</p>'
 
 
-def _cuts(rows: Sequence[HeadCost], made: "Made") -> str:
+def _cuts(rows: Sequence[HeadCost], made: Made) -> str:
     title = "<h2>Where to cut</h2>"
     if not rows:
         return f"{title}<p>The cut {escape(made.cut.name)} was given; no other was measured.</p>"
@@ -115,7 +113,7 @@ def _cuts(rows: Sequence[HeadCost], made: "Made") -> str:
     return title + f'<div class="plots">{"".join(plots)}</div>' + _table(names, body, marks) + note
 
 
-def _bytes(bundle: Bundle, made: "Made", sizes: dict[str, float]) -> str:
+def _bytes(bundle: Bundle, made: Made, sizes: dict[str, float]) -> str:
     asked = bundle.manifest.calibration.asked
     question = bundle.manifest.fixed_bytes
     body = [(f"sample: {name}", f"{size:,.0f}", f"{size * asked:,.1f}") for name, size in sizes.items()]
@@ -133,7 +131,7 @@ def _bytes(bundle: Bundle, made: "Made", sizes: dict[str, float]) -> str:
     return f'<h2>Bytes</h2>{table}<p class="why">Codec {escape(bundle.manifest.codec)}: {escape(made.leaving.why)}.</p>'
 
 
-def _deferral(made: "Made") -> str:
+def _deferral(made: Made) -> str:
     outcomes, calibration = made.judged.measured_on, made.judged.calibration
     ours, best = curve(outcomes), oracle_curve(outcomes)
     count = len(outcomes)
@@ -155,7 +153,7 @@ def _deferral(made: "Made") -> str:
     return f'<h2>Whom to ask</h2><div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
 
 
-def _calibrated(made: "Made") -> str:
+def _calibrated(made: Made) -> str:
     points = tuple(Point(sure, right, f"{count} samples") for sure, right, count in made.judged.bins)
     plot = chart(
         Axis("confidence", low=0.0, high=1.0),
@@ -166,7 +164,7 @@ def _calibrated(made: "Made") -> str:
     return f'<h2>How sure is sure</h2><div class="plots">{plot}</div>{lines}'
 
 
-def _promises(made: "Made") -> list[str]:
+def _promises(made: Made) -> list[str]:
     judged, c = made.judged, made.judged.calibration
     change = f"{c.ece_before:.4f} before, {c.ece_after:.4f} after"
     lines = [f"Expected calibration error {change} (temperature {judged.temperature:g})."]
@@ -183,7 +181,7 @@ def _promises(made: "Made") -> list[str]:
     return lines
 
 
-def _candidates(made: "Made") -> str:
+def _candidates(made: Made) -> str:
     body = [
         (
             c.precision,
@@ -200,7 +198,7 @@ def _candidates(made: "Made") -> str:
     return f"<h2>Precisions of the edge graph</h2>{_table(names, body, marks)}"
 
 
-def _leaks(made: "Made") -> str:
+def _leaks(made: Made) -> str:
     body = [
         (
             escape(f"{row.kind} {row.subject}".strip()),
@@ -219,7 +217,7 @@ def _leaks(made: "Made") -> str:
     return f"<h2>What the codes give away</h2>{_table(names, body)}{void}{_faces(made)}"
 
 
-def _faces(made: "Made") -> str:
+def _faces(made: Made) -> str:
     pictures = made.leaked.pictures
     if pictures is None or not is_picture(np.clip(pictures.originals, 0, 1)):
         return ""

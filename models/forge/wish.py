@@ -6,11 +6,17 @@ model and data name one bundle.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from models.forge.samples import ForgeError
+
+if TYPE_CHECKING:  # torch takes a second, and the flags need none of it
+    import torch
+    from torch import Tensor, nn
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
 
@@ -54,6 +60,23 @@ class Wish:
     def facts(self) -> dict[str, Any]:
         """As plain values, for a digest and for the report."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Aids:
+    """What a user may add.
+
+    `edge_model`: the early exit, instead of a learned one. `augment`: how training samples may be varied. `cache`:
+    folder that keeps stages; None: nothing is kept. `source`: how the model was named.
+    `corrupted`: share of calibration and held-out samples that were damaged on purpose. `report`: write one.
+    """
+
+    edge_model: "nn.Module | None" = None
+    augment: "Callable[[Tensor, torch.Generator], Tensor] | None" = None
+    cache: Path | None = None
+    source: str = ""
+    corrupted: float = 0.0
+    report: bool = True
 
 
 def check_wish(wish: Wish) -> None:

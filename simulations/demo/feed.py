@@ -47,7 +47,15 @@ class Client:
         took_ms = (time.perf_counter() - before) * 1e3
         facts = reply["parameters"]
         label = int(next(o["data"][0] for o in reply["outputs"] if o["name"] == "label"))
-        seen = Seen(agent.name, digit.truth, label, facts["source"], facts["reason"], took_ms, facts["escalation_id"])
+        seen = Seen(
+            agent=agent.name,
+            truth=digit.truth,
+            label=label,
+            source=facts["source"],
+            why=facts["reason"],
+            latency_ms=took_ms,
+            escalation=facts["escalation_id"],
+        )
         self.tally.answer(facts["answer_id"], seen, time.monotonic() - self.began)
         return str(facts["answer_id"]), seen
 

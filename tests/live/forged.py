@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from models.bundle import Bundle
-from models.forge.forge import Aids, forge
+from models.forge.forge import forge
 from models.forge.samples import Data, Part
-from models.forge.wish import Effort, Wish
+from models.forge.wish import Aids, Effort, Wish
 from models.manifest import Precision
 
 COUNTS = (480, 240, 120)

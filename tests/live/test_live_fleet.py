@@ -1,7 +1,5 @@
 """Real agents in one process against a real hub and broker, while links and processes are harmed."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,9 +47,7 @@ def test_a_calm_fleet_answers_everything_and_the_report_counts_it_all(tmp_path: 
     assert outcome.history.accepted == outcome.history.effects == outcome.counts["agent.sent"] > 0
     assert outcome.states["online"][:3] == (DEVICES,) * 3
     assert sum(outcome.bytes_by_rule["sim@1"]) > 0
-    with closing(sqlite3.connect(tmp_path / "run" / "agent.db")) as db:
-        speakers = db.execute("select count(distinct device) from all_answers").fetchone()[0]
-    assert speakers == DEVICES, "one file, and every device has its rows in it"
+    assert len(list((tmp_path / "run" / "fleet").glob("*/*/agent.db"))) == DEVICES
 
 
 def test_nothing_is_lost_or_doubled_while_links_and_processes_are_harmed():

@@ -82,8 +82,8 @@ def forged(tmp_path_factory) -> Bundle:
 
 def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
     """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
-    from models.forge.forge import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
     from models.forge.forge import forge as forged_bundle  # noqa: PLC0415
+    from models.forge.wish import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
 
     aids = Aids(cache=Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}" if kept else None)
     return forged_bundle(tiny_net(), tiny_data(), tiny_wish(**wishes), path, aids=aids)

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from models.forge.demo import cached_demo_bundle, recipe_key
-from models.forge.forge import Aids
 from models.forge.forge import forge as forge_bundle
 from models.forge.outcomes import OUTCOMES_FILE, read_outcomes
 from models.forge.repeatable import repeatable
 from models.forge.report import HTML_FILE, report_folder
 from models.forge.samples import Data, ForgeError, Part
+from models.forge.wish import Aids
 from models.golden import check_golden
 from models.graph_hub import open_hub
 from models.manifest import EDGE_FILE
@@ -109,7 +109,8 @@ def test_another_seed_gives_another_bundle(forged, tmp_path):
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from models.forge.forge import Aids, forge
+from models.forge.forge import forge
+from models.forge.wish import Aids
 from tests.models.conftest import tiny_data, tiny_net, tiny_wish
 
 def tell(stage, share):

@@ -6,13 +6,14 @@ import pytest
 from edge_agent.records import Kind
 from policies.policy import Mode
 from simulations.facts import AnswerSeen, Event, Flaw, Report
-from simulations.ground import Cores, Ground
+from simulations.ground import Ground
 from simulations.hub_disk import HubDisk
 from simulations.outcome import Outcome
 from simulations.regions import Team, slices
 from simulations.run import run
 from simulations.scenario import Event as Happening
 from simulations.scenario import EventKind, Link, Load, Region, Scenario, permissive
+from simulations.services import Cores
 from simulations.twin import DeviceDisk
 from simulations.weather import CALM, Climate
 

@@ -7,10 +7,10 @@ import pytest
 
 from simulations.facts import Flaw
 from simulations.fuzz import Found, Progress, Wish, search
-from simulations.ground import Cores
 from simulations.reader import load_scenario
 from simulations.run import run
 from simulations.schedules import draw
+from simulations.services import Cores
 from tests.simulations import planted
 
 QUICK = [
