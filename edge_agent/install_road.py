@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+import edge_agent
 from edge_agent.errand_job import Errand, Said
 from wire.rollout import Failure, InstallState
 
 MAX_LINE_BYTES = 1 << 20
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(edge_agent.__file__).parents[1]
 
 
 class InstallRoad:

@@ -14,7 +14,7 @@ from pathlib import Path
 import models
 
 EDITION = 2  # of the recipe, as a bundle's provenance states it
-_MODELS = Path(str(models.__file__)).parent
+_MODELS = Path(models.__file__).parent
 # files and folders below `models`
 _DECIDE_NOTHING = (
     *("command.py", "compare.py", "calibrate_command.py", "forge_command.py", "forge_flags.py"),  # commands

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.blocks import ROOT
+from tests import ROOT
 from wire.daemon import (
     BURST_LINES,
     Lock,
