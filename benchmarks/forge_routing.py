@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.figures import Figure, line
+from benchmarks.forge_router import Recorded, cross_fitted, folds, routed
 from models.forge.frontier import Frontier, frontier
 from models.forge.outcomes import Outcomes, encode_outcomes
-from models.forge.router import Recorded, cross_fitted, folds, routed
 from models.zoo.sets import folder
 
 FOLDS = 5

@@ -1,7 +1,5 @@
 """The seam to the registry: all that the hub asks about a device, on every message and so from memory."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -38,36 +36,3 @@ class Registry(Protocol):
     def suspect(self, device: str, now_ms: int, /) -> bool:
         """Two machines speak with its keys: suspend it. False if there was nothing to suspend."""
         ...
-
-
-@dataclass(frozen=True)
-class Enrolled:
-    """A device of `MemoryRegistry`."""
-
-    id: str
-    signing_key: Ed25519PublicKey
-    hpke_key: X25519PublicKey
-    state: Standing = Standing.ACTIVE
-    device_class: str = ""
-    region: str = ""
-
-
-class MemoryRegistry:
-    """A `Registry` without a file: the shipped double for tests and simulations."""
-
-    def __init__(self, devices: Iterable[Enrolled] = ()) -> None:
-        self._devices = {device.id: device for device in devices}
-
-    def device(self, device: str, /) -> Enrolled | None:
-        return self._devices.get(device)
-
-    def suspect(self, device: str, now_ms: int, /) -> bool:
-        del now_ms
-        found = self._devices.get(device)
-        if found is None or found.state is not Standing.ACTIVE:
-            return False
-        self.put(replace(found, state=Standing.SUSPENDED))
-        return True
-
-    def put(self, device: Enrolled) -> None:
-        self._devices[device.id] = device

@@ -17,7 +17,7 @@ from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import TargetFile, Targets
 
 from cloud_hub.letters import HubCard
-from cloud_hub.online import ALWAYS, OnlineKeys
+from cloud_hub.online import ALWAYS
 from cloud_hub.repository import Edit, Repository
 from models.bundle import open_bundle
 from models.ceremony import Plan, begin
@@ -175,11 +175,6 @@ def found_demo(
     for document in policies:
         publish_policy(repository, document, now)
     return repository.root()
-
-
-def demo_repository(folder: Path) -> Repository:
-    """A repository and its online keys below one folder, for `found_demo` without a hub."""
-    return Repository(folder / "repository", OnlineKeys(folder / "online"))
 
 
 def _publish(repository: Repository, item: Item, now: datetime) -> Published:

@@ -84,6 +84,9 @@ def start(
         list[str] | None, typer.Option("--set", help="A parameter, as in soak_first_s=600 or waves=1,25%,100%.")
     ] = None,
     name: Annotated[str, typer.Option("--id", help="What to call it.")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for a request to sign. Default: beside the bundle.")
+    ] = None,
     watch: Watch = False,
     token_file: Token = None,
     config: ConfigFile = None,
@@ -97,7 +100,7 @@ def start(
     """
     rules = parameters(rule or ())
     clerk = Clerk.of(config, state, token_file)
-    model = bundle if "@" in bundle else prepared(Path(bundle), config, state)
+    model = bundle if "@" in bundle else prepared(Path(bundle), config, state, out)
     view = _view(clerk.ask("POST", "", {"model": model, "to": to, "back": back, "rules": rules, "id": name}))
     sizes = ", ".join(str(wave.devices) for wave in view.waves)
     _say(view, f"rollout {view.id} started: {model} to {sizes} devices, wave by wave", as_json=as_json)

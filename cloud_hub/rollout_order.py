@@ -50,10 +50,10 @@ def _value(text: str) -> Any:
         return text
 
 
-def prepared(folder: Path, config: Path | None, state: Path | None) -> str:
+def prepared(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
     """MODEL@VERSION of a bundle: published if it was not, and copied to the models folder if the hub has one.
 
-    ExitError(WAITING) with a request to sign if the family's key is not here.
+    Stop(WAITING) if the family's key is not here; the request to sign then lies in `out`, or beside the bundle.
     """
     from cloud_hub.publish import publish_bundle  # noqa: PLC0415 - tuf, for who names a folder
     from cloud_hub.publish_command import open_repository  # noqa: PLC0415
@@ -66,12 +66,20 @@ def prepared(folder: Path, config: Path | None, state: Path | None) -> str:
     except RequestError as error:
         raise ExitError(Exit.CHECK_FAILED, str(error)) from None
     if published.request is not None:
-        file = Path(f"{manifest.name}-{manifest.version}.request.json")
-        write_private(file, dump_request(published.request))
+        file = (out or folder.resolve().parent) / f"{manifest.name}-{manifest.version}.request.json"
+        _write_request(file, dump_request(published.request))
         there = f"skerry keys sign {file} where the keys are, skerry models publish --finish {file} here"
         raise ExitError(Exit.WAITING, f"{manifest.model} is not signed yet: {there}, then start again")
     _lay_out(folder, load_config(config, state).models_folder, manifest.model)
     return manifest.model
+
+
+def _write_request(file: Path, request: bytes) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_private(file, request)
+    except OSError as error:
+        raise Stop(Exit.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
 
 
 def _lay_out(folder: Path, models: Path | None, model: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+import edge_agent
 from edge_agent.answering import Answering
 from edge_agent.errand_job import WorkerMessage, WorkerRequest
 from edge_agent.install_acts import InstallDependencies, RuntimeActions, Served, resident_bytes
@@ -56,7 +57,7 @@ DISK_S = 2.0  # how often a row is tried again that the disk did not take
 WORKER_S = 25 * 3600.0  # its own limits are tighter
 LOW_BATTERY = 0.15
 MAX_LINE_BYTES = 1 << 20
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(edge_agent.__file__).parents[1]
 
 
 class Install:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import edge_agent
 from edge_agent.clock import HubClock
 from edge_agent.identity import Identity, load
 from policies.backoff import delay
@@ -25,7 +26,7 @@ RETRY_BASE_S = 30.0
 RETRY_CAP_S = 3600.0
 AGAIN_S = 600.0  # from one renewal to the next, at least
 CHILD_S = 120.0
-_ROOT = Path(__file__).parent.parent  # in a checkout the child finds us here
+_ROOT = Path(edge_agent.__file__).parents[1]  # in a checkout the child finds us here
 LOOK_EVERY_S = 60.0  # a clock may be put right while we wait
 Reconnect = Callable[[], Awaitable[None]]
 Errand = Callable[[Identity], Awaitable[Identity]]

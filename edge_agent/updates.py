@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+import edge_agent
 from edge_agent.errand_job import Report, UpdateJob
 from edge_agent.identity import HubKeys
 from edge_agent.installed import Installed, Names, keep, look
@@ -34,7 +35,7 @@ HINTS_PER_S = 1 / 30
 HINTS_AT_ONCE = 4.0
 MAX_REPORT_BYTES = 1 << 20
 DEADLINE_S = 25 * 3600.0  # of one errand; its own limits are tighter
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(edge_agent.__file__).parents[1]
 _HARMLESS = frozenset(
     {Failure.NETWORK, Failure.SLOW_RETRIEVAL, Failure.DISK, Failure.FREEZE}
 )  # have words of their own

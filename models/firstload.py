@@ -23,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+import models
 from models.bundle import Bundle
 from models.codec import tables_of
 from models.manifest import EDGE_FILE, encode_manifest
@@ -32,7 +33,7 @@ MEMORY_BYTES = 512 << 20
 MAX_REPORT_BYTES = 1 << 16
 GRACE_S = 2.0  # the child's own clock strikes first
 LENGTH_BYTES = 8
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(models.__file__).parents[1]
 # the folder we run from goes behind the installed packages; -I keeps the current folder and the environment out
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from models.firstload_child import main; main(sys.argv[2])"
 _CLOCKS = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM})  # of the lint, of the processor, of the wall

@@ -149,12 +149,6 @@ def without(spend: Spend, charges: Iterable[Charge]) -> Spend:
     return Spend(spend.day, totals, spend.known)
 
 
-def exhausted(terms: Terms, spend: Spend, cost: Cost, day: int) -> bool:
-    """Whether an account that such a message was charged to holds more than it may by now."""
-    charges = _charges(terms.accounts, cost, max(day, spend.day))
-    return any(spend.totals.get((each.key, each.period), 0) > each.limit for each in charges)
-
-
 def left(accounts: Iterable[Account], spend: Spend, day: int) -> dict[str, tuple[int, int]]:
     """Of each account, what is left of its limit, and that limit."""
     latest = max(day, spend.day)

@@ -73,13 +73,3 @@ class Condition(msgspec.Struct, frozen=True):
         if self.hours is not None:
             minute = context.minute_of_week.get(self.hours.zone)
             yield "time", None if minute is None else self.hours.holds(minute)
-
-
-def applies(when: Condition, unless: Condition | None, context: Context) -> bool:
-    """Whether a rule applies: nothing it asks is known not to hold, and not all that excuses is known to hold.
-
-    The plain reading, one rule at a time; `matching` says the same of all rules at once.
-    """
-    if any(holds is False for _, holds in when.asked(context)):
-        return False
-    return unless is None or not all(holds is True for _, holds in unless.asked(context))

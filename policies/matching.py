@@ -1,6 +1,6 @@
 """Which rules apply in a context, all at once: each rule is a bit, each attribute a table from its value to bits.
 
-So a decision costs a look-up per attribute, however many rules there are. `context.applies` is what the tables hold to.
+So a decision costs a look-up per attribute, however many rules there are.
 """
 
 from bisect import bisect_right

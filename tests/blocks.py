@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LANGUAGES = ("sh", "python")
 MARKS = ("run", "live", "serve", "dry", "shown")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 SOURCES = sorted(path for name in (*PACKAGES, "benchmarks") for path in (ROOT / name).rglob("*.py"))
 SOURCES += sorted(ROOT.glob("*.py"))

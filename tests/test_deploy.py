@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.blocks import ROOT
+from tests import ROOT
 from wire.exits import Exit
 
 UNITS = sorted((ROOT / "deploy").glob("*.service"))

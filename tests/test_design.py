@@ -1,9 +1,9 @@
 """docs/design.md names every file by the first sentence of its docstring: `python -m tests.test_design` writes it."""
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 PAGE = ROOT / "docs" / "design.md"
 ROOMS = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 _START = "(A test holds these tables against the files.)\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.blocks import LANGUAGES, MARKS, PAGES, ROOT, blocks, execute, of_mark
+from tests import ROOT
+from tests.blocks import LANGUAGES, MARKS, PAGES, blocks, execute, of_mark
 from wire.exits import Exit
 
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")

@@ -1,12 +1,12 @@
 """The rules for EMQX name exactly the topics that the code knows."""
 
 import re
-from pathlib import Path
 
 from cloud_hub.broker import MAX_PACKET_BYTES
+from tests import ROOT
 from wire.topics import Channel, hub_filters
 
-PAGE = (Path(__file__).parent.parent / "docs" / "emqx.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "emqx.md").read_text(encoding="utf-8")
 RULES = {
     match[1]: set(re.findall(r'"([^"]+)"', match[2])) for match in re.finditer(r"\{allow, (.+?), \[(.+)\]\}\.", PAGE)
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.blocks import ROOT
+from tests import ROOT
 
 TOOLS = ["cat", "chmod", "dirname", "env", "grep", "id", "mkdir", "rm", "sh", "tee"]
 APT_GET = """#!/bin/sh

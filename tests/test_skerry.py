@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from wire.exits import Exit
-
-ROOT = Path(__file__).parent.parent
 
 
 def skerry(*args: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-_ROOT = Path(__file__).parent.parent.parent
+import cloud_hub
+
+_ROOT = Path(cloud_hub.__file__).parents[1]
 _MOST_FILES = 200
 _BEAR = b"b"
 _PID_BYTES = 8

@@ -41,8 +41,3 @@ class Shake(NamedTuple):
         rows = ((torch.arange(height) - top).abs() < half)[:, :, None]
         columns = ((torch.arange(width) - left).abs() < half)[:, None, :]
         return pictures.masked_fill((rows & columns)[:, None], 0.5)
-
-
-def gentle(side: int) -> Shake:
-    """For pictures of which nothing is known but their side: mirror images may mean something else, shifts rarely."""
-    return Shake(crop=max(1, side // 14), cutout=side // 4, mirror=False)

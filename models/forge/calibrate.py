@@ -1,10 +1,10 @@
-"""From logits to a confidence one may gate on: temperature, its error, a threshold, and what the pair gains by it.
+"""From logits to a confidence one may gate on: temperature, and the error of a confidence.
 
-Law: temperature and threshold are chosen on a calibration split; figures are taken on held-out samples. numpy only.
+Law: the temperature is chosen on a calibration split; figures are taken on held-out samples. numpy only.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,6 @@ Logits = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[np.int64]
 _BINS = 15
 _GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-class Gate(NamedTuple):
-    """Accuracy as shares in 0..1 when samples below the threshold are answered by the hub."""
-
-    edge: float
-    pair: float
-    asked: float
 
 
 def probabilities(logits: Logits, temperature: float) -> npt.NDArray[np.float64]:
@@ -51,30 +43,8 @@ def _loss(logits: Logits, y: Labels, value: float) -> float:
     return -float(np.log(np.maximum(chosen, 1e-12)).mean())
 
 
-def calibration_error(scores: npt.NDArray[np.float64], y: Labels) -> float:
-    """Expected calibration error of the top label: mean |accuracy - confidence| over 15 equal bins, by their weight."""
-    return confidence_error(scores.max(1), scores.argmax(1) == y)
-
-
 def confidence_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
-    """The same for any confidence `[n]` in 0..1, a gate's or a regressor's."""
+    """Expected calibration error of a confidence `[n]` in 0..1: mean gap to the accuracy over 15 bins."""
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     gaps = [abs(float((right[bins == b] - confidence[bins == b]).sum())) for b in np.unique(bins)]
     return sum(gaps) / len(right)
-
-
-def threshold(scores: npt.NDArray[np.float64], ask_share: float) -> float:
-    """The confidence below which about `ask_share` of these samples lie, in whole thousandths."""
-    return math.floor(float(np.quantile(scores.max(1), ask_share)) * 1000) / 1000
-
-
-def gate(scores: npt.NDArray[np.float64], hub_labels: Labels, y: Labels, below: float) -> Gate:
-    """The edge alone, the pair, and the share asked, if every sample under `below` is the hub's."""
-    own = scores.argmax(1)
-    asked = scores.max(1) < below
-    pair = np.where(asked, hub_labels, own)
-    return Gate(accuracy(own, y), accuracy(pair, y), float(asked.mean()))
-
-
-def accuracy(labels: npt.NDArray[Any], y: Labels) -> float:
-    return float((labels == y).mean())

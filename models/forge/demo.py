@@ -9,8 +9,10 @@ import os
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 
+from models import zoo
 from models.bundle import Bundle, open_bundle
 from models.forge.recipe import recipe_digest
 from models.forge.wish import Effort, Wish
@@ -28,7 +30,6 @@ WISH = Wish(
 _TRAINING, _WHOLE = "training", 1.0
 # where each stage ends, as a share of the whole: a demo shows one bar
 _ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
-_SOURCES = ("demo.py", "digits.py", "corrupt.py", "../zoo/digits.py")
 
 
 def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
@@ -69,10 +70,8 @@ def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) 
 
 def recipe_key() -> str:
     """SHA-256 in hex over the forge's stages and packages, and over the demo's own network and data."""
-    digest = sha256(recipe_digest().encode())
-    for source in _SOURCES:
-        digest.update((Path(__file__).parent / source).read_bytes() + b"\0")
-    return digest.hexdigest()
+    network = files(zoo).joinpath("digits.py").read_bytes()
+    return sha256(recipe_digest().encode() + network).hexdigest()
 
 
 class _Whole:

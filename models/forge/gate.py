@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.isotonic import isotonic_regression
 from torch import Tensor, nn
 
 from models.forge.answers import ask
@@ -251,7 +252,7 @@ def isotonic(scores: Floats, right: Floats) -> Table:
     """Score -> P(right), never falling, rising everywhere by a hair so that no order is lost."""
     order = np.argsort(scores, kind="stable")
     x = scores[order]
-    fitted = _pooled_adjacent(right[order])
+    fitted = isotonic_regression(right[order])
     places = np.unique(np.linspace(0, len(x) - 1, _KNOTS).round().astype(int))
     knots, first = np.unique(x[places], return_index=True)
     if len(knots) < 2:
@@ -259,20 +260,6 @@ def isotonic(scores: Floats, right: Floats) -> Table:
     smooth = np.array([fitted[max(0, p - 2) : p + 3].mean() for p in places[first]])
     hair = np.linspace(0, 1, len(knots))
     return Table(knots, np.maximum.accumulate(smooth) * 0.99 + hair * 0.01)
-
-
-def _pooled_adjacent(values: Floats) -> Floats:
-    """Pool adjacent violators (Ayer et al. 1955)."""
-    sums: list[float] = []
-    counts: list[int] = []
-    for value in values.tolist():
-        sums.append(value)
-        counts.append(1)
-        while len(sums) > 1 and sums[-2] * counts[-1] >= sums[-1] * counts[-2]:
-            last, number = sums.pop(), counts.pop()
-            sums[-1] += last
-            counts[-1] += number
-    return np.repeat(np.array(sums) / np.array(counts), counts)
 
 
 def fit_novelty(training: Seen, calibration: Seen, labels: bool) -> Novelty:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
 
 from models.figures import Calibration, Gate, Guarantee, Metric
 from models.forge import calibrate
@@ -166,8 +167,8 @@ class _Judge:
         novelty = answered.edge.novelty
         return Scope(
             int(outside.sum()),
-            rounded(area(novelty, outside)) if novelty is not None else 0.0,
-            rounded(area(1 - self._confidence(answered.edge), outside)),
+            rounded(roc_auc_score(outside, novelty)) if novelty is not None else 0.0,
+            rounded(roc_auc_score(outside, 1 - self._confidence(answered.edge))),
         )
 
 
@@ -227,15 +228,6 @@ def reliability(found: Outcomes, bins: int = 12) -> tuple[tuple[float, float, in
 def deciles(values: Values) -> tuple[float, ...]:
     flat = np.clip(np.asarray(values, np.float64).reshape(-1), 0.0, 1.0)
     return tuple(round(float(value), 6) for value in np.quantile(flat, _DECILES))
-
-
-def area(score: Values, positive: Values) -> float:
-    """Area under the ROC curve, ties counted half (Mann & Whitney 1947)."""
-    from scipy.stats import rankdata  # type: ignore[import-untyped] # noqa: PLC0415 - only such sets need it
-
-    ranks = rankdata(np.asarray(score).reshape(-1))
-    ones = int(positive.sum())
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * (len(ranks) - ones)))
 
 
 def rmse(found: Values, y: Values) -> float:

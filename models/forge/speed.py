@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+import models
 from models.forge.samples import ForgeError
 from models.forge.targets import CPU
 from models.onnx_walk import read_model
@@ -32,7 +33,7 @@ _MAX_BLOCK = 200
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 60
 _STEADY = 0.006  # half a confidence interval of a median ratio below this: no more rounds are needed
 _QUIET = 4
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(models.__file__).parents[1]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from models.forge.speed import weigh; print(weigh(*sys.argv[2:]))"
 _ACTIVE = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 

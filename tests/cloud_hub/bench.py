@@ -4,13 +4,12 @@ from collections import defaultdict
 
 from cloud_hub import commands as c
 from cloud_hub.core import HubCore
-from cloud_hub.devices import MemoryRegistry
 from cloud_hub.engine.base import EchoEngine, EngineError
 from cloud_hub.envelopes import Envelopes, HubEnvelopes, channel_of
 from cloud_hub.orders import Orders
 from cloud_hub.settings import HubSettings
 from cloud_hub.store import Job, Store, StoreError
-from tests.cloud_hub.devices import CARD, HUB, NOW_S, SimDevice
+from tests.cloud_hub.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
 from wire.messages import Receipt, Refusal, Verdict
 from wire.topics import Channel
 

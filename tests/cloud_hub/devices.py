@@ -1,11 +1,14 @@
 """Devices as the hub sees them: real keys, real frames, no agent."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
 import msgspec
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from cloud_hub.devices import Enrolled, MemoryRegistry, Standing
+from cloud_hub.devices import Standing
 from cloud_hub.keys import HubKeys, fresh
 from cloud_hub.work import card_of
 from models.codec import codec_of
@@ -29,6 +32,39 @@ CODEC = codec_of(MANIFEST.codec, MANIFEST.features)
 HUB = fresh()
 NOW_S = 1_800_000_000.0
 POLICY = "ab" * 16
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """A device of `MemoryRegistry`."""
+
+    id: str
+    signing_key: Ed25519PublicKey
+    hpke_key: X25519PublicKey
+    state: Standing = Standing.ACTIVE
+    device_class: str = ""
+    region: str = ""
+
+
+class MemoryRegistry:
+    """A `Registry` without a file: in memory."""
+
+    def __init__(self, devices: Iterable[Enrolled] = ()) -> None:
+        self._devices = {device.id: device for device in devices}
+
+    def device(self, device: str, /) -> Enrolled | None:
+        return self._devices.get(device)
+
+    def suspect(self, device: str, now_ms: int, /) -> bool:
+        del now_ms
+        found = self._devices.get(device)
+        if found is None or found.state is not Standing.ACTIVE:
+            return False
+        self.put(replace(found, state=Standing.SUSPENDED))
+        return True
+
+    def put(self, device: Enrolled) -> None:
+        self._devices[device.id] = device
 
 
 class SimDevice:

@@ -17,12 +17,13 @@ from models.keyring import Cost, Keyring
 from models.part import Part
 from models.request import Request, State, dump_request, dump_state, encode, load_request, load_state, missing, sign
 from models.roles import FLEET, Fleet
+from tests import ROOT
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 PASSPHRASE = b"a long enough passphrase"
 CHEAP = Cost(n=16)
 CARD = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
-POLICY = Path(__file__).parents[2].joinpath("policies", "templates", "demo.toml").read_bytes()
+POLICY = ROOT.joinpath("policies", "templates", "demo.toml").read_bytes()
 
 
 def days(count: float) -> datetime:

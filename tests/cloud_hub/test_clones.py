@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from cloud_hub.clones import MAX_PAST, Finding, Past, Sighting, judge
 from cloud_hub.commands import Suspect, Tell
 from cloud_hub.core import HubCore
-from cloud_hub.devices import MemoryRegistry
 from cloud_hub.envelopes import HubEnvelopes
 from cloud_hub.settings import HubSettings
-from tests.cloud_hub.devices import CARD, HUB, NOW_S, SimDevice
+from tests.cloud_hub.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
 from wire.codec import encode
 from wire.messages import Hello
 from wire.seal import key_id, sign

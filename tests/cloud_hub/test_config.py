@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.config import HubConfig, load
+from tests import ROOT
 from wire.config_file import check_environment
 from wire.exits import Exit, ExitError
 
@@ -140,7 +141,7 @@ def test_environment_wins_over_the_file_and_errors_are_one_line_with_their_code(
 
 
 def test_named_policies_are_the_only_ones_served_and_are_judged_again(tmp_path):
-    (tmp_path / "p.toml").write_text((Path(__file__).parents[2] / "policies/templates/demo.toml").read_text())
+    (tmp_path / "p.toml").write_text((ROOT / "policies/templates/demo.toml").read_text())
     settings = HubConfig(policies=(str(tmp_path / "p.toml"),)).hub_settings()
     assert settings.policies >= {document.hash for document in settings.documents}
     assert len(settings.documents) == 1

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.cloud_hub.api_site import Site, infer_body
 
 RULES = ROOT / "deploy" / "prometheus"

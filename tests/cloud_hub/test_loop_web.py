@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from cloud_hub.devices import Enrolled
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.loop import InferRefusedError
 from cloud_hub.store import Job, Store
 from cloud_hub.work import Work
-from tests.cloud_hub.devices import CARD, SimDevice
+from tests.cloud_hub.devices import CARD, Enrolled, SimDevice
 from tests.cloud_hub.site import SLOW_S, Ear, Site, effects_in, serving
 from tests.cloud_hub.test_store import ending, question
 from wire.messages import DownNote, Reason, Refusal, Verdict

@@ -13,8 +13,8 @@ from cloud_hub.founding import found
 from cloud_hub.keeper import Keeper
 from cloud_hub.keys import load_or_create
 from cloud_hub.letters import HubCard
+from cloud_hub.online import OnlineKeys
 from cloud_hub.publish import (
-    demo_repository,
     found_demo,
     publish_bundle,
     publish_hub_keys,
@@ -22,6 +22,7 @@ from cloud_hub.publish import (
     revoke,
     withdraw,
 )
+from cloud_hub.repository import Repository
 from models.manifest import BundleError
 from models.pack import unpack
 from models.request import RequestError
@@ -255,7 +256,7 @@ def test_a_demo_hub_is_founded_in_one_call_with_its_own_keys(tmp_path):
 
 def test_a_demo_has_everything_within_a_second(tmp_path):
     make(tmp_path / "echo-1")
-    repository = demo_repository(tmp_path / "demo")
+    repository = Repository(tmp_path / "demo" / "repository", OnlineKeys(tmp_path / "demo" / "online"))
     began = time.perf_counter()
     root = found_demo(repository, CARD, [tmp_path / "echo-1"], [POLICY], NOW)
     assert time.perf_counter() - began < 1.0

@@ -1,9 +1,11 @@
 """What `skerry rollout start FOLDER` does before any device hears of it."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+import models
 from cloud_hub.config import load
 from cloud_hub.online import OnlineKeys
 from cloud_hub.rollout_order import prepared
@@ -35,15 +37,37 @@ def test_a_bundle_is_published_once_and_laid_where_the_hub_finds_it(tmp_path):
     assert sorted(path.name for path in laid.iterdir()) == sorted(path.name for path in bundle.path.iterdir())
 
 
-def test_a_bundle_whose_key_lies_elsewhere_waits_for_its_signature(tmp_path, monkeypatch):
-    config, bundle = hub(tmp_path), make(tmp_path / "mine", version=3)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExitError, match=r"skerry keys sign echo-3\.request\.json") as caught:
-        prepared(bundle.path, config, None)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_bundle_whose_key_lies_elsewhere_waits_for_its_signature(tmp_path, named):
+    config, bundle = hub(tmp_path), make(tmp_path / "mine" / "echo", version=3)
+    folder = tmp_path / "requests" if named else tmp_path / "mine"
+    with pytest.raises(Stop, match=rf"skerry keys sign {folder}/echo-3\.request\.json") as caught:
+        prepared(bundle.path, config, None, folder if named else None)
     assert caught.value.code is Exit.WAITING
-    (line, _) = describe(load_request((tmp_path / "echo-3.request.json").read_bytes()))
+    (line, _) = describe(load_request((folder / "echo-3.request.json").read_bytes()))
     assert line.startswith("models-echo 2")
     assert not list((tmp_path / "models").iterdir())
+
+
+@pytest.mark.parametrize("hold", [(), ("models-echo",)])
+def test_nothing_new_lies_in_the_current_folder_or_in_the_package(tmp_path, monkeypatch, hold):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    config, bundle = hub(tmp_path / "site", *hold), make(tmp_path / "mine" / "echo", version=3)
+    package = Path(models.__path__[0])
+    before = set(package.iterdir())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with nullcontext() if hold else pytest.raises(Stop):
+        prepared(bundle.path, config, None)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert set(package.iterdir()) == before
+
+
+def test_a_folder_that_takes_no_request_is_said(tmp_path):
+    config, bundle = hub(tmp_path), make(tmp_path / "mine" / "echo", version=3)
+    with pytest.raises(Stop, match="--out") as caught:
+        prepared(bundle.path, config, None, config)
+    assert caught.value.code is Exit.DISK
 
 
 def test_what_is_no_bundle_is_said(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from cloud_hub.config import HubConfig
 from cloud_hub.letters import HubCard
-from cloud_hub.publish import demo_repository, found_demo, publish_policy
+from cloud_hub.online import OnlineKeys
+from cloud_hub.publish import found_demo, publish_policy
 from cloud_hub.repository import Repository
 from cloud_hub.served import Watch, nothing, policies_of, published_in
 from models.request import RequestError
@@ -29,7 +30,7 @@ def text(version: int = 1, name: str = "demo", layer: str = "tenant") -> bytes:
 
 @pytest.fixture
 def repository(tmp_path) -> Repository:
-    made = demo_repository(tmp_path / "tuf")
+    made = Repository(tmp_path / "repository", OnlineKeys(tmp_path / "online"))
     found_demo(made, HubCard("hub-1", "local", b"h" * 32, b"s" * 32), [], [text()], NOW)
     return made
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cloud_hub.pki import Authority, pem, utc_now
 from edge_agent.identity import HubKeys, Identity, new_payload_key
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.models.conftest import make
 
 DEVICE = "demo--d1"

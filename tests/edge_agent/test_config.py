@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from edge_agent.config import PREFIX, AgentConfig, load
 from edge_agent.settings import AgentSettings, OutboxLimits
-from tests.blocks import ROOT
+from tests import ROOT
 from wire.config_file import known_keys
 from wire.exits import Exit, ExitError
 

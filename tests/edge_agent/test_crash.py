@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.edge_agent.crash_child import POINTS, FileHub
 from tests.edge_agent.hub_double import Rig, policy, until
-
-ROOT = Path(__file__).parents[2]
 
 
 def crash(folder: Path, point: str) -> None:

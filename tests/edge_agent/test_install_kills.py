@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from models.floors import commit
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.edge_agent.install_kills import points
 from tests.edge_agent.installing import assignment
 from tests.edge_agent.updates_bench import Bench, bench

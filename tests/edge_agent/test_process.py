@@ -19,7 +19,7 @@ import pytest
 from edge_agent.__main__ import main
 from edge_agent.address import Address
 from edge_agent.client import get, running_at
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.edge_agent.device import DEVICE, lay
 from wire.exits import Exit, ExitError
 

@@ -24,7 +24,7 @@ from models.floors import FloorsDb
 from models.runner import EchoRunner, SampleError
 from policies.document import parse
 from policies.reasons import Why
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.edge_agent.hub_double import DEFAULTS, POLICY, SURE, TRUTH, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.updates_bench import NAMES, Bench, bench, hub_keys, path
 from tests.models.mirror import Faults

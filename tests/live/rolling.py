@@ -11,10 +11,10 @@ from typing import Any
 
 from models.bundle import Bundle
 from simulations.stage import AgentHandle, Stage
+from tests import ROOT
 from tests.live.fleet import POLICY, QUICK, ask, samples
 from wire.exits import Exit
 
-ROOT = Path(__file__).parents[2]
 SUMS = "".join(f'[[egress.field]]\nname = "{name}"\nlevel = "P1"\n' for name in ("quality", "signals"))
 # Seconds in place of an hour; `margin`: what a handful of devices can show in that time. However slow the machine is, a
 # device in probation has said more than once what its audits were before it has answered often enough to commit.

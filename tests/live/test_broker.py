@@ -16,6 +16,7 @@ import pytest
 
 from cloud_hub.broker import Broker, BrokerSettings
 from cloud_hub.pki import DEVICE_LIFE, HUB_NAME, Authority, pem, utc_now
+from tests import ROOT
 from tests.cloud_hub.joiner import Joiner
 from wire.codec import MAX_FRAME_BYTES
 from wire.daemon_log import Log
@@ -268,9 +269,8 @@ asyncio.run(main())
 
 
 def test_kill_9_of_the_parent_leaves_no_broker(tmp_path):
-    root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=root, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

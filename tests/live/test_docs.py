@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from simulations.stage import free_port
-from tests.blocks import PAGES, ROOT, Block, command, environment, execute, of_mark
+from tests import ROOT
+from tests.blocks import PAGES, Block, command, environment, execute, of_mark
 
 SERVE_TIMEOUT_S = 240.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 120.0

@@ -12,7 +12,7 @@ import pytest
 
 from models.bundle import Bundle
 from simulations.stage import Stage
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.live.fleet import PATIENT_S, POLICY, QUICK, ask, samples, settle
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]

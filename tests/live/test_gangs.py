@@ -22,10 +22,10 @@ from cloud_hub.engine.sharded import ShardedEngine
 from cloud_hub.work import Work
 from models.manifest import BundleError, ParallelPlan
 from simulations.stage import children_of, free_port
+from tests import ROOT
 from tests.cloud_hub.gangs import SHAPES, gang_bundle
 
 pytestmark = pytest.mark.live
-ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-5
 
 

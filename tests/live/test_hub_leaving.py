@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from edge_agent.enrol import enrol
-from tests.live.test_hub_process import PROGRAM, ROOT, HubProcess, gone
+from tests import ROOT
+from tests.live.test_hub_process import PROGRAM, HubProcess, gone
 from wire.exits import Exit
 
 pytestmark = pytest.mark.live

@@ -17,13 +17,13 @@ import pytest
 from cloud_hub.client import Address, ask, running_at
 from edge_agent.enrol import enrol
 from simulations.stage import children_of, free_port
+from tests import ROOT
 from wire.exits import Exit, ExitError
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, topic
 from wire.transport import Delivery
 
 pytestmark = pytest.mark.live
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 from cloud_hub import __main__ as hub, serve

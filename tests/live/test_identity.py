@@ -21,7 +21,7 @@ from edge_agent.enrol import enrol
 from edge_agent.envelope import Envelopes
 from edge_agent.identity import Identity, load
 from simulations.stage import AgentHandle, Stage
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.cloud_hub.joiner import Joiner
 from tests.live.fleet import QUICK, ask, burst, judged, policy, samples, settle
 from tests.live.own_broker import OwnBroker

@@ -14,7 +14,8 @@ from cloud_hub.publish import publish_policy
 from models.bundle import Bundle
 from models.forge.digits import corrupt, heldout
 from simulations.stage import AgentHandle, Stage
-from tests.blocks import ROOT, environment
+from tests import ROOT
+from tests.blocks import environment
 from tests.live.fleet import PATIENT_S, QUICK, policy, settle
 from tests.policies.given import with_
 

@@ -10,7 +10,6 @@ import time
 import zipfile
 from hashlib import sha256
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -23,11 +22,11 @@ from models.firstload import FirstLoad, Limits, Outcome, first_load, judge_end
 from models.golden import SCORES, pack_golden
 from models.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
 from models.runner import echo_manifest
+from tests import ROOT
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
 from tests.models.hostile import HOSTILE, tensor
 from wire.rollout import Failure
 
-ROOT = Path(__file__).parent.parent.parent
 SECONDS, MEGABYTES = 2.0, 512
 CASE_23 = [
     "external data",

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,12 +21,11 @@ from models.golden import check_golden
 from models.graph_hub import open_hub
 from models.manifest import EDGE_FILE
 from models.onnx import OnnxRunner
+from tests import ROOT
 from tests.models.conftest import forge, tiny_data, tiny_net, tiny_wish
 from wire.codec import encode as encode_message
 from wire.codec import pad
 from wire.messages import DType, Escalation, Tensor
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_a_forged_bundle_is_sound_and_its_codes_fit_the_link(forged):

@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from models.request import State, dump_state, load_request
 from models.roles import ONLINE
+from tests import ROOT
 from tests.models.keys import Memory, installed
 
-ROOT = Path(__file__).parents[2]
 # Python, ours, what that machine is said to need, and (second set) what these bring along; and no socket at all.
 BARE = """
 import importlib.abc, importlib.metadata, sys

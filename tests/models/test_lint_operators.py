@@ -2,7 +2,6 @@
 
 import logging
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,9 @@ from models.operators import (
     QUANTISED_BY_RUNTIME,
     SIZED_BY,
 )
+from tests import ROOT
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "bundles.md"
+PAGE = ROOT / "docs" / "bundles.md"
 NEWEST = OPSETS[ONNX].stop - 1
 # formal names under which ONNX's operators take what decides the size of their result
 DECIDING = {"shape", "axes", "pads", "roi", "scales", "sizes", "starts", "ends", "steps", "split", "repeats", "K"}

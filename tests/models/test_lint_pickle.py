@@ -1,11 +1,11 @@
 """Nothing that travels is ever unpickled or executed: read off the source of every package."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests import ROOT
+
 PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations", "benchmarks")
 SOURCES = [*sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), ROOT / "skerry.py"]
 PICKLERS = {

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 from hashlib import sha256
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,11 +17,10 @@ from models.bundle import open_bundle, write_bundle
 from models.manifest import HUB_FILE, BundleError
 from models.part import Part
 from models.store import Document, Slot, Step, Store, pack, unpack
+from tests import ROOT
 from tests.models.conftest import contents, echo_graph, make
 from tests.models.crashes import NEW, OLD, install
 from wire.exits import Exit, ExitError
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture

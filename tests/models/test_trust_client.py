@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.models.mirror import Mirror
 from tests.models.repository import NOW, Repository, days
 
-CLIENT = Path(__file__).parent.parent / "tuf_client"
+CLIENT = ROOT / "tests" / "tuf_client"
 
 
 class Client:

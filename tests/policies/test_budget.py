@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.budget import Charged, Cost, Spend, charge, exhausted, left, without
+from policies.budget import Charged, Cost, Spend, charge, left, without
 from policies.policy import Account, Coin
 from policies.reasons import Denied, Why
 from tests.policies.given import JUNK, TODAY, UNSPENT, policy
@@ -96,12 +96,10 @@ def test_subjects_have_an_account_each_where_they_are_known():
     assert isinstance(charge(under, held, Cost(1, releases=1, subject="cd"), TODAY), Charged)
 
 
-def test_what_never_left_is_taken_back_and_a_narrower_limit_is_seen():
+def test_what_never_left_is_taken_back():
     charged = charge(policy(), UNSPENT, Cost(500), TODAY)
     assert isinstance(charged, Charged)
     assert without(charged.spend, charged.charges).bytes == 0
-    assert exhausted(policy(bytes_per_day=499), charged.spend, Cost(500), TODAY)
-    assert not exhausted(policy(bytes_per_day=500), charged.spend, Cost(500), TODAY)
 
 
 @given(st.integers(0, 10**6), st.lists(st.tuples(SIZES, DAYS), max_size=30))

@@ -12,9 +12,10 @@ from policies.policy import Mode, TransformKind
 from policies.reasons import Why
 from policies.redaction import PATTERNS
 from policies.rules import Case, RuleTable
+from tests import ROOT
 from wire.messages import Level
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
 TEMPLATES = Path(policies.__file__).parent / "templates"
 BLOCKS = [block.split("```")[0] for block in PAGE.split("```toml\n")[1:]]
 TABLES: dict[str, type[BaseModel]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from policies import egress
 from policies.compose import compose, hash_of
-from policies.context import Context, applies
+from policies.context import Condition, Context
 from policies.document import Document, parse
 from policies.egress import OPTIONAL, Egress
 from policies.judge import in_force, judge
@@ -60,6 +60,16 @@ def _dp_within(narrow: Terms, wide: Terms) -> bool:
         return True
     a, b = narrow.dp, wide.dp
     return a is not None and a.clip_norm <= b.clip_norm and a.sigma >= b.sigma and a.limit <= b.limit
+
+
+def applies(when: Condition, unless: Condition | None, context: Context) -> bool:
+    """Whether a rule applies: nothing it asks is known not to hold, and not all that excuses is known to hold.
+
+    The plain reading, one rule at a time; the tables of `matching` say the same of all rules at once.
+    """
+    if any(holds is False for _, holds in when.asked(context)):
+        return False
+    return unless is None or not all(holds is True for _, holds in unless.asked(context))
 
 
 def test_every_rule_applies_exactly_where_a_plain_reading_says_so():

@@ -14,7 +14,7 @@ from simulations.command import app
 from simulations.filing import exit_of, replayed_by, saved
 from simulations.outcome import Outcome, Violation
 from simulations.reader import names
-from tests.blocks import ROOT
+from tests import ROOT
 from tests.simulations.outcomes import HISTORY, outcome
 from wire.exits import Exit, ExitError
 

@@ -1,7 +1,6 @@
 """docs/simulator.md says everything the language has: each scenario, key, kind of event and figure, and no other."""
 
 import re
-from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -19,8 +18,9 @@ from simulations.grammar import (
 )
 from simulations.reader import load_scenario, names
 from simulations.scenario import EventKind
+from tests import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
 TABLES: dict[str, type[BaseModel]] = {
     "[link]": LinkTable, "[[region]]": RegionTable, "[region.limits]": LimitsTable, "[load]": LoadTable,
     "[model]": ModelTable, "[[event]]": EventTable, "[[expect]]": ExpectTable, "[rollout]": RolloutTable,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.blocks import ROOT
+from tests import ROOT
 from wire.daemon import Lock, notify, watchdog_every_s
 from wire.exits import Exit, ExitError
 

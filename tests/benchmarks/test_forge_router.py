@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.forge_router import Recorded, Router, cross_fitted, folds, routed, shape, twins
 from models.forge.frontier import frontier
-from models.forge.router import Recorded, Router, cross_fitted, folds, routed, shape, twins
 
 
 def replay(count=240, seed=0):
