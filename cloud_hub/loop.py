@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub import commands as c
-from cloud_hub.archive import Archive
 from cloud_hub.clock import HubClock
 from cloud_hub.core import HubCore
 from cloud_hub.devices import Registry
@@ -27,14 +26,13 @@ from cloud_hub.envelopes import HubEnvelopes
 from cloud_hub.keys import HubKeys
 from cloud_hub.link import Link, TransportFactory
 from cloud_hub.orders import Notice, Orders
-from cloud_hub.pen import Pen
+from cloud_hub.pen import StoreGateway
 from cloud_hub.reception import Reception
 from cloud_hub.requests import InferRefused, Kept, Probe, Wish
 from cloud_hub.runs import Runs
 from cloud_hub.settings import HubSettings
 from cloud_hub.spoken import Spoken
 from cloud_hub.stock import MemoryStock, Stock
-from cloud_hub.store import Store
 from cloud_hub.versions import Versions
 from cloud_hub.voice import Voice
 from cloud_hub.watch import Observer
@@ -87,12 +85,18 @@ class Hub:
         self._started_s = 0.0
         self._drain_until = inf
         self.watch = Observer()  # counts the times of batches, tells traced work as spans
-        self._pen = Pen(self._core, self._hear, self._log, self._on_ended)
+        self.store = StoreGateway(
+            core=self._core,
+            envelopes=self._envelopes,
+            now=self._now,
+            hear=self._hear,
+            on_ended=self._on_ended,
+            log=self._log,
+        )
         self._runs = Runs(self._core, self._engines, (self._hear, self._told), self._log, self._on_computed)
         self.voice = Voice(self._link, self._envelopes, self._now)
         self._reception = Reception(self._core, self._now, self._round)
         self.versions = Versions(self._core.lineup, self._engines, self._told, sides.spoken or Spoken.open(None))
-        self.archive = self._pen.archive = Archive(settings.database_url, self._envelopes, self._pen.erase)
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._obedience()
@@ -100,12 +104,12 @@ class Hub:
     def _obedience(self) -> dict[type, Callable[[Any], None]]:
         """Who does what a command asks for."""
         return {
-            c.Keep: self._pen.keep,
-            c.End: self._pen.end,
-            c.Forget: self._pen.forget,
-            c.Find: self._pen.find,
-            c.Prune: self._pen.prune,
-            c.Judged: lambda x: self._pen.seal(x, self._envelopes, self._clock.now()),
+            c.Keep: self.store.keep,
+            c.End: self.store.end,
+            c.Forget: self.store.forget,
+            c.Find: self.store.find,
+            c.Prune: self.store.prune,
+            c.Judged: self.store.seal,
             c.Suspect: self._suspect,
             c.Infer: self._runs.infer,
             c.Check: self._runs.check,
@@ -136,23 +140,21 @@ class Hub:
 
     async def run(self) -> None:
         """Open the store, heal what a restart left, serve. Stop(DATABASE) if the store cannot be used."""
-        store = Store.open(self._settings.database_url)
-        self._clock = HubClock(store.newest_ms() / 1000)
+        found = self.store.open(self._settings.database_url)
+        self._clock = HubClock(found.newest_ms / 1000)
         self._started_s = self._clock.now()
-        owed = store.owed()
-        self._pen.open(store)
         try:
             await self._runs.start()
             await self.versions.look()
-            for stone in store.tombstones():
+            for stone in found.tombstones:
                 self._hear(self._core.on_erased, (), stone)
-            self._hear(self._core.restore, owed)
+            self._hear(self._core.restore, found.owed)
             self._round()
             self._ready.set()
             await self._serve()
         finally:
             await self._engines.close()
-            await self._pen.close()
+            await self.store.close()
 
     def drain(self) -> None:
         """Refuse what is new from now on; what is under way has `drain_s` to be finished."""
@@ -231,7 +233,7 @@ class Hub:
             "time_ms": int(now * 1000),
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,
             "link_up": self._link.up,
-            "store_ok": self._pen.ok,
+            "store_ok": self.store.ok,
             "open": self._core.open,
             "draining": self._core.draining,
             "queued": self._core.queued(),
@@ -244,7 +246,7 @@ class Hub:
     def counters(self) -> dict[str, int]:
         """Monotonic counts by dotted name (`accepted`, `receipts`, `verdicts`, `refused.busy`, `dropped.signature`)."""
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
-        return {**self._core.counts, **self._link.counts, **ledger, "commits": self._pen.commits}
+        return {**self._core.counts, **self._link.counts, **ledger, "commits": self.store.commits}
 
     # -- tasks
 
@@ -263,7 +265,7 @@ class Hub:
     async def _wake(self) -> None:
         while True:
             await asyncio.sleep(WAKE_S)
-            self._pen.check()
+            self.store.check()
             self._told(self._core.on_wake)
             await self._remember()
 
@@ -316,7 +318,7 @@ class Hub:
     def _round(self) -> None:
         """After each group of events: receipts, batches, and one job for the store."""
         self._hear(self._core.flush)
-        self._pen.write()
+        self.store.write()
 
     def _on_batch(self, batch: list[Incoming]) -> None:
         for message in batch:

@@ -45,14 +45,14 @@ class Erasing:
                 gate.failed(where, time.monotonic())
             return refusal(403, asked.error)
         try:
-            buried = await self._parts.hub.archive.erase(asked)
+            buried = await self._parts.hub.store.erase(asked)
         except StoreError:
             return refusal(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
         facts = self._parts.hub.status()
         text = stone(buried, str(facts["hub"]), str(facts["region"]))
-        return answer(signed(text, self._parts.hub.archive.testify(text)), headers={"Cache-Control": "no-store"})
+        return answer(signed(text, self._parts.hub.store.testify(text)), headers={"Cache-Control": "no-store"})
 
     async def aggregates(self, _request: web.Request) -> web.Response:
         """Rare labels are kept back: see `cloud_hub.aggregates`."""
-        tallies = await self._parts.hub.archive.tallies()
+        tallies = await self._parts.hub.store.tallies()
         return answer({"aggregates": published(tallies, self._parts.now_ms() // DAY_MS)})

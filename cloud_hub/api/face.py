@@ -21,7 +21,7 @@ from wire.messages import Prediction
 
 
 class Records(Protocol):
-    """See `cloud_hub.archive.Archive`."""
+    """See `cloud_hub.pen.StoreGateway`."""
 
     async def erase(self, wish: Erase) -> Tombstone: ...
 
@@ -77,7 +77,7 @@ class HubFace(Protocol):
     async def probe(self) -> list[Probe]: ...
 
     @property
-    def archive(self) -> Records: ...
+    def store(self) -> Records: ...
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
 

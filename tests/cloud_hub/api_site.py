@@ -41,7 +41,7 @@ OLDER = ModelCard(ModelRef("digits", 6, "c", "pack4"), (), ("zero", "one", "two"
 DEVICE = "demo--cam-1"
 
 
-class EmptyArchive:
+class EmptyStore:
     """Of a hub that has judged nothing."""
 
     async def erase(self, wish: Erase) -> Tombstone:
@@ -132,8 +132,8 @@ class EchoHub:
         return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
 
     @property
-    def archive(self) -> "EmptyArchive":
-        return EmptyArchive()
+    def store(self) -> "EmptyStore":
+        return EmptyStore()
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None:
         self.announced.append((notice, tuple(devices)))

@@ -159,7 +159,7 @@ async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_i
         ear = await Ear.listen(device, site.broker)
         ear.ask(1)
         await ear.verdicts(1)
-        database: Any = site.hub._pen._writer._store._engine.raw_connection().driver_connection  # type: ignore[union-attr]
+        database: Any = site.hub.store._writer._store._engine.raw_connection().driver_connection  # type: ignore[union-attr]
         database.execute(f"pragma max_page_count = {database.execute('pragma page_count').fetchone()[0]}")
         for seq in range(2, 200):
             ear.ask(seq)
