@@ -19,7 +19,8 @@ from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.parts import Parts
 from cloud_hub.authorities import Authorities
 from cloud_hub.enrol import Issuer
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.link import TransportFactory
 from cloud_hub.loop import Hub
 from cloud_hub.pki import utc_now

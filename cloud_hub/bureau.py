@@ -14,7 +14,8 @@ from cloud_hub.enrol import Issuer
 from cloud_hub.eviction import Doorman, stand_in_context
 from cloud_hub.ground import Ground, own_certificates
 from cloud_hub.hardware import HardwareList
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.pki import HUB_NAME
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals

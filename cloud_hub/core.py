@@ -27,6 +27,7 @@ from cloud_hub.commands import (
     Row,
     Stream,
     Tell,
+    Tombstone,
 )
 from cloud_hub.desk import Desk
 from cloud_hub.devices import Registry
@@ -39,7 +40,6 @@ from cloud_hub.orders import Orders
 from cloud_hub.parts import Parts, end, refusal
 from cloud_hub.queues import Batch
 from cloud_hub.requests import Wish
-from cloud_hub.retention import Tombstone
 from cloud_hub.revival import revive
 from cloud_hub.rulebook import Rulebook
 from cloud_hub.schema import Rules

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import msgspec
 
+from cloud_hub.commands import Erase
+from cloud_hub.commands import Tombstone as Buried
 from cloud_hub.devices import Device
 from cloud_hub.enrol import Rejection
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import STRANGER, proven
-from cloud_hub.retention import Erase
-from cloud_hub.retention import Tombstone as Buried
 from cloud_hub.standing import HEARD
 from wire.erasure import Signed, Tombstone, erase_text
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard
 from cloud_hub.publish import publish_hub_keys
 from cloud_hub.repository import Repository
 from models.request import RequestError

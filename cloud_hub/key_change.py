@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_hub.keys import HubKeys, load_or_create, newest_number, retire, rotate
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard, HubKeys, load_or_create, newest_number, retire, rotate
 from wire.daemon import read_private, write_private
 from wire.exits import Exit, Stop
 

@@ -28,7 +28,7 @@ from cloud_hub.link import Link, TransportFactory
 from cloud_hub.orders import Notice, Orders
 from cloud_hub.pen import StoreGateway
 from cloud_hub.reception import Reception
-from cloud_hub.requests import InferRefused, Kept, Probe, Wish
+from cloud_hub.requests import Kept, Probe, Wish
 from cloud_hub.runs import Runs
 from cloud_hub.settings import HubSettings
 from cloud_hub.spoken import Spoken
@@ -41,8 +41,6 @@ from policies.policy import Policy
 from wire.daemon import Log, fault, name
 from wire.messages import Prediction
 from wire.transport import Incoming
-
-__all__ = ["Hub", "InferRefused", "Probe"]
 
 WAKE_S = 1.0
 LINGER_S = 2.0  # a hub that drains stays this long at most to refuse those who still come, ...

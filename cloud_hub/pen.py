@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from cloud_hub import commands as c
 from cloud_hub.aggregates import Tally
+from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.core import HubCore
 from cloud_hub.envelopes import HubEnvelopes
-from cloud_hub.retention import Erase, Tombstone
 from cloud_hub.store import Done, Job, Store, StoreError, read_aside
 from cloud_hub.writer import Writer
 from wire.daemon import Log, name

@@ -3,6 +3,7 @@
 Rule: every request ends: with predictions, or with one `InferRefused` that says when to come back.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
@@ -12,9 +13,11 @@ from cloud_hub.commands import Hand
 from cloud_hub.core import HubCore
 from cloud_hub.idempotency import Begun, Differs, Idempotency, Running
 from cloud_hub.pulse import Pulse
-from cloud_hub.requests import InferRefused, Request, StillRunning, Wish
+from cloud_hub.requests import InferRefused, StillRunning, Wish
 from cloud_hub.work import ModelCard
 from wire.messages import Prediction, Reason
+
+_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
 
 
 class Reception:
@@ -24,7 +27,7 @@ class Reception:
         self._core = core
         self._now = now
         self._round = round_
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, _Request] = {}
         self._number = 0
         self._asked_s = 0.0
         self._keys = Idempotency()
@@ -86,7 +89,7 @@ class Reception:
         refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
         if refused is not None:
             raise InferRefused(refused.reason, refused.retry_after_s)
-        request = self._requests[number] = Request(len(inputs))
+        request = self._requests[number] = _Request(len(inputs))
         self._round()
         try:
             return await request.future
@@ -98,3 +101,23 @@ class Reception:
         request = self._requests.get(command.key.epoch)
         if request is not None:
             request.put(command.key.seq, command.result)
+
+
+class _Request:
+    """A web request that waits for one prediction per sample."""
+
+    def __init__(self, size: int) -> None:
+        self._results: list[Prediction | None] = [None] * size
+        self._left = size
+        self.future: asyncio.Future[list[Prediction]] = asyncio.get_running_loop().create_future()
+
+    def put(self, index: int, result: Prediction | Reason) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, Reason):
+            self.future.set_exception(InferRefused(result, _AGAIN_S.get(result, 0.0)))
+            return
+        self._results[index] = result
+        self._left -= 1
+        if not self._left:
+            self.future.set_result([found for found in self._results if found is not None])

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from cloud_hub.loop import Hub, InferRefused
+from cloud_hub.loop import Hub
 from cloud_hub.registry import Registry
 from cloud_hub.repository import Repository
+from cloud_hub.requests import InferRefused
 from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollouts import Desk, Rollouts

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cloud_hub.commands import Tombstone
 from cloud_hub.orders import Notice, Orders
-from cloud_hub.retention import Tombstone
 from cloud_hub.rulebook import Facts, Rulebook, Travelling
 from cloud_hub.work import ModelCard, Work
 from models.chain import digest

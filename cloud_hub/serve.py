@@ -25,11 +25,10 @@ from cloud_hub.ground import Ground
 from cloud_hub.herald import Herald
 from cloud_hub.keeper import Keeper
 from cloud_hub.key_change import KeyChange
-from cloud_hub.keys import HubKeys, newest_number
+from cloud_hub.keys import HubCard, HubKeys, newest_number
 from cloud_hub.leaving import on_signals, watch
 from cloud_hub.ledger_clerk import Clerk, Desk
 from cloud_hub.ledger_log import HubLog
-from cloud_hub.letters import HubCard
 from cloud_hub.loop import Hub, Sides
 from cloud_hub.orders import Orders
 from cloud_hub.registry import Registry

@@ -7,11 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.aggregates import Tally
+from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.engine.base import ModelCard
-from cloud_hub.loop import Probe
 from cloud_hub.orders import Notice
-from cloud_hub.requests import Kept, Wish
-from cloud_hub.retention import Erase, Tombstone
+from cloud_hub.requests import Kept, Probe, Wish
 from cloud_hub.rollout_making import Order
 from cloud_hub.rollout_view import DeviceView, View
 from cloud_hub.rollout_words import Entry

@@ -12,7 +12,7 @@ from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer
 from cloud_hub.api.face import HubFace
 from cloud_hub.api.routes import Door, Route
-from cloud_hub.loop import Probe
+from cloud_hub.requests import Probe
 
 
 class Health:

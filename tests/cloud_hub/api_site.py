@@ -17,17 +17,17 @@ from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.parts import Parts
 from cloud_hub.audit import Audit
 from cloud_hub.authorities import Authorities
+from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.engine.base import EchoEngine, ModelCard, Work
 from cloud_hub.enrol import Issuer
+from cloud_hub.keys import HubCard
 from cloud_hub.ledger_clerk import Clerk
-from cloud_hub.letters import BrokerAddress, HubCard, Place
-from cloud_hub.loop import InferRefused, Probe
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.orders import Notice
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
-from cloud_hub.requests import Kept, Wish
-from cloud_hub.retention import Erase, Tombstone
+from cloud_hub.requests import InferRefused, Kept, Probe, Wish
 from cloud_hub.rotation import Rotation
 from cloud_hub.store import StoreError
 from cloud_hub.tries import Gate

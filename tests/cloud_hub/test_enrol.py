@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection, invite_text
-from cloud_hub.letters import BrokerAddress, HubCard, Place, SignedReply
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place, SignedReply
 from cloud_hub.pki import Authority, utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.standing import DeviceState

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from cloud_hub.devices import Enrolled
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.loop import InferRefused
+from cloud_hub.requests import InferRefused
 from cloud_hub.store import Job, Store
 from cloud_hub.work import Work
 from tests.cloud_hub.devices import CARD, SimDevice
