@@ -32,7 +32,7 @@ _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we reach wha
 
 
 class Bureau:
-    """`after_change`: told after the CA changed, in order; the broker and the web API hang themselves in."""
+    """Everything that makes, renews and ends the identity of a device, with the broker's address."""
 
     def __init__(self, config: HubConfig, ground: Ground, registry: Registry, broker_port: int, log: Log) -> None:
         self._config = config
@@ -41,7 +41,7 @@ class Bureau:
         host = config.broker.host
         self._broker = (_HERE.get(host, host), broker_port)
         self._log = log
-        self.after_change: list[Callable[[], Awaitable[None]]] = []
+        self._after_change: list[Callable[[], Awaitable[None]]] = []
         keys, authorities = ground.keys, ground.authorities
         self.card = HubCard(config.hub.name, config.hub.region, keys.hpke_public, keys.signing_public)
         place = Place(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
@@ -51,6 +51,10 @@ class Bureau:
         self.renewals = Renewals(registry, authorities, place)
         self.rotation = Rotation(authorities, registry, self._apply)
         self.doorman = Doorman(registry, self._take_over, log)
+
+    def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
+        """These are called after the CA changed, in order: broker and web API take up their new certificates."""
+        self._after_change += hooks
 
     def offer(self, card: HubCard) -> None:
         """What devices are told of this hub when they enrol or renew."""
@@ -92,5 +96,5 @@ class Bureau:
     async def _apply(self) -> None:
         own_certificates(self._ground.authorities, self._config)
         self._log.info("ca_changed")
-        for each in self.after_change:
+        for each in self._after_change:
             await each()

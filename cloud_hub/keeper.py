@@ -26,13 +26,14 @@ class Keeper:
     `turn` changes them when it is time; it is only asked where this hub can tell its devices of the new one.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         repository: Repository,
         card: HubCard,
         serial: int,
         now_ms: Callable[[], int],
         log: Log,
+        *,
         turn: Turn | None = None,
     ) -> None:
         self._repository = repository

@@ -33,8 +33,8 @@ class Opened:
     created_ms: int
 
 
-@dataclass(frozen=True)
-class Parts:
+@dataclass(frozen=True, kw_only=True)
+class CoreContext:
     settings: HubSettings
     registry: Registry
     envelopes: Envelopes

@@ -18,6 +18,7 @@ from cloud_hub.work import ModelCard
 from wire.messages import Prediction, Reason
 
 _AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
+_PLAIN = Wish()
 
 
 class Reception:
@@ -37,9 +38,14 @@ class Reception:
         """Until cancelled."""
         await self._pulse.run()
 
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        """The models that take work now."""
+        return self._core.lineup.ready
+
     def card(self, model: str) -> ModelCard | None:
         """The card of `digits@7`, or of the newest `digits` that is loaded."""
-        named = [card for card in self._core.lineup.ready if model in (card.name, card.ref.name)]
+        named = [card for card in self.cards if model in (card.name, card.ref.name)]
         return max(named, key=lambda card: card.ref.version, default=None)
 
     def quiet_s(self) -> float:
@@ -53,7 +59,11 @@ class Reception:
             self._core.counts["web_refused.unread"] += 1
             raise InferRefused(refused.reason, refused.retry_after_s)
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
+        """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefused otherwise.
+
+        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
+        """
         card = self.card(model)
         if card is None:
             raise InferRefused(Reason.MODEL_GONE)

@@ -6,7 +6,7 @@ from wire.messages import Reason
 
 
 class InferRefused(Exception):  # noqa: N818 - reads as the event it is
-    """`Hub.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
+    """`Reception.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
 
     def __init__(self, reason: Reason, retry_after_s: float = 0.0) -> None:
         super().__init__(reason.value)

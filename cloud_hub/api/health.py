@@ -10,7 +10,7 @@ from aiohttp import web
 
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer
-from cloud_hub.api.face import HubFace
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.requests import Probe
 
@@ -18,8 +18,9 @@ from cloud_hub.requests import Probe
 class Health:
     """`timeout_s`: an engine that takes longer is not ready."""
 
-    def __init__(self, hub: HubFace, timeout_s: float) -> None:
-        self._hub = hub
+    def __init__(self, context: ApiContext, timeout_s: float) -> None:
+        self._hub = context.hub
+        self._engines = context.engines
         self._timeout_s = timeout_s
         self._probing: asyncio.Task[str] | None = None
 
@@ -55,7 +56,7 @@ class Health:
                 return reason
         try:
             async with asyncio.timeout(self._timeout_s):
-                probes = await self._hub.probe()
+                probes = await self._engines.probe()
         except TimeoutError:
             return f"the engines did not answer within {self._timeout_s:g} s"
         return _judge(probes)
