@@ -87,7 +87,8 @@ class Issuer:
             certificate = self._authority.device(request.csr.encode(), invited, utc_now())
         except RequestError as error:
             return Rejection(str(error), invite=False)
-        keys = Keys(signing, hpke, *facts_of(certificate), self._authority.issuer_sha256, request.hardware)
+        facts, authority = facts_of(certificate), self._authority.issuer_sha256
+        keys = Keys(signing, hpke, *facts, authority=authority, hardware=request.hardware)
         device = self._registry.enrol(request.token, keys, now_ms)
         if isinstance(device, InviteFault):
             return _not_invited(device)

@@ -49,7 +49,9 @@ class Erasures:
 
 def stone(buried: Buried, hub: str, region: str) -> bytes:
     """The text of a tombstone, to be signed."""
-    told = Tombstone(buried.device, buried.mark.hex(), buried.before_ms, buried.rows, buried.at_ms, hub, region)
+    told = Tombstone(
+        buried.device, buried.mark.hex(), buried.before_ms, rows=buried.rows, at_ms=buried.at_ms, hub=hub, region=region
+    )
     return msgspec.json.encode(told)
 
 

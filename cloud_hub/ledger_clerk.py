@@ -123,8 +123,10 @@ def _answer(log: HubLog, desk: Desk, said: Received, found: tuple[Logged, Tree, 
     heads, leaf = said.heads, logged.leaf
     grown = log.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
     proof = log.inclusion(logged.place, tree.size)
-    place = (logged.place, leaf.received_ms, leaf.epochs)
-    checkpoint = Checkpoint(heads.epoch, heads.entries, text, *place, proof, grown)
+    checkpoint = Checkpoint(
+        heads.epoch, heads.entries, text, index=logged.place, received_ms=leaf.received_ms, epochs=leaf.epochs,
+        inclusion=proof, consistency=grown,
+    )  # fmt: skip
     spend: Totals = log.mirror(said.device)[:MIRRORED]
     # a device that is older than the log may have spent what nobody here remembers
     whole = leaf.epochs > 1 or desk.enrolled_ms(said.device) >= log.begun_ms

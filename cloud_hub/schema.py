@@ -122,7 +122,15 @@ def _evidence(card: ModelCard) -> leakage.Evidence:
 def _as_it_travels(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:
     """The schema with features in their packed form, as `Tensor`s carry them, and the derived fields."""
     packed = tuple(
-        FieldSpec(f.name, DType.UINT8, (codec.payload_bytes(f.name),), f.low, f.high, f.level, f.category)
+        FieldSpec(
+            f.name,
+            DType.UINT8,
+            (codec.payload_bytes(f.name),),
+            low=f.low,
+            high=f.high,
+            level=f.level,
+            category=f.category,
+        )
         for f in card.features
     )
     return packed + DERIVED

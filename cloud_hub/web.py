@@ -43,8 +43,9 @@ class Web:
         for index, sample in enumerate(samples):
             work = Work(raw=sample)
             item = Item(
-                Key(LOCAL, request, index), work, now, band, work.weight, now + (1.0 - WAY_BACK) * budget_s,
-                hard=True, tenant=wish.tenant, flow=wish.flow, trace=wish.trace, about=str(index),
+                Key(LOCAL, request, index), work, now, band=band, weight=work.weight,
+                deadline=now + (1.0 - WAY_BACK) * budget_s, hard=True, tenant=wish.tenant, flow=wish.flow,
+                trace=wish.trace, about=str(index),
             )  # fmt: skip
             self._context.batcher.add_local(model, item)
         return None

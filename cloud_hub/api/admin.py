@@ -78,19 +78,19 @@ class Admin:
         key, whole, read, operate = Door.KEY, Door.WHOLE, Scope.READ, Scope.OPERATE
         device, turn_ca = "/v1/admin/devices/{device}", "Replace the CA, or finish replacing it"
         return [
-            Route("GET", "/v1/admin/status", self.status, "How the hub is", whole, read),
+            Route("GET", "/v1/admin/status", self.status, "How the hub is", whole, scope=read),
             Route(
-                "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, operate,
+                "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, scope=operate,
                 takes=InviteRequest, status=201, tag="devices",
             ),
-            Route("GET", "/v1/admin/devices", self.devices, "The devices", key, read, tag="devices"),
-            Route("GET", device, self.device, "One device", key, read, tag="devices"),
+            Route("GET", "/v1/admin/devices", self.devices, "The devices", key, scope=read, tag="devices"),
+            Route("GET", device, self.device, "One device", key, scope=read, tag="devices"),
             Route(
                 "POST", device + "/state", self.set_state, "Suspend, revoke, retire a device, or let it in again",
-                key, operate, takes=StateRequest, tag="devices",
+                key, scope=operate, takes=StateRequest, tag="devices",
             ),
-            Route("GET", "/v1/admin/ca", self.ca, "The hub's CA", whole, read),
-            Route("POST", "/v1/admin/ca", self.turn_ca, turn_ca, whole, Scope.ADMIN, takes=CaRequest),
+            Route("GET", "/v1/admin/ca", self.ca, "The hub's CA", whole, scope=read),
+            Route("POST", "/v1/admin/ca", self.turn_ca, turn_ca, whole, scope=Scope.ADMIN, takes=CaRequest),
         ]  # fmt: skip
 
     async def status(self, _request: web.Request) -> web.Response:

@@ -30,8 +30,17 @@ class Erasing:
     def routes(self) -> list[Route]:
         erases, left = "A device lets a subject be forgotten", "Verdicts of each label, model and day that is over"
         return [
-            Route("POST", "/v1/erase", self.erase, erases, Door.OPEN, Scope.OPERATE, takes=EraseRequest, tag="devices"),
-            Route("GET", "/v1/admin/aggregates", self.aggregates, left, Door.WHOLE, Scope.READ),
+            Route(
+                "POST",
+                "/v1/erase",
+                self.erase,
+                erases,
+                Door.OPEN,
+                scope=Scope.OPERATE,
+                takes=EraseRequest,
+                tag="devices",
+            ),
+            Route("GET", "/v1/admin/aggregates", self.aggregates, left, Door.WHOLE, scope=Scope.READ),
         ]
 
     async def erase(self, request: web.Request) -> web.Response:

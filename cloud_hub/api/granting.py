@@ -25,10 +25,12 @@ class Granting:
         whole, admin, tag = Door.WHOLE, Scope.ADMIN, "access"
         makes, takes_back = "A new key; the answer alone shows its token", "Revoke a key: from now on it opens nothing"
         return [
-            Route("GET", _PATH, self.keys, "Every key, without its token", whole, admin, tag=tag),
-            Route("POST", _PATH, self.create, makes, whole, admin, takes=Wanted, status=201, tag=tag),
-            Route("DELETE", _PATH + "/{key}", self.revoke, takes_back, whole, admin, tag=tag),
-            Route("GET", "/v1/admin/audit", self.audit, "The last changes and refusals", whole, Scope.READ, tag=tag),
+            Route("GET", _PATH, self.keys, "Every key, without its token", whole, scope=admin, tag=tag),
+            Route("POST", _PATH, self.create, makes, whole, scope=admin, takes=Wanted, status=201, tag=tag),
+            Route("DELETE", _PATH + "/{key}", self.revoke, takes_back, whole, scope=admin, tag=tag),
+            Route(
+                "GET", "/v1/admin/audit", self.audit, "The last changes and refusals", whole, scope=Scope.READ, tag=tag
+            ),
         ]
 
     async def keys(self, _request: web.Request) -> web.Response:

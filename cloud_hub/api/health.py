@@ -27,8 +27,10 @@ class Health:
     def routes(self) -> list[Route]:
         ready = "Whether its models answer right now; 503 with the reason if not"
         return [
-            Route("GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, Scope.READ, tag="health"),
-            Route("GET", "/readyz", self.ready, ready, Door.HERE, Scope.READ, tag="health"),
+            Route(
+                "GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, scope=Scope.READ, tag="health"
+            ),
+            Route("GET", "/readyz", self.ready, ready, Door.HERE, scope=Scope.READ, tag="health"),
         ]
 
     async def live(self, _request: web.Request) -> web.Response:

@@ -24,7 +24,9 @@ class Joining:
     def routes(self) -> list[Route]:
         says = "A new device proves its keys and its invite, and gets its certificate"
         return [
-            Route("POST", "/v1/enrol", self.enrol, says, Door.OPEN, Scope.OPERATE, takes=EnrolRequest, tag="devices")
+            Route(
+                "POST", "/v1/enrol", self.enrol, says, Door.OPEN, scope=Scope.OPERATE, takes=EnrolRequest, tag="devices"
+            )
         ]
 
     async def enrol(self, request: web.Request) -> web.Response:

@@ -34,7 +34,7 @@ class Ledger:
             ),
             Route("GET", "/v1/ledger/consistency", self.consistency, grown, Door.OPEN),
             Route("GET", "/v1/ledger/inclusion", self.inclusion, held, Door.OPEN),
-            Route("GET", "/v1/admin/ledger/{device}", self.heads, said, Door.KEY, Scope.READ),
+            Route("GET", "/v1/admin/ledger/{device}", self.heads, said, Door.KEY, scope=Scope.READ),
         ]  # fmt: skip
 
     async def checkpoint(self, _request: web.Request) -> web.Response:

@@ -92,7 +92,7 @@ class Metrics:
                 self.scrape,
                 says,
                 Door.WHOLE_HERE,
-                Scope.READ,
+                scope=Scope.READ,
                 plain=CONTENT_TYPE_LATEST,
                 tag="health",
             )

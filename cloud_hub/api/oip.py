@@ -74,7 +74,7 @@ class Models:
         return [
             _read(base, self.metadata, "What a model takes and gives"),
             _read(base + "/ready", self.model_ready, "Whether a model is ready"),
-            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, Scope.INFER, **infer),
+            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, scope=Scope.INFER, **infer),
         ]
 
     async def server(self, _request: web.Request) -> web.Response:
@@ -143,7 +143,7 @@ def refused_answer(refused: InferRefused) -> web.Response:
 
 
 def _read(path: str, handler: Handler, says: str) -> Route:
-    return Route("GET", path, handler, says, Door.HERE, Scope.INFER, tag="inference")
+    return Route("GET", path, handler, says, Door.HERE, scope=Scope.INFER, tag="inference")
 
 
 def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:

@@ -45,17 +45,17 @@ class RepositoryRoutes:
     def routes(self) -> list[Route]:
         model, whole, operate = "/v2/repository/models/{model}", Door.WHOLE, Scope.OPERATE
         stats, tag = "How often and how long it was asked, waited for and computed", "inference"
-        one = "/v2/models/{model}"
+        one, here = "/v2/models/{model}", Door.WHOLE_HERE
         return [
-            Route("GET", "/v2/models/stats", self.all_stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
-            Route("GET", one + "/stats", self.stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
-            Route("GET", one + "/versions/{version}/stats", self.stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
+            Route("GET", "/v2/models/stats", self.all_stats, stats, here, scope=Scope.READ, tag=tag),
+            Route("GET", one + "/stats", self.stats, stats, here, scope=Scope.READ, tag=tag),
+            Route("GET", one + "/versions/{version}/stats", self.stats, stats, here, scope=Scope.READ, tag=tag),
             Route(
                 "POST", "/v2/repository/index", self.index, "Every version of every model, loaded or not",
-                Door.HERE, Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
+                Door.HERE, scope=Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
             ),
-            Route("POST", model + "/load", self.load, "Load", whole, operate, takes=TurnRequest, tag=tag),
-            Route("POST", model + "/unload", self.unload, "Unload", whole, operate, takes=TurnRequest, tag=tag),
+            Route("POST", model + "/load", self.load, "Load", whole, scope=operate, takes=TurnRequest, tag=tag),
+            Route("POST", model + "/unload", self.unload, "Unload", whole, scope=operate, takes=TurnRequest, tag=tag),
         ]  # fmt: skip
 
     async def index(self, request: web.Request) -> web.Response:

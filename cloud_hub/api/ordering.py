@@ -31,8 +31,8 @@ class Ordering:
     def routes(self) -> list[Route]:
         path, denies = "/v1/admin/deny-all", "From now on nothing leaves the devices of this scope"
         return [
-            Route("GET", path, self.notices, "The notices that deny all", Door.KEY, Scope.READ),
-            Route("POST", path, self.deny_all, denies, Door.KEY, Scope.OPERATE, takes=DenyRequest, status=201),
+            Route("GET", path, self.notices, "The notices that deny all", Door.KEY, scope=Scope.READ),
+            Route("POST", path, self.deny_all, denies, Door.KEY, scope=Scope.OPERATE, takes=DenyRequest, status=201),
         ]
 
     async def notices(self, request: web.Request) -> web.Response:

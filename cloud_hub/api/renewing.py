@@ -31,8 +31,8 @@ class Renewing:
         renews, retires = "A device's next certificate", "A device says that it retires"
         scope, tag = Scope.OPERATE, "devices"
         return [
-            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope, takes=RenewRequest, tag=tag),
-            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope, takes=RetireRequest, tag=tag),
+            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope=scope, takes=RenewRequest, tag=tag),
+            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope=scope, takes=RetireRequest, tag=tag),
         ]
 
     async def renew(self, request: web.Request) -> web.Response:
