@@ -29,7 +29,7 @@ from cloud_hub.renewal import Renewals
 from cloud_hub.rotation import Rotation
 from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from wire.doors import Door
 from wire.mqtt import MqttTransport
 from wire.transport import MemoryBroker
@@ -82,8 +82,8 @@ def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None)
         issuer=Issuer(registry, authority, place),
         renewals=Renewals(registry, authority, place),
         rotation=Rotation(authority, registry),
-        gate=Gate(20.0, 20.0, 1.0, 20.0),
-        renewal_gate=Gate(20.0, 20.0, 1.0, 20.0),
+        gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
+        renewal_gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
         now_ms=lambda: int(time.time() * 1000),
         evict=lambda _device: None,
         keys=access or Keys.in_memory(),

@@ -20,7 +20,7 @@ from cloud_hub.pki import HUB_NAME
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
 from cloud_hub.rotation import Rotation
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from wire.daemon import Log
 from wire.mqtt import MqttTransport
 from wire.transport import Transport
@@ -62,10 +62,10 @@ class Bureau:
         self.issuer.offer(card)
         self.renewals.offer(card)
 
-    def gate(self) -> Gate:
+    def gate(self) -> AttemptLimiter:
         """A new one, with the configured rates."""
         tries = self._config.enrol
-        return Gate(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
+        return AttemptLimiter(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
 
     def active(self) -> tuple[str, ...]:
         """Ids of the devices that are heard."""

@@ -29,10 +29,10 @@ from cloud_hub.commands import (
     Tell,
     Tombstone,
 )
-from cloud_hub.desk import Desk
+from cloud_hub.desk import NoteHandler
 from cloud_hub.devices import Registry
 from cloud_hub.envelopes import Envelopes
-from cloud_hub.gate import Gate
+from cloud_hub.gate import FrameVerifier
 from cloud_hub.intake import QUESTION_TICKET, Intake
 from cloud_hub.lineup import Lineup, Speaker
 from cloud_hub.memory import Memory
@@ -85,12 +85,12 @@ class HubCore:
         self._settings = settings
         self._memory = self._context.memory
         self._batcher = batcher
-        gate = Gate(settings, registry, envelopes)
+        gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = Turnstile(settings, memory, batcher)
         self._intake = Intake(self._context, gate, self._turnstile)
         self._web = Web(self._context, self._turnstile)
         self.lineup = Lineup(self._context, tuple(cards))
-        self._desk = Desk(self._context, gate)
+        self._notes = NoteHandler(self._context, gate)
         self._due: dict[Stream, list[int]] = {}
         self._unwritten: dict[Key, Ending] = {}
         self._expire_at = self._prune_at = 0.0
@@ -109,11 +109,11 @@ class HubCore:
     @property
     def hellos(self) -> Mapping[str, Hello]:
         """The last Hello of each device since this process began."""
-        return self._desk.hellos
+        return self._notes.hellos
 
     def heard(self, now: float) -> dict[str, Speaker]:
         """Devices that say something new of what they speak, or say it again after a day: to be remembered."""
-        return self.lineup.heard(self._desk.take_hellos(), int(now * 1000))
+        return self.lineup.heard(self._notes.take_hellos(), int(now * 1000))
 
     def queued(self) -> dict[str, int]:
         return self._batcher.queued()
@@ -144,7 +144,7 @@ class HubCore:
         if channel is Channel.QUESTION:
             return self._intake.on_question(device, payload, now)
         if channel in (Channel.ASK, Channel.REPORT):
-            return self._desk.on_note(device, payload, now, channel)
+            return self._notes.on_note(device, payload, now, channel)
         self.counts["hints"] += 1  # state: shown on pages at most, never an input here
         return []
 
@@ -227,14 +227,14 @@ class HubCore:
         for stream in find.streams:
             self._memory.reached(stream, highest.get(stream, -1))
         if find.ticket != QUESTION_TICKET:
-            return self._desk.on_found(find.ticket, rows)
+            return self._notes.on_found(find.ticket, rows)
         return self._intake.on_found(find.keys, rows, now)
 
     def on_find_failed(self, find: Find, now: float) -> list[Command]:
         del now
         self.counts["store_failures"] += 1
         if find.ticket != QUESTION_TICKET:
-            self._desk.on_find_failed(find.ticket)
+            self._notes.on_find_failed(find.ticket)
         else:
             self._intake.on_find_failed(find.keys)
         return []

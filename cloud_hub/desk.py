@@ -7,7 +7,7 @@ import msgspec
 from cloud_hub.clones import Finding, Past, Sighting, judge
 from cloud_hub.commands import Command, Find, Greeted, Key, Log, Reported, Resend, Row, Suspect, Tell
 from cloud_hub.devices import Device
-from cloud_hub.gate import BIGGEST, Dropped, Gate, Passed
+from cloud_hub.gate import BIGGEST, Dropped, FrameVerifier, Passed
 from cloud_hub.ledger_notes import is_sound
 from cloud_hub.parts import CoreContext, refusal
 from cloud_hub.rollout_notes import is_possible
@@ -30,10 +30,10 @@ class _Asked(msgspec.Struct, eq=False):
     pending: list[int]
 
 
-class Desk:
+class NoteHandler:
     """Owns the Asks under way, the last Hello of each device, and which of its boots and epochs are over."""
 
-    def __init__(self, context: CoreContext, gate: Gate) -> None:
+    def __init__(self, context: CoreContext, gate: FrameVerifier) -> None:
         self.hellos: dict[str, Hello] = {}
         self._fresh: dict[str, Hello] = {}
         self._context = context

@@ -62,7 +62,7 @@ class _Buckets(msgspec.Struct):
 _FULL_NOTES, _FULL_COURTESY, _FULL_STRIKES = (Bucket(burst, 0.0) for burst in (NOTES, COURTESY, STRIKES))
 
 
-class Gate:
+class FrameVerifier:
     """Owns what is remembered of each device's behaviour: four token buckets."""
 
     def __init__(self, settings: HubSettings, registry: Registry, envelopes: Envelopes) -> None:

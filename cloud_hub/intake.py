@@ -10,7 +10,7 @@ import msgspec
 
 from cloud_hub.commands import Command, Find, Forget, Keep, Key, Question, Resend, Row, Tell
 from cloud_hub.devices import Device, Standing
-from cloud_hub.gate import Dropped, Gate
+from cloud_hub.gate import Dropped, FrameVerifier
 from cloud_hub.memory import Open
 from cloud_hub.parts import CoreContext, Opened, band_of_question, refusal
 from cloud_hub.rulebook import Facts
@@ -37,7 +37,7 @@ class _Arrival(msgspec.Struct, eq=False):
 class Intake:
     """Owns the questions whose lookup is under way."""
 
-    def __init__(self, context: CoreContext, gate: Gate, turnstile: Turnstile) -> None:
+    def __init__(self, context: CoreContext, gate: FrameVerifier, turnstile: Turnstile) -> None:
         self._context = context
         self._gate = gate
         self._turnstile = turnstile

@@ -27,7 +27,7 @@ from cloud_hub.keeper import Keeper
 from cloud_hub.key_change import KeyChange
 from cloud_hub.keys import HubCard, HubKeys, newest_number
 from cloud_hub.leaving import on_signals, watch
-from cloud_hub.ledger_clerk import Clerk, Desk
+from cloud_hub.ledger_clerk import LedgerBackend, LedgerLogService
 from cloud_hub.ledger_log import HubLog
 from cloud_hub.loop import Hub, Sides
 from cloud_hub.orders import Orders
@@ -203,7 +203,7 @@ class Process:
             catalog=rolling[1],
         )
 
-    def _clerk(self, hub: Hub, registry: Registry) -> Clerk:
+    def _clerk(self, hub: Hub, registry: Registry) -> LedgerLogService:
         """Who keeps the log of the devices' ledger heads."""
 
         def enrolled_ms(device: str) -> int:
@@ -212,7 +212,7 @@ class Process:
 
         log = HubLog.open(self._ground.state.ledger, hub.now_ms())
         keys, name_of_hub = self._ground.keys, self._config.hub.name
-        return Clerk(log, Desk(name_of_hub, keys.signing, hub.voice.tell, enrolled_ms, self._log))
+        return LedgerLogService(log, LedgerBackend(name_of_hub, keys.signing, hub.voice.tell, enrolled_ms, self._log))
 
     def _repository(self, hub: Hub, bureau: Bureau) -> dict[str, Coroutine[Any, Any, None]]:
         """Who keeps the update repository alive, and who tells the fleet of what is new in it."""

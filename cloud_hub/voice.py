@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cloud_hub import commands as c
 from cloud_hub.envelopes import HubEnvelopes, channel_of
-from cloud_hub.ledger_clerk import Clerk
+from cloud_hub.ledger_clerk import LedgerLogService
 from cloud_hub.ledger_log import Received
 from cloud_hub.link import Link
 from cloud_hub.orders import Notice
@@ -37,13 +37,13 @@ class Voice:
     """Speaks without ledger and rollouts too: a hub attaches what it has, since both speak through it."""
 
     def __init__(self, link: Link, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
-        self.ledger: Clerk | None = None
+        self.ledger: LedgerLogService | None = None
         self._rollouts: RolloutsFace | None = None
         self._link = link
         self._envelopes = envelopes
         self._now = now
 
-    def attach_ledger(self, ledger: Clerk) -> None:
+    def attach_ledger(self, ledger: LedgerLogService) -> None:
         """Devices' ledger heads go to this log from now on."""
         self.ledger = ledger
 

@@ -14,7 +14,7 @@ from cloud_hub.audit import Audit
 from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.enrol import Issuer
-from cloud_hub.ledger_clerk import Clerk
+from cloud_hub.ledger_clerk import LedgerLogService
 from cloud_hub.orders import Notice, Orders
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
@@ -24,7 +24,7 @@ from cloud_hub.rollout_making import Order
 from cloud_hub.rollout_view import DeviceView, View
 from cloud_hub.rollout_words import Entry
 from cloud_hub.rotation import Rotation
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from cloud_hub.watch import Observer
 from wire.messages import Prediction
 
@@ -125,8 +125,8 @@ class ApiContext:
     issuer: Issuer
     renewals: Renewals
     rotation: Rotation
-    gate: Gate
-    renewal_gate: Gate
+    gate: AttemptLimiter
+    renewal_gate: AttemptLimiter
     now_ms: Callable[[], int]
     evict: Callable[[str], None]
     root_sha256: Callable[[], str] = str
@@ -134,6 +134,6 @@ class ApiContext:
     orders: Orders = field(default_factory=Orders)
     keys: Keys = field(default_factory=Keys.in_memory)
     audit: Audit = field(default_factory=Audit)
-    ledger: Clerk | None = None
+    ledger: LedgerLogService | None = None
     rollouts: RolloutControl | None = None
     catalog: Catalog | None = None

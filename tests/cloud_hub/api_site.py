@@ -21,7 +21,7 @@ from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.engine.base import EchoEngine, ModelCard, Work
 from cloud_hub.enrol import Issuer
 from cloud_hub.keys import HubCard
-from cloud_hub.ledger_clerk import Clerk
+from cloud_hub.ledger_clerk import LedgerLogService
 from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.orders import Notice
 from cloud_hub.pki import utc_now
@@ -30,7 +30,7 @@ from cloud_hub.renewal import Renewals
 from cloud_hub.requests import InferRefused, Kept, Probe, Wish
 from cloud_hub.rotation import Rotation
 from cloud_hub.store import StoreError
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from cloud_hub.watch import Observer
 from tests.cloud_hub.joiner import Joiner
 from wire.doors import Door
@@ -146,7 +146,9 @@ class EchoHub:
 class Site:
     """An API on a free port of this machine, and a client."""
 
-    def __init__(self, folder: Path, max_body_bytes: int = 4096, clerk: Clerk | None = None, **more: Any) -> None:
+    def __init__(
+        self, folder: Path, max_body_bytes: int = 4096, clerk: LedgerLogService | None = None, **more: Any
+    ) -> None:
         self.hub = EchoHub()
         self.registry = Registry.open(folder / "devices.db")
         self.authority = Authorities.open(folder, utc_now())
@@ -170,8 +172,8 @@ class Site:
             issuer=Issuer(self.registry, self.authority, place),
             renewals=Renewals(self.registry, self.authority, place),
             rotation=Rotation(self.authority, self.registry),
-            gate=Gate(**rates),
-            renewal_gate=Gate(**rates),
+            gate=AttemptLimiter(**rates),
+            renewal_gate=AttemptLimiter(**rates),
             now_ms=lambda: int(time.time() * 1000),
             evict=self.evicted.append,
             keys=self.keys,
