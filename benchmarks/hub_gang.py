@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -28,8 +27,6 @@ from cloud_hub.engine.lane import Lane
 from cloud_hub.engine.means import Means
 from cloud_hub.engine.sharded import GangGraphs, ShardedEngine
 from cloud_hub.work import Work
-from models.bundle import open_bundle, write_bundle
-from models.manifest import ParallelPlan
 
 MS = 1e3
 BATCH, ROUNDS, STEPS = 8, 12, 12
@@ -43,7 +40,6 @@ Step = Callable[[npt.NDArray[np.float32]], object]
 async def run(folder: Path, _bundle: Path) -> list[Figure]:
     path = bundle_of(folder, transformer()).path
     figures = [_step_cost(path, kind, means) for kind, means in SPREADS.items()]
-    figures.append(_dtensor_cost(folder, path))
     figures += await _losses(path)
     return [*figures, _large(folder)]
 
@@ -70,21 +66,6 @@ def _step_cost(path: Path, kind: str, means: Means) -> Figure:
         f"batch {BATCH}, {len(ours)} steps each, alternating; largest difference {error:.1e}; collectives {meetings}",
     )
     return Figure(f"gang step, {kind} 2, over the same by hand", p50(ours) / p50(theirs), "x", 1.10, terms=terms)
-
-
-def _dtensor_cost(folder: Path, path: Path) -> Figure:
-    """The same by DTensor, stated and not judged."""
-    opened = open_bundle(path)
-    plan = ParallelPlan(tensor=2, style="dtensor")
-    manifest = msgspec.structs.replace(opened.manifest, parallel=plan)
-    made = write_bundle(folder / "dtensor", manifest, {name: opened.read(name) for name in manifest.files})
-    with started(made.path, TENSOR) as engine, Hand("tensor") as hand:
-        gang = engine.gangs[0]
-        ours, theirs = _alternate(lambda x: gang.run("tail", [x]), hand.step)
-    terms = (f"p50 {p50(ours) * MS:.2f} ms, by hand {p50(theirs) * MS:.2f} ms; a ratio to know, not an aim",)
-    return Figure(
-        "gang step by DTensor, tensor 2, over the same by hand", p50(ours) / p50(theirs), "x", 100, terms=terms
-    )
 
 
 def _alternate(first: Step, second: Step) -> tuple[list[float], list[float]]:

@@ -16,10 +16,11 @@ from benchmarks.rig import hub_context
 from cloud_hub import keys
 from cloud_hub.access import Keys
 from cloud_hub.api.app import Api, Limits
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.authorities import Authorities
 from cloud_hub.enrol import Issuer
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.link import TransportFactory
 from cloud_hub.loop import Hub
 from cloud_hub.pki import utc_now
@@ -28,8 +29,8 @@ from cloud_hub.renewal import Renewals
 from cloud_hub.rotation import Rotation
 from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
-from cloud_hub.tries import Gate
-from wire.doors import ServerAccess
+from cloud_hub.tries import AttemptLimiter
+from wire.doors import Door
 from wire.mqtt import MqttTransport
 from wire.transport import MemoryBroker
 
@@ -69,20 +70,38 @@ def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None)
     """As the real process has it, but for enrolment's place."""
     place = Place(BrokerAddress("127.0.0.1", 1), (HubCard("hub-1", "local", b"h" * 32, b"s" * 32),))
     authority = Authorities.open(root, utc_now())
-    people = (Issuer(registry, authority, place), Renewals(registry, authority, place), Rotation(authority, registry))
-    gates = (Gate(20.0, 20.0, 1.0, 20.0), Gate(20.0, 20.0, 1.0, 20.0))
-    parts = Parts(
-        hub, registry, *people, *gates, lambda: int(time.time() * 1000), lambda _device: None,
+    context = ApiContext(
+        hub=hub,
+        inference=hub.inference,
+        versions=hub.versions,
+        engines=hub.engines,
+        store=hub.store,
+        announcer=hub.voice,
+        observer=hub.observer,
+        registry=registry,
+        issuer=Issuer(registry, authority, place),
+        renewals=Renewals(registry, authority, place),
+        rotation=Rotation(authority, registry),
+        gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
+        renewal_gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
+        now_ms=lambda: int(time.time() * 1000),
+        evict=lambda _device: None,
         keys=access or Keys.in_memory(),
-    )  # fmt: skip
-    return Api(parts, ServerAccess(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
+    )
+    return Api(context, Door(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
 
 
 async def serve(root: Path, words: list[str]) -> None:
     state = StateDir(root).prepare()
     registry = Registry.open(state.devices)
     engines = [CostEngine(), ImageEngine()]
-    hub = Hub(settings(root), keys.load_or_create(state.keys), registry, engines, transport(words))
+    hub = Hub(
+        settings=settings(root),
+        keys=keys.load_or_create(state.keys),
+        registry=registry,
+        engines=engines,
+        connect=transport(words),
+    )
     running = asyncio.create_task(hub.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hub.stop)
     ready = asyncio.create_task(hub.ready.wait())

@@ -72,7 +72,14 @@ async def serve(root: Path) -> None:
     registry, access = Registry.open(state.devices), Keys.open(state.access)
     settings = HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", max_wait_s=4.0, drain_s=10.0)
     signing = keys.load_or_create(state.keys)
-    hub = Hub(settings, signing, registry, [SlowEngine(card(1))], transport([]), Sides(stock=stock()))
+    hub = Hub(
+        settings=settings,
+        keys=signing,
+        registry=registry,
+        engines=[SlowEngine(card(1))],
+        connect=transport([]),
+        sides=Sides(stock=stock()),
+    )
     running, leave = asyncio.create_task(hub.run()), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     await hub.ready.wait()

@@ -64,7 +64,9 @@ async def serve(root: Path, port: int, files: tuple[str, str, str], engine: Engi
     async def connect() -> MqttTransport:
         return await MqttTransport.connect("127.0.0.1", port, "hub", hub_context(*files), session_expiry_s=60)
 
-    hub = Hub(settings, keys.load_or_create(state.keys), Registry.open(state.devices), [engine], connect)
+    registry = Registry.open(state.devices)
+    signing = keys.load_or_create(state.keys)
+    hub = Hub(settings=settings, keys=signing, registry=registry, engines=[engine], connect=connect)
     running = asyncio.create_task(hub.run())
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, _stop, engine, hub)

@@ -93,8 +93,12 @@ class Keys:
         self._connection = connection
         self._known: dict[str, tuple[Key, bytes]] = {}
         for row in connection.execute("select * from keys"):
-            scopes = tuple(Scope(word) for word in row[3].split())
-            self._known[row[0]] = (Key(row[0], row[1], row[2], scopes, *row[4:7]), row[7])
+            key, title, tenant, words, made_ms, ends_ms, revoked_ms, digest = row
+            scopes = tuple(Scope(word) for word in words.split())
+            self._known[key] = (
+                Key(key, title, tenant, scopes, made_ms=made_ms, ends_ms=ends_ms, revoked_ms=revoked_ms),
+                digest,
+            )
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -129,7 +133,15 @@ class Keys:
             raise AccessError(f"there are {MAX_KEYS} keys already")
         ends_ms = now_ms + int(wanted.expires_s * 1000) if wanted.expires_s else 0
         scopes = tuple(sorted(set(wanted.scopes)))
-        key = Key(secrets.token_hex(6), wanted.name, wanted.tenant, scopes, now_ms, ends_ms, 0)
+        key = Key(
+            secrets.token_hex(6),
+            wanted.name,
+            wanted.tenant,
+            scopes=scopes,
+            made_ms=now_ms,
+            ends_ms=ends_ms,
+            revoked_ms=0,
+        )
         token = f"skerry_{key.id}_{secrets.token_urlsafe(32)}"
         self._write(key, sha256(token.encode()).digest())
         return key, token

@@ -14,13 +14,14 @@ from cloud_hub.enrol import Issuer
 from cloud_hub.eviction import Doorman, stand_in_context
 from cloud_hub.ground import Ground, own_certificates
 from cloud_hub.hardware import HardwareList
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.pki import HUB_NAME
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
 from cloud_hub.rotation import Rotation
-from cloud_hub.tries import Gate
-from wire.daemon_log import Log
+from cloud_hub.tries import AttemptLimiter
+from wire.daemon import Log
 from wire.mqtt import MqttTransport
 from wire.transport import Transport
 
@@ -31,7 +32,7 @@ _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we reach wha
 
 
 class Bureau:
-    """`after_change`: told after the CA changed, in order; the broker and the web API hang themselves in."""
+    """Everything that makes, renews and ends the identity of a device, with the broker's address."""
 
     def __init__(self, config: HubConfig, ground: Ground, registry: Registry, broker_port: int, log: Log) -> None:
         self._config = config
@@ -40,7 +41,7 @@ class Bureau:
         host = config.broker.host
         self._broker = (_HERE.get(host, host), broker_port)
         self._log = log
-        self.after_change: list[Callable[[], Awaitable[None]]] = []
+        self._after_change: list[Callable[[], Awaitable[None]]] = []
         keys, authorities = ground.keys, ground.authorities
         self.card = HubCard(config.hub.name, config.hub.region, keys.hpke_public, keys.signing_public)
         place = Place(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
@@ -51,16 +52,20 @@ class Bureau:
         self.rotation = Rotation(authorities, registry, self._apply)
         self.doorman = Doorman(registry, self._take_over, log)
 
+    def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
+        """These are called after the CA changed, in order: broker and web API take up their new certificates."""
+        self._after_change += hooks
+
     def offer(self, card: HubCard) -> None:
         """What devices are told of this hub when they enrol or renew."""
         self.card = card
         self.issuer.offer(card)
         self.renewals.offer(card)
 
-    def gate(self) -> Gate:
+    def gate(self) -> AttemptLimiter:
         """A new one, with the configured rates."""
         tries = self._config.enrol
-        return Gate(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
+        return AttemptLimiter(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
 
     def active(self) -> tuple[str, ...]:
         """Ids of the devices that are heard."""
@@ -91,5 +96,5 @@ class Bureau:
     async def _apply(self) -> None:
         own_certificates(self._ground.authorities, self._config)
         self._log.info("ca_changed")
-        for each in self.after_change:
+        for each in self._after_change:
             await each()

@@ -61,4 +61,4 @@ def _followed(past: Past, seen: Sighting) -> Past:
     boots = past.boots if same_boot else (*past.boots, (past.boot, past.last_ms))
     epochs = past.epochs if same_epoch else (*past.epochs, past.epoch)
     last_ms = max(past.last_ms, seen.created_ms) if same_boot else seen.created_ms
-    return Past(seen.key, seen.boot, seen.epoch, last_ms, boots[-MAX_PAST:], epochs[-MAX_PAST:])
+    return Past(seen.key, seen.boot, seen.epoch, last_ms=last_ms, boots=boots[-MAX_PAST:], epochs=epochs[-MAX_PAST:])

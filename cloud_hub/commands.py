@@ -1,4 +1,4 @@
-"""What `HubCore` says (commands) and what the store tells it (rows): frozen values, no behaviour."""
+"""What `HubCore` says (commands), what the store tells it (rows), what is erased: frozen values, no behaviour."""
 
 from math import inf
 from typing import NamedTuple
@@ -8,6 +8,7 @@ import msgspec
 from cloud_hub.devices import Device
 from cloud_hub.work import Work
 from policies.fairness import NORMAL
+from wire.erasure import mark_of
 from wire.messages import DownNote, Heads, Prediction, Reason, Verdict
 from wire.rollout import InstallReport
 
@@ -144,6 +145,29 @@ class Greeted(msgspec.Struct, frozen=True):
     """A device is there: say again what is assigned to it."""
 
     device: str
+
+
+class Erase(msgspec.Struct, frozen=True):
+    """Forget what this device sent of this subject (its keyed hash) up to `before_ms`; `at_ms`: hub time of now."""
+
+    device: str
+    subject: bytes
+    before_ms: int
+    at_ms: int
+
+    @property
+    def mark(self) -> bytes:
+        return mark_of(self.device, self.subject)
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """That it was done. `mark` names the subject to who knows its keyed hash already, and to nobody else."""
+
+    device: str
+    mark: bytes
+    before_ms: int
+    rows: int
+    at_ms: int
 
 
 class Infer(msgspec.Struct, frozen=True):

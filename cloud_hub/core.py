@@ -27,19 +27,19 @@ from cloud_hub.commands import (
     Row,
     Stream,
     Tell,
+    Tombstone,
 )
-from cloud_hub.desk import Desk
+from cloud_hub.desk import NoteHandler
 from cloud_hub.devices import Registry
 from cloud_hub.envelopes import Envelopes
-from cloud_hub.gate import Gate
+from cloud_hub.gate import FrameVerifier
 from cloud_hub.intake import QUESTION_TICKET, Intake
 from cloud_hub.lineup import Lineup, Speaker
 from cloud_hub.memory import Memory
 from cloud_hub.orders import Orders
-from cloud_hub.parts import Parts, end, refusal
+from cloud_hub.parts import CoreContext, end, refusal
 from cloud_hub.queues import Batch
 from cloud_hub.requests import Wish
-from cloud_hub.retention import Tombstone
 from cloud_hub.revival import revive
 from cloud_hub.rulebook import Rulebook
 from cloud_hub.schema import Rules
@@ -78,23 +78,26 @@ class HubCore:
         memory = Memory()
         batcher = Batcher(cards, settings.max_batch, memory.waits)
         self.counts: Counter[str] = Counter()
-        self._parts = Parts(settings, registry, envelopes, rules, memory, batcher, self.counts)
+        self._context = CoreContext(
+            settings=settings, registry=registry, envelopes=envelopes, rules=rules, memory=memory, batcher=batcher,
+            counts=self.counts,
+        )  # fmt: skip
         self._settings = settings
-        self._memory = self._parts.memory
+        self._memory = self._context.memory
         self._batcher = batcher
-        gate = Gate(settings, registry, envelopes)
+        gate = FrameVerifier(settings, registry, envelopes)
         self._turnstile = Turnstile(settings, memory, batcher)
-        self._intake = Intake(self._parts, gate, self._turnstile)
-        self._web = Web(self._parts, self._turnstile)
-        self.lineup = Lineup(self._parts, tuple(cards))
-        self._desk = Desk(self._parts, gate)
+        self._intake = Intake(self._context, gate, self._turnstile)
+        self._web = Web(self._context, self._turnstile)
+        self.lineup = Lineup(self._context, tuple(cards))
+        self._notes = NoteHandler(self._context, gate)
         self._due: dict[Stream, list[int]] = {}
         self._unwritten: dict[Key, Ending] = {}
         self._expire_at = self._prune_at = 0.0
 
     def serve_under(self, policies: tuple[Policy, ...]) -> None:
         """These instead of those before; what they replace is too old from now on."""
-        self._parts.rules.book.replace(policies)
+        self._context.rules.book.replace(policies)
 
     # -- what the rest of the hub may know
 
@@ -106,11 +109,11 @@ class HubCore:
     @property
     def hellos(self) -> Mapping[str, Hello]:
         """The last Hello of each device since this process began."""
-        return self._desk.hellos
+        return self._notes.hellos
 
     def heard(self, now: float) -> dict[str, Speaker]:
         """Devices that say something new of what they speak, or say it again after a day: to be remembered."""
-        return self.lineup.heard(self._desk.take_hellos(), int(now * 1000))
+        return self.lineup.heard(self._notes.take_hellos(), int(now * 1000))
 
     def queued(self) -> dict[str, int]:
         return self._batcher.queued()
@@ -128,7 +131,7 @@ class HubCore:
 
     def drain(self) -> None:
         """From now on everything new is refused; what is under way goes on."""
-        self._turnstile.draining = True
+        self._turnstile.drain()
 
     # -- from the link
 
@@ -137,11 +140,11 @@ class HubCore:
         try:
             device, channel = parse_up(topic)
         except RemoteError as error:
-            return self._parts.drop(error.fault.value)
+            return self._context.drop(error.fault.value)
         if channel is Channel.QUESTION:
             return self._intake.on_question(device, payload, now)
         if channel in (Channel.ASK, Channel.REPORT):
-            return self._desk.on_note(device, payload, now, channel)
+            return self._notes.on_note(device, payload, now, channel)
         self.counts["hints"] += 1  # state: shown on pages at most, never an input here
         return []
 
@@ -149,7 +152,7 @@ class HubCore:
 
     def restore(self, questions: Iterable[Question], now: float) -> list[Command]:
         """Take up what was owed when the last process ended: open it again in memory, compute it."""
-        return [command for question in questions for command in revive(self._parts, question, now)]
+        return [command for question in questions for command in revive(self._context, question, now)]
 
     def on_kept(self, keys: Iterable[Key], now: float) -> list[Command]:
         """Stored durably: from now on the hub owes an ending."""
@@ -213,7 +216,7 @@ class HubCore:
 
     def on_erased(self, keys: Iterable[Key], stone: Tombstone, now: float) -> list[Command]:
         """Nothing of these is kept: whoever asks for one is told that it expired."""
-        self._parts.rules.bury(stone)
+        self._context.rules.bury(stone)
         for key in keys:
             self._memory.forget(key)
         self.counts["erased"] += stone.rows
@@ -224,14 +227,14 @@ class HubCore:
         for stream in find.streams:
             self._memory.reached(stream, highest.get(stream, -1))
         if find.ticket != QUESTION_TICKET:
-            return self._desk.on_found(find.ticket, rows)
+            return self._notes.on_found(find.ticket, rows)
         return self._intake.on_found(find.keys, rows, now)
 
     def on_find_failed(self, find: Find, now: float) -> list[Command]:
         del now
         self.counts["store_failures"] += 1
         if find.ticket != QUESTION_TICKET:
-            self._desk.on_find_failed(find.ticket)
+            self._notes.on_find_failed(find.ticket)
         else:
             self._intake.on_find_failed(find.keys)
         return []
@@ -253,7 +256,7 @@ class HubCore:
         question = self._memory.open(item.key)
         if question is None or not self._memory.waits(item):
             return []
-        device = self._parts.registry.device(item.key.device)
+        device = self._context.registry.device(item.key.device)
         if device is None or device.state in GONE:
             return end(question, Reason.DEVICE_UNKNOWN, now)
         question.ending = True

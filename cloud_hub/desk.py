@@ -7,9 +7,9 @@ import msgspec
 from cloud_hub.clones import Finding, Past, Sighting, judge
 from cloud_hub.commands import Command, Find, Greeted, Key, Log, Reported, Resend, Row, Suspect, Tell
 from cloud_hub.devices import Device
-from cloud_hub.gate import BIGGEST, Dropped, Gate, Passed
+from cloud_hub.gate import BIGGEST, Dropped, FrameVerifier, Passed
 from cloud_hub.ledger_notes import is_sound
-from cloud_hub.parts import Parts, refusal
+from cloud_hub.parts import CoreContext, refusal
 from cloud_hub.rollout_notes import is_possible
 from wire.codec import Frame, decode_up, unpad
 from wire.errors import Fault, RemoteError
@@ -30,13 +30,13 @@ class _Asked(msgspec.Struct, eq=False):
     pending: list[int]
 
 
-class Desk:
+class NoteHandler:
     """Owns the Asks under way, the last Hello of each device, and which of its boots and epochs are over."""
 
-    def __init__(self, parts: Parts, gate: Gate) -> None:
+    def __init__(self, context: CoreContext, gate: FrameVerifier) -> None:
         self.hellos: dict[str, Hello] = {}
         self._fresh: dict[str, Hello] = {}
-        self._parts = parts
+        self._context = context
         self._gate = gate
         self._asked: dict[int, _Asked] = {}
         self._pasts: dict[str, Past] = {}
@@ -51,12 +51,12 @@ class Desk:
         """`Heads` and `InstallReport`, which is sealed, come as reports; `Ask` and `Hello` on their own channel."""
         passed = self._gate.note(device, payload, now, channel)
         if isinstance(passed, Dropped):
-            return self._parts.dropped(device, passed)
+            return self._context.dropped(device, passed)
         try:
             note = self._read(passed.frame, channel)
         except RemoteError as error:
-            return self._parts.drop(error.fault.value)
-        self._parts.counts["notes"] += 1
+            return self._context.drop(error.fault.value)
+        self._context.counts["notes"] += 1
         if isinstance(note, Ask):
             return self._on_ask(passed.device, note)
         if isinstance(note, Heads):
@@ -66,30 +66,30 @@ class Desk:
     def _read(self, frame: Frame, channel: Channel) -> UpNote:
         """RemoteError unless the note is one of this channel, in the envelope that is its own."""
         sealed = frame.suite is Suite.SEALED
-        note = decode_up(unpad(self._parts.envelopes.open(frame, channel)) if sealed else frame.body)
+        note = decode_up(unpad(self._context.envelopes.open(frame, channel)) if sealed else frame.body)
         reported = isinstance(note, Heads | InstallReport) == (channel is Channel.REPORT)
         if note.epoch != frame.header.epoch or not reported or isinstance(note, InstallReport) != sealed:
             raise RemoteError(Fault.MALFORMED, "not what this channel and this envelope are for")
         return note
 
     def _on_report(self, device: str, report: InstallReport) -> list[Command]:
-        return [Reported(device, report)] if is_possible(report) else self._parts.drop("malformed")
+        return [Reported(device, report)] if is_possible(report) else self._context.drop("malformed")
 
     def _on_heads(self, device: Device, heads: Heads) -> list[Command]:
         key = device.signing_key.public_bytes_raw()
-        return [Log(device.id, key, heads)] if is_sound(device, key, heads) else self._parts.drop("malformed")
+        return [Log(device.id, key, heads)] if is_sound(device, key, heads) else self._context.drop("malformed")
 
     def _on_hello(self, passed: Passed, hello: Hello) -> list[Command]:
         device, header = passed.device.id, passed.frame.header
         seen = Sighting(hello.boot, hello.epoch, header.key_id, header.created_ms)
         self._pasts[device], finding = judge(self._pasts.get(device), seen)
         if finding is Finding.CLONE:
-            self._parts.counts["clone_suspects"] += 1
+            self._context.counts["clone_suspects"] += 1
             del self._pasts[device]  # whoever resumes it has looked: a new history
             return [Suspect(device)]
         self.hellos[device] = self._fresh[device] = hello
-        settings, spread_s = self._parts.settings, len(self.hellos) / CONNECTS_PER_S
-        notice = self._parts.rules.notice(device)
+        settings, spread_s = self._context.settings, len(self.hellos) / CONNECTS_PER_S
+        notice = self._context.rules.notice(device)
         warned: list[Command] = [Tell(device, notice.note())] if notice else []
         welcome = Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s))
         return [welcome, *warned, Greeted(device)]
@@ -99,7 +99,7 @@ class Desk:
         keys: list[Key] = []
         for seq in dict.fromkeys(ask.seqs):
             key = Key(device.id, ask.epoch, seq)
-            if self._parts.memory.open(key):
+            if self._context.memory.open(key):
                 asked.pending.append(seq)
             elif 0 <= seq <= BIGGEST:
                 keys.append(key)
@@ -115,14 +115,14 @@ class Desk:
         unknown: list[int] = []
         for key in asked.keys:
             row = rows.get(key)
-            if self._parts.memory.open(key) or (row and len(commands) >= ASK_REPLIES):
+            if self._context.memory.open(key) or (row and len(commands) >= ASK_REPLIES):
                 asked.pending.append(key.seq)
             elif row is None or (row.verdict is None and row.refusal is None):
                 unknown.append(key.seq)  # also what the store owes but memory lost: the same bytes begin it anew
-                self._parts.counts["gaps"] += row is None  # only what was receipted is asked for: the store went back
+                self._context.counts["gaps"] += row is None  # only what was receipted is asked for: the store went back
             elif row.refusal is not None:
                 commands.append(refusal(key, row.digest, row.refusal))
-            elif row.verdict is not None and self._parts.readable(row.verdict, asked.device):
+            elif row.verdict is not None and self._context.readable(row.verdict, asked.device):
                 commands.append(Resend(key.device, row.verdict))
             else:
                 unknown.append(key.seq)

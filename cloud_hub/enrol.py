@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from cloud_hub.hardware import HardwareList
-from cloud_hub.letters import Ca, HubCard, Issued, Place, SignedReply, facts_of, signed_reply
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import Ca, Issued, Place, SignedReply, facts_of, signed_reply
 from cloud_hub.pki import RequestError, pem, public_key_of, utc_now
 from cloud_hub.registry import InviteFault, Keys, Registry
 
@@ -86,7 +87,8 @@ class Issuer:
             certificate = self._authority.device(request.csr.encode(), invited, utc_now())
         except RequestError as error:
             return Rejection(str(error), invite=False)
-        keys = Keys(signing, hpke, *facts_of(certificate), self._authority.issuer_sha256, request.hardware)
+        facts, authority = facts_of(certificate), self._authority.issuer_sha256
+        keys = Keys(signing, hpke, *facts, authority=authority, hardware=request.hardware)
         device = self._registry.enrol(request.token, keys, now_ms)
         if isinstance(device, InviteFault):
             return _not_invited(device)

@@ -88,7 +88,14 @@ class HubEnvelopes:
         return self._keys.signing.sign(STATEMENT_TAG + text)
 
     def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
-        header = Header(shard_of(device.id), device.id, key.epoch, key.seq, int(now * 1000), self.reader(device))
+        header = Header(
+            shard_of(device.id),
+            device.id,
+            key.epoch,
+            seq=key.seq,
+            created_ms=int(now * 1000),
+            key_id=self.reader(device),
+        )
         padded = pad(encode(verdict))
         try:
             return seal(header, padded, to=device.hpke_key, by=self._keys.signing, channel=_DOWN, binding=binding)
@@ -121,7 +128,9 @@ class PlainEnvelopes:
 
     def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
         del binding
-        header = Header(shard_of(device.id), device.id, key.epoch, key.seq, int(now * 1000), self.reader_id)
+        header = Header(
+            shard_of(device.id), device.id, key.epoch, seq=key.seq, created_ms=int(now * 1000), key_id=self.reader_id
+        )
         return _plain(Suite.SEALED, header, pad(encode(verdict)))
 
 
@@ -135,7 +144,7 @@ def channel_of(note: DownNote) -> Channel:
 
 def _note_header(device: str, note: DownNote, now: float, signer: bytes) -> Header:
     seq = note.seq if isinstance(note, Refusal) else 0
-    return Header(shard_of(device), device, note.epoch, seq, int(now * 1000), signer)
+    return Header(shard_of(device), device, note.epoch, seq=seq, created_ms=int(now * 1000), key_id=signer)
 
 
 def _plain(suite: Suite, header: Header, body: bytes) -> bytes:

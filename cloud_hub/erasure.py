@@ -9,12 +9,12 @@ from typing import Annotated
 
 import msgspec
 
+from cloud_hub.commands import Erase
+from cloud_hub.commands import Tombstone as Buried
 from cloud_hub.devices import Device
 from cloud_hub.enrol import Rejection
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import STRANGER, proven
-from cloud_hub.retention import Erase
-from cloud_hub.retention import Tombstone as Buried
 from cloud_hub.standing import HEARD
 from wire.erasure import Signed, Tombstone, erase_text
 
@@ -49,7 +49,9 @@ class Erasures:
 
 def stone(buried: Buried, hub: str, region: str) -> bytes:
     """The text of a tombstone, to be signed."""
-    told = Tombstone(buried.device, buried.mark.hex(), buried.before_ms, buried.rows, buried.at_ms, hub, region)
+    told = Tombstone(
+        buried.device, buried.mark.hex(), buried.before_ms, rows=buried.rows, at_ms=buried.at_ms, hub=hub, region=region
+    )
     return msgspec.json.encode(told)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloud_hub.config import load
 from cloud_hub.ground import lay
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard
 from cloud_hub.pki import utc_now
 from cloud_hub.publish import found_demo
 from wire.daemon import Lock

@@ -62,7 +62,7 @@ class _Buckets(msgspec.Struct):
 _FULL_NOTES, _FULL_COURTESY, _FULL_STRIKES = (Bucket(burst, 0.0) for burst in (NOTES, COURTESY, STRIKES))
 
 
-class Gate:
+class FrameVerifier:
     """Owns what is remembered of each device's behaviour: four token buckets."""
 
     def __init__(self, settings: HubSettings, registry: Registry, envelopes: Envelopes) -> None:
@@ -169,7 +169,7 @@ class Gate:
 
 def _refusal(header: Header, payload: bytes, found: _Found | None) -> Refusal:
     reason, retry_after_s, final = found or (Reason.DEVICE_UNKNOWN, UNKNOWN_RETRY_S, False)
-    return Refusal(header.epoch, header.seq, digest(payload), reason, retry_after_s, final)
+    return Refusal(header.epoch, header.seq, digest(payload), reason=reason, retry_after_s=retry_after_s, final=final)
 
 
 def _frame(device_id: str, payload: bytes, *suites: Suite) -> Frame:

@@ -46,7 +46,7 @@ def lay(config: HubConfig) -> Ground:
     server, client = own_certificates(authorities, config)
     keys = load_or_create(state.keys)
     OnlineKeys(state.online).ensure()
-    return Ground(state, authorities, server, client, keys, anchor_of(config))
+    return Ground(state, authorities, server, client=client, keys=keys, anchor=anchor_of(config))
 
 
 def anchor_of(config: HubConfig) -> Anchor:

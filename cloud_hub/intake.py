@@ -10,9 +10,9 @@ import msgspec
 
 from cloud_hub.commands import Command, Find, Forget, Keep, Key, Question, Resend, Row, Tell
 from cloud_hub.devices import Device, Standing
-from cloud_hub.gate import Dropped, Gate
+from cloud_hub.gate import Dropped, FrameVerifier
 from cloud_hub.memory import Open
-from cloud_hub.parts import Opened, Parts, band_of_question, refusal
+from cloud_hub.parts import CoreContext, Opened, band_of_question, refusal
 from cloud_hub.rulebook import Facts
 from cloud_hub.turnstile import Turnstile
 from wire.codec import Frame
@@ -37,8 +37,8 @@ class _Arrival(msgspec.Struct, eq=False):
 class Intake:
     """Owns the questions whose lookup is under way."""
 
-    def __init__(self, parts: Parts, gate: Gate, turnstile: Turnstile) -> None:
-        self._parts = parts
+    def __init__(self, context: CoreContext, gate: FrameVerifier, turnstile: Turnstile) -> None:
+        self._context = context
         self._gate = gate
         self._turnstile = turnstile
         self._looking: dict[Key, _Arrival] = {}
@@ -52,9 +52,9 @@ class Intake:
     def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
         passed = self._gate.question(device, payload, now)
         if isinstance(passed, Dropped):
-            return self._parts.dropped(device, passed)
+            return self._context.dropped(device, passed)
         if isinstance(passed, Refusal):
-            self._parts.counts[f"refused.{passed.reason}"] += 1
+            self._context.counts[f"refused.{passed.reason}"] += 1
             return [Tell(device, passed)]
         header = passed.frame.header
         key = Key(device, header.epoch, header.seq)
@@ -63,16 +63,16 @@ class Intake:
     def _place(self, arrival: _Arrival, now: float) -> list[Command]:
         """Known, or certainly new, or to be looked up."""
         key = arrival.key
-        question = self._parts.memory.open(key)
+        question = self._context.memory.open(key)
         if question is not None:
             return self._again(arrival, question)
-        row = self._parts.memory.recent(key)
+        row = self._context.memory.recent(key)
         if row is not None:
             return self._repeat(arrival, row, now)
-        if self._parts.memory.certainly_new(key):
+        if self._context.memory.certainly_new(key):
             return self._admit(arrival, now)
         if key in self._looking:
-            self._parts.counts["duplicates"] += 1
+            self._context.counts["duplicates"] += 1
             return []
         refused = self._turnstile.lookup(key.device, len(self._looking), now)
         if refused is not None:
@@ -82,7 +82,7 @@ class Intake:
 
     def _again(self, arrival: _Arrival, question: Open) -> list[Command]:
         """A repeat of a question under way: receipt it once more, the first receipt may be lost."""
-        self._parts.counts["duplicates"] += 1
+        self._context.counts["duplicates"] += 1
         differs = self._differs(arrival, question.digest, question.fingerprint)
         if differs:
             return self._refuse(arrival, differs)
@@ -92,24 +92,24 @@ class Intake:
 
     def _repeat(self, arrival: _Arrival, row: Row, now: float) -> list[Command]:
         """A repeat of a question that has ended, or that the store owes but memory lost."""
-        self._parts.counts["duplicates"] += 1
+        self._context.counts["duplicates"] += 1
         differs = self._differs(arrival, row.digest, row.fingerprint)
         if differs:
             return self._refuse(arrival, differs)
         if row.refusal is not None:
             return self._refuse(arrival, row.refusal)
-        if row.verdict is not None and self._parts.readable(row.verdict, arrival.device):
+        if row.verdict is not None and self._context.readable(row.verdict, arrival.device):
             return [Resend(arrival.key.device, row.verdict)]
         # Not computed, or sealed to a key the device has given up: begin anew.
-        self._parts.memory.forget(arrival.key)
+        self._context.memory.forget(arrival.key)
         commands = self._admit(arrival, now)
-        return [Forget(arrival.key), *commands] if self._parts.memory.open(arrival.key) else commands
+        return [Forget(arrival.key), *commands] if self._context.memory.open(arrival.key) else commands
 
     def _differs(self, arrival: _Arrival, known_digest: bytes, known_fingerprint: bytes) -> Reason | None:
         """None if it is the same question: the same bytes, or the same plaintext sealed again."""
         if arrival.digest == known_digest:
             return None
-        opened = self._parts.unseal(arrival.frame)
+        opened = self._context.unseal(arrival.frame)
         if isinstance(opened, Reason):
             return opened
         return None if opened.fingerprint == known_fingerprint else Reason.CONFLICT
@@ -120,10 +120,10 @@ class Intake:
         refused = self._turnstile.device(arrival.key.device, now)
         if refused is not None:
             return self._refuse(arrival, refused.reason, refused.retry_after_s)
-        opened = self._parts.unseal(arrival.frame)
+        opened = self._context.unseal(arrival.frame)
         if isinstance(opened, Reason):
             return self._refuse(arrival, opened)
-        place = (self._parts.rules.model(opened.question.model) or "", band_of_question(opened.question))
+        place = (self._context.rules.model(opened.question.model) or "", band_of_question(opened.question))
         refused = self._turnstile.band(arrival.key.device, place, now)
         if refused is not None:
             return self._refuse(arrival, refused.reason, refused.retry_after_s)
@@ -133,20 +133,20 @@ class Intake:
         """There is room for it: now it has to fit its policy and its model."""
         device = arrival.device
         facts = Facts(arrival.key.device, device.device_class, device.region)
-        checked = self._parts.rules.check(opened.question, facts, now)
+        checked = self._context.rules.check(opened.question, facts, now)
         if isinstance(checked, Reason):
             return self._refuse(arrival, checked, POLICY_RETRY_S if checked is Reason.POLICY_OLD else 0.0)
-        if self._parts.rules.erased(arrival.key.device, opened.question.subject, opened.created_ms):
+        if self._context.rules.erased(arrival.key.device, opened.question.subject, opened.created_ms):
             return self._refuse(arrival, Reason.EXPIRED)
-        question = self._parts.begin(arrival.key, arrival.digest, opened, checked.work, now)
+        question = self._context.begin(arrival.key, arrival.digest, opened, checked.work, now)
         question.keep_until_ms = int(now * 1000) + checked.keep_days * DAY_MS
-        self._parts.counts["accepted"] += 1
+        self._context.counts["accepted"] += 1
         return [Keep(self._row(arrival, opened, question, now))]
 
     def _row(self, arrival: _Arrival, opened: Opened, question: Open, now: float) -> Question:
         return Question(
             key=arrival.key,
-            model=self._parts.rules.model(opened.question.model) or "",
+            model=self._context.rules.model(opened.question.model) or "",
             policy=opened.question.policy,
             created_ms=opened.created_ms,
             kept_ms=int(now * 1000),
@@ -172,5 +172,5 @@ class Intake:
             self._looking.pop(key, None)
 
     def _refuse(self, arrival: _Arrival, reason: Reason, retry_after_s: float = 0.0) -> list[Command]:
-        self._parts.counts[f"refused.{reason}"] += 1
+        self._context.counts[f"refused.{reason}"] += 1
         return [refusal(arrival.key, arrival.digest, reason, retry_after_s)]

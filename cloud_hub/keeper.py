@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard
 from cloud_hub.publish import publish_hub_keys
 from cloud_hub.repository import Repository
 from models.request import RequestError
@@ -26,13 +26,14 @@ class Keeper:
     `turn` changes them when it is time; it is only asked where this hub can tell its devices of the new one.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         repository: Repository,
         card: HubCard,
         serial: int,
         now_ms: Callable[[], int],
         log: Log,
+        *,
         turn: Turn | None = None,
     ) -> None:
         self._repository = repository

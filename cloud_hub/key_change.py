@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_hub.keys import HubKeys, load_or_create, newest_number, retire, rotate
-from cloud_hub.letters import HubCard
-from wire.daemon_files import read_private, write_private
-from wire.exits import Exit, ExitError
+from cloud_hub.keys import HubCard, HubKeys, load_or_create, newest_number, retire, rotate
+from wire.daemon import read_private, write_private
+from wire.exits import Exit, Stop
 
 DAY_MS = 86_400_000
 CHANGED_AFTER_MS = 7 * DAY_MS

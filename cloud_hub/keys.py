@@ -1,4 +1,4 @@
-"""The hub's HPKE and reply-signing keys: files of mode 0600, made at first start.
+"""The hub's HPKE and reply-signing keys (files of mode 0600), and the card that shows the public halves.
 
 Rule: several HPKE keys are valid at once, each under its key id, so that a question sealed before a rotation still
 opens; `retire` destroys one. The newest is what devices are given at enrolment.
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,6 +21,15 @@ from wire.seal import key_id
 
 _HPKE_FILE = re.compile(r"hpke-(\d{4})\.key")
 _SIGNING_FILE = "reply.key"
+
+
+class HubCard(msgspec.Struct, frozen=True):
+    """A hub a device may ask: raw public keys, 32 bytes each."""
+
+    name: str
+    region: str
+    hpke_key: bytes
+    signing_key: bytes
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ GROUP = 256
 MIRRORED = 400  # totals in one Mirror, newest periods first: it has to fit a frame
 
 
-class Desk(NamedTuple):
+class LedgerBackend(NamedTuple):
     """`origin`: the name of the log. `enrolled_ms`: when a device got its keys, 0 if unknown."""
 
     hub: str
@@ -42,10 +42,10 @@ class _Answer(NamedTuple):
     flaw: str
 
 
-class Clerk:
+class LedgerLogService:
     """Owned by the event loop; the log is read and written in one thread of its own."""
 
-    def __init__(self, log: HubLog, desk: Desk) -> None:
+    def __init__(self, log: HubLog, desk: LedgerBackend) -> None:
         self.counts: Counter[str] = Counter()
         self._log = log
         self._desk = desk
@@ -110,7 +110,7 @@ class Clerk:
             self._desk.tell(each.device, each.mirror)
 
 
-def _answers(log: HubLog, desk: Desk, group: list[Received]) -> list[_Answer]:
+def _answers(log: HubLog, desk: LedgerBackend, group: list[Received]) -> list[_Answer]:
     """In the log's thread: append, then everything of one and the same tree."""
     logged = log.append(group)
     tree = log.tree()
@@ -118,13 +118,15 @@ def _answers(log: HubLog, desk: Desk, group: list[Received]) -> list[_Answer]:
     return [_answer(log, desk, said, (each, tree, text)) for said, each in zip(group, logged, strict=True)]
 
 
-def _answer(log: HubLog, desk: Desk, said: Received, found: tuple[Logged, Tree, str]) -> _Answer:
+def _answer(log: HubLog, desk: LedgerBackend, said: Received, found: tuple[Logged, Tree, str]) -> _Answer:
     logged, tree, text = found
     heads, leaf = said.heads, logged.leaf
     grown = log.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
     proof = log.inclusion(logged.place, tree.size)
-    place = (logged.place, leaf.received_ms, leaf.epochs)
-    checkpoint = Checkpoint(heads.epoch, heads.entries, text, *place, proof, grown)
+    checkpoint = Checkpoint(
+        heads.epoch, heads.entries, text, index=logged.place, received_ms=leaf.received_ms, epochs=leaf.epochs,
+        inclusion=proof, consistency=grown,
+    )  # fmt: skip
     spend: Totals = log.mirror(said.device)[:MIRRORED]
     # a device that is older than the log may have spent what nobody here remembers
     whole = leaf.epochs > 1 or desk.enrolled_ms(said.device) >= log.begun_ms

@@ -109,7 +109,10 @@ class HubLog:
         if known is not None:
             return Logged(known[0], Leaf(*known[1:-1]), known[-1])
         epochs = {row[0] for row in self._db.execute("select distinct epoch from leaves where device=?", values[:1])}
-        leaf = Leaf(said.device, said.key, *values[1:], heads.signature, said.received_ms, len(epochs | {heads.epoch}))
+        leaf = Leaf(
+            said.device, said.key, epoch=heads.epoch, entries=heads.entries, at_ms=heads.at_ms, head=heads.head,
+            signature=heads.signature, received_ms=said.received_ms, epochs=len(epochs | {heads.epoch}),
+        )  # fmt: skip
         return self._grow(leaf, self._flaw(heads, said.device))
 
     def _grow(self, leaf: Leaf, flaw: str) -> Logged:

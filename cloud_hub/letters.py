@@ -13,6 +13,7 @@ import msgspec
 from cryptography import x509
 
 from cloud_hub.anchor import NOWHERE, Anchor
+from cloud_hub.keys import HubCard
 
 
 class Ca(Protocol):
@@ -35,15 +36,6 @@ class SignedReply(msgspec.Struct, frozen=True):
 
     body: str
     signature: str
-
-
-class HubCard(msgspec.Struct, frozen=True):
-    """A hub a device may ask: raw public keys, 32 bytes each."""
-
-    name: str
-    region: str
-    hpke_key: bytes
-    signing_key: bytes
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from cloud_hub.commands import LOCAL, Command, Hand, Load, Unload
 from cloud_hub.devices import Registry
-from cloud_hub.parts import Parts, end
+from cloud_hub.parts import CoreContext, end
 from cloud_hub.queues import ModelState
 from cloud_hub.standing import GONE
 from cloud_hub.work import ModelCard
@@ -32,8 +32,8 @@ class Speaker(msgspec.Struct, frozen=True):
 class Lineup:
     """Owns which models are known."""
 
-    def __init__(self, parts: Parts, cards: tuple[ModelCard, ...]) -> None:
-        self._parts = parts
+    def __init__(self, context: CoreContext, cards: tuple[ModelCard, ...]) -> None:
+        self._context = context
         self._cards = {card.name: card for card in cards}
         self.speakers: dict[str, Speaker] = {}
 
@@ -45,41 +45,41 @@ class Lineup:
     @property
     def ready(self) -> tuple[ModelCard, ...]:
         """Those that take new work without being loaded first."""
-        state = self._parts.batcher.state
+        state = self._context.batcher.state
         return tuple(card for name, card in self._cards.items() if state(name) is ModelState.READY)
 
     def states(self) -> Mapping[str, tuple[ModelState, str]]:
-        return self._parts.batcher.states()
+        return self._context.batcher.states()
 
     def know(self, card: ModelCard) -> None:
         """Another version may be asked for; it is loaded when it is."""
         if card.name not in self._cards:
-            self._parts.rules.know(card)
-            self._parts.batcher.know(card)
+            self._context.rules.know(card)
+            self._context.batcher.know(card)
             self._cards[card.name] = card
 
     def load(self, model: str, now: float) -> list[Command]:
         del now
-        return [*self._parts.batcher.load(model), *self._make_room(model)]
+        return [*self._context.batcher.load(model), *self._make_room(model)]
 
     def unload(self, model: str, now: float) -> list[Command]:
         """Nothing new from the web; what it has is finished first."""
         del now
-        return [*self._parts.batcher.unload(model)]
+        return [*self._context.batcher.unload(model)]
 
     def on_loaded(self, model: str, why: str, card: ModelCard | None, now: float) -> list[Command]:
         """`why` "" = it is warm and takes work, as `card` says."""
         if model not in self._cards:
             return [] if why else [Unload(model)]
-        self._parts.counts["load_failures" if why else "loads"] += 1
-        self._parts.batcher.loaded(model, why, now, card)
+        self._context.counts["load_failures" if why else "loads"] += 1
+        self._context.batcher.loaded(model, why, now, card)
         return []
 
     def measured(self, model: str, cost: Cost, now: float) -> list[Command]:
         """What its batches cost, by its warm-up: until there is work to learn it from."""
         del now
         if cost.base_s + cost.item_s < inf:
-            self._parts.batcher.expect(model, cost)
+            self._context.batcher.expect(model, cost)
         return []
 
     def make_room(self, commands: list[Load]) -> list[Command]:
@@ -89,14 +89,14 @@ class Lineup:
     def retire(self, model: str, now: float) -> list[Command]:
         """It is gone: whoever asks for it is told so, and what waits for it ends so."""
         card = self._cards.pop(model)
-        self._parts.rules.forget(card.ref)
-        loaded = self._parts.batcher.states()[model][0] in (ModelState.READY, ModelState.CLOSING)
+        self._context.rules.forget(card.ref)
+        loaded = self._context.batcher.states()[model][0] in (ModelState.READY, ModelState.CLOSING)
         commands: list[Command] = [Unload(model)] if loaded else []
-        for item in self._parts.batcher.forget(model):
-            question = self._parts.memory.open(item.key)
+        for item in self._context.batcher.forget(model):
+            question = self._context.memory.open(item.key)
             if item.key.device == LOCAL:
-                commands += [Hand(item.key, Reason.MODEL_GONE)] if self._parts.batcher.take_local(item.key) else []
-            elif question is not None and self._parts.memory.waits(item):
+                commands += [Hand(item.key, Reason.MODEL_GONE)] if self._context.batcher.take_local(item.key) else []
+            elif question is not None and self._context.memory.waits(item):
                 commands += end(question, Reason.MODEL_GONE, now)
         return commands
 
@@ -111,14 +111,14 @@ class Lineup:
 
     def speaking(self, model: str, now_ms: int) -> dict[str, int]:
         """Devices that spoke this version within 30 days and are not gone, and when they said so last."""
-        return speaking(self.speakers, model, now_ms, self._parts.registry)
+        return speaking(self.speakers, model, now_ms, self._context.registry)
 
     def _make_room(self, model: str) -> list[Command]:
-        most = self._parts.settings.max_loaded
+        most = self._context.settings.max_loaded
         loaded = [card.name for card in self.ready if card.name != model]
         if not most or len(loaded) < most:
             return []
-        return [*self._parts.batcher.unload(min(loaded, key=self._parts.batcher.last_used))]
+        return [*self._context.batcher.unload(min(loaded, key=self._context.batcher.last_used))]
 
 
 def speaking(speakers: Mapping[str, Speaker], model: str, now_ms: int, registry: Registry) -> dict[str, int]:

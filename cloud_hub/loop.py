@@ -8,15 +8,11 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from cloud_hub import commands as c
-from cloud_hub.archive import Archive
 from cloud_hub.clock import HubClock
 from cloud_hub.core import HubCore
 from cloud_hub.devices import Registry
@@ -26,30 +22,24 @@ from cloud_hub.engines import Engines
 from cloud_hub.envelopes import HubEnvelopes
 from cloud_hub.keys import HubKeys
 from cloud_hub.link import Link, TransportFactory
-from cloud_hub.orders import Notice, Orders
-from cloud_hub.pen import Pen
+from cloud_hub.orders import Orders
+from cloud_hub.pen import StoreGateway
 from cloud_hub.reception import Reception
-from cloud_hub.requests import InferRefusedError, Kept, Probe, Wish
 from cloud_hub.runs import Runs
 from cloud_hub.settings import HubSettings
 from cloud_hub.spoken import Spoken
 from cloud_hub.stock import MemoryStock, Stock
-from cloud_hub.store import Store
 from cloud_hub.versions import Versions
 from cloud_hub.voice import Voice
 from cloud_hub.watch import Observer
 from cloud_hub.work import ModelCard
 from policies.policy import Policy
-from wire.daemon_log import Log, fault, name
-from wire.messages import Prediction
+from wire.daemon import Log, fault, name
 from wire.transport import Incoming
-
-__all__ = ["Hub", "InferRefusedError", "Probe"]
 
 WAKE_S = 1.0
 LINGER_S = 2.0  # a hub that drains stays this long at most to refuse those who still come, ...
 QUIET_S = 0.2  # ... and goes once nobody does
-_PLAIN = Wish()
 
 
 class Sides(NamedTuple):
@@ -59,40 +49,51 @@ class Sides(NamedTuple):
     orders: Orders | None = None
     stock: Stock | None = None
     spoken: Spoken | None = None
+    observer: Observer | None = None  # counts the times of batches, tells traced work as spans
 
 
 _NO_SIDES = Sides()
 
 
 class Hub:
-    """`run` serves until `stop`; every other method is called from the same event loop while it runs."""
+    """`run` serves until `stop`; every other method is called from the same event loop while it runs.
 
-    def __init__(  # noqa: PLR0917
+    What others work with is public: `inference`, `versions` and `engines`, `store`, `voice`, `observer`.
+    """
+
+    def __init__(
         self,
+        *,
         settings: HubSettings,
         keys: HubKeys,
         registry: Registry,
         engines: Sequence[Engine],
-        transport_factory: TransportFactory,
+        connect: TransportFactory,
         sides: Sides = _NO_SIDES,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._log = sides.log or Log()
-        self._engines = Engines(engines, sides.stock or MemoryStock({}), self._on_loaded, self._log)
+        self.engines = Engines(engines, sides.stock or MemoryStock({}), self._on_loaded, self._log)
         self._envelopes = HubEnvelopes(keys)
-        self._core = HubCore(settings, self._engines.cards, registry, self._envelopes, sides.orders)
-        self._link = Link(transport_factory, self._on_batch, random.random)
+        self._core = HubCore(settings, self.engines.cards, registry, self._envelopes, sides.orders)
+        self._link = Link(connect, self._on_batch, random.random)
         self._clock = HubClock()
         self._started_s = 0.0
         self._drain_until = inf
-        self.watch = Observer()  # counts the times of batches, tells traced work as spans
-        self._pen = Pen(self._core, self._hear, self._log, self._on_ended)
-        self._runs = Runs(self._core, self._engines, (self._hear, self._told), self._log, self._on_computed)
+        self.observer = sides.observer or Observer()
+        self.store = StoreGateway(
+            core=self._core,
+            envelopes=self._envelopes,
+            now=self._now,
+            hear=self._hear,
+            on_ended=self._on_ended,
+            log=self._log,
+        )
+        self._runs = Runs(self._core, self.engines, (self._hear, self._told), self._log, self._on_computed)
         self.voice = Voice(self._link, self._envelopes, self._now)
-        self._reception = Reception(self._core, self._now, self._round)
-        self.versions = Versions(self._core.lineup, self._engines, self._told, sides.spoken or Spoken.open(None))
-        self.archive = self._pen.archive = Archive(settings.database_url, self._envelopes, self._pen.erase)
+        self.inference = Reception(self._core, self._now, self._round)
+        self.versions = Versions(self._core.lineup, self.engines, self._told, sides.spoken or Spoken.open(None))
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         self._obey_one = self._obedience()
@@ -100,20 +101,20 @@ class Hub:
     def _obedience(self) -> dict[type, Callable[[Any], None]]:
         """Who does what a command asks for."""
         return {
-            c.Keep: self._pen.keep,
-            c.End: self._pen.end,
-            c.Forget: self._pen.forget,
-            c.Find: self._pen.find,
-            c.Prune: self._pen.prune,
-            c.Judged: lambda x: self._pen.seal(x, self._envelopes, self._clock.now()),
+            c.Keep: self.store.keep,
+            c.End: self.store.end,
+            c.Forget: self.store.forget,
+            c.Find: self.store.find,
+            c.Prune: self.store.prune,
+            c.Judged: self.store.seal,
             c.Suspect: self._suspect,
             c.Infer: self._runs.infer,
             c.Check: self._runs.check,
-            c.Load: lambda x: self._engines.load(x.model),
-            c.Unload: lambda x: self._engines.unload(x.model),
+            c.Load: lambda x: self.engines.load(x.model),
+            c.Unload: lambda x: self.engines.unload(x.model),
             c.Tell: lambda x: self.voice.tell(x.device, x.note),
             c.Resend: self.voice.resend,
-            c.Hand: self._reception.hand,
+            c.Hand: self.inference.hand,
             c.Log: self.voice.log_heads,
             c.Greeted: self.voice.greet,
             c.Reported: self.voice.hand_report,
@@ -125,34 +126,27 @@ class Hub:
     # -- for the process and the web API
 
     @property
-    def cards(self) -> tuple[ModelCard, ...]:
-        """The models that take work now."""
-        return self._core.lineup.ready
-
-    @property
     def ready(self) -> asyncio.Event:
         """Set once the store is open, old questions are taken up and the engines are warm."""
         return self._ready
 
     async def run(self) -> None:
-        """Open the store, heal what a restart left, serve. ExitError(DATABASE) if the store cannot be used."""
-        store = Store.open(self._settings.database_url)
-        self._clock = HubClock(store.newest_ms() / 1000)
+        """Open the store, heal what a restart left, serve. Stop(DATABASE) if the store cannot be used."""
+        found = self.store.open(self._settings.database_url)
+        self._clock = HubClock(found.newest_ms / 1000)
         self._started_s = self._clock.now()
-        owed = store.owed()
-        self._pen.open(store)
         try:
             await self._runs.start()
             await self.versions.look()
-            for stone in store.tombstones():
+            for stone in found.tombstones:
                 self._hear(self._core.on_erased, (), stone)
-            self._hear(self._core.restore, owed)
+            self._hear(self._core.restore, found.owed)
             self._round()
             self._ready.set()
             await self._serve()
         finally:
-            await self._engines.close()
-            await self._pen.close()
+            await self.engines.close()
+            await self.store.close()
 
     def drain(self) -> None:
         """Refuse what is new from now on; what is under way has `drain_s` to be finished."""
@@ -166,7 +160,7 @@ class Hub:
             await asyncio.sleep(0.01)
         self._told(self._core.give_up)
         until = time.monotonic() + min(LINGER_S, self._settings.drain_s)
-        while self._reception.quiet_s() < QUIET_S and time.monotonic() < until:  # noqa: ASYNC110 - they are told so
+        while self.inference.quiet_s() < QUIET_S and time.monotonic() < until:  # noqa: ASYNC110 - they are told so
             await asyncio.sleep(0.01)
 
     def stop(self) -> None:
@@ -174,54 +168,17 @@ class Hub:
         self.drain()
         self._stop.set()
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
-        """Whole-model inference of `inputs` (batch first) through the queue that questions use.
-
-        InferRefusedError otherwise. `model` is a name (`digits`, its newest version) or a name with a version
-        (`digits@7`).
-        """
-        return await self._reception.infer(model, inputs, wish)
-
-    def overrun(self, tenant: str) -> None:
-        """See `Reception.overrun`: asked before a request is read."""
-        self._reception.overrun(tenant)
-
-    def card(self, model: str) -> ModelCard | None:
-        """The card of `digits@7`, or of the newest `digits` that is loaded."""
-        return self._reception.card(model)
-
-    def repository(self) -> list[Kept]:
-        """Every version of every model the hub has, loaded or not."""
-        return self.versions.list()
-
-    async def load(self, model: str) -> None:
-        """See `Versions.load`."""
-        await self.versions.load(model)
-
-    async def unload(self, model: str) -> None:
-        """See `Versions.unload`."""
-        await self.versions.unload(model)
-
-    async def probe(self) -> list[Probe]:
-        """A fresh round trip through every engine's thread: what `/readyz` reports."""
-        return await self._engines.probe()
-
-    @property
-    def served(self) -> tuple[Policy, ...]:
-        """The policies that are here in full since the start."""
-        return self._settings.documents
-
     def serve_under(self, policies: tuple[Policy, ...]) -> None:
         """Questions under these policies alone are taken from now on."""
         self._core.serve_under(policies)
 
-    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
-        """See `Voice.announce`."""
-        self.voice.announce(notice, devices)
-
     def use_keys(self, keys: HubKeys) -> None:
         """Open questions with these from now on."""
         self._envelopes.use(keys)
+
+    def now_ms(self) -> int:
+        """Hub time."""
+        return int(self._clock.now() * 1000)
 
     def status(self) -> dict[str, Any]:
         """JSON-able: hub, region, link_up, store_ok, uptime_s, open, queued per model, devices, counters."""
@@ -232,7 +189,7 @@ class Hub:
             "time_ms": int(now * 1000),
             "uptime_s": round(now - self._started_s, 1) if self._started_s else 0.0,
             "link_up": self._link.up,
-            "store_ok": self._pen.ok,
+            "store_ok": self.store.ok,
             "open": self._core.open,
             "draining": self._core.draining,
             "queued": self._core.queued(),
@@ -245,7 +202,7 @@ class Hub:
     def counters(self) -> dict[str, int]:
         """Monotonic counts by dotted name (`accepted`, `receipts`, `verdicts`, `refused.busy`, `dropped.signature`)."""
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
-        return {**self._core.counts, **self._link.counts, **ledger, "commits": self._pen.commits}
+        return {**self._core.counts, **self._link.counts, **ledger, "commits": self.store.commits}
 
     # -- tasks
 
@@ -254,7 +211,7 @@ class Hub:
             tasks = [
                 group.create_task(self._link.run(), name="hub-link"),
                 group.create_task(self._wake(), name="hub-wake"),
-                group.create_task(self._reception.run(), name="hub-pulse"),
+                group.create_task(self.inference.run(), name="hub-pulse"),
             ]
             await self._stop.wait()
             await self.drained()
@@ -264,7 +221,7 @@ class Hub:
     async def _wake(self) -> None:
         while True:
             await asyncio.sleep(WAKE_S)
-            self._pen.check()
+            self.store.check()
             self._told(self._core.on_wake)
             await self._remember()
 
@@ -288,10 +245,10 @@ class Hub:
         self._runs.on_loaded(model, why, card)
 
     def _on_ended(self, key: c.Key) -> None:
-        self.watch.stored(key, self._clock.now())
+        self.observer.stored(key, self._clock.now())
 
     def _on_computed(self, ticket: int, result: Result) -> None:
-        self.watch.computed(self._core.batch(ticket), result, self._clock.now())
+        self.observer.computed(self._core.batch(ticket), result, self._clock.now())
 
     def _hear(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
         """Tell the core one thing and obey."""
@@ -317,7 +274,7 @@ class Hub:
     def _round(self) -> None:
         """After each group of events: receipts, batches, and one job for the store."""
         self._hear(self._core.flush)
-        self._pen.write()
+        self.store.write()
 
     def _on_batch(self, batch: list[Incoming]) -> None:
         for message in batch:

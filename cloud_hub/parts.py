@@ -33,8 +33,8 @@ class Opened:
     created_ms: int
 
 
-@dataclass(frozen=True)
-class Parts:
+@dataclass(frozen=True, kw_only=True)
+class CoreContext:
     settings: HubSettings
     registry: Registry
     envelopes: Envelopes
@@ -58,7 +58,7 @@ class Parts:
         model = self.rules.model(opened.question.model) or ""
         item = _item(key, opened, work, now)
         binding = verdict_binding(opened.fingerprint, model, opened.question.policy)
-        question = Open(key, digest, opened.fingerprint, binding, opened.created_ms, item)
+        question = Open(key, digest, opened.fingerprint, binding=binding, created_ms=opened.created_ms, item=item)
         self.memory.add(question)
         if work is not None:
             self.batcher.add(model, item)
@@ -89,7 +89,7 @@ def _item(key: Key, opened: Opened, work: Work | None, now: float) -> Item:
     deadline = now + question.budget_s if 0 < question.budget_s < inf else inf
     work = work or Work()
     return Item(
-        key, work, now, band_of_question(question), work.weight, deadline,
+        key, work, now, band=band_of_question(question), weight=work.weight, deadline=deadline,
         trace=question.trace, about=question.id, created_s=opened.created_ms / 1000,
     )  # fmt: skip
 
@@ -102,4 +102,7 @@ def end(question: Open, reason: Reason, now: float) -> list[Command]:
 
 def refusal(key: Key, digest: bytes, reason: Reason, retry_after_s: float = 0.0) -> Tell:
     """`digest` binds it to the frame that is refused."""
-    return Tell(key.device, Refusal(key.epoch, key.seq, digest, reason, retry_after_s, reason not in _PASSING))
+    return Tell(
+        key.device,
+        Refusal(key.epoch, key.seq, digest, reason=reason, retry_after_s=retry_after_s, final=reason not in _PASSING),
+    )

@@ -1,18 +1,20 @@
-"""What the core wants of the store, gathered into one job a round, and what became of it.
+"""The hub's only way to its database: what core and web API want of it, as one job a round, and what became of it.
 
-Rule: endings are told before keepings: a question that has its verdict needs no receipt. What was not written is told
-as that, and nothing was said of it to anybody.
+Rule 1: endings are told before keepings: a question that has its verdict needs no receipt. Rule 2: what was not written
+is told as that, and nothing was said of it to anybody. Rule 3: an erasure is answered when it is on disk; two that ask
+for the same share one.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from cloud_hub import commands as c
-from cloud_hub.archive import Archive
+from cloud_hub.aggregates import Tally
+from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.core import HubCore
 from cloud_hub.envelopes import HubEnvelopes
-from cloud_hub.retention import Erase
-from cloud_hub.store import Done, Job, Store
+from cloud_hub.store import Done, Job, Store, StoreError, read_aside
 from cloud_hub.writer import Writer
 from wire.daemon_log import Log, name
 from wire.errors import LocalError
@@ -20,22 +22,52 @@ from wire.errors import LocalError
 Hear = Callable[..., None]
 
 
-class Pen:
-    """`hear` tells the core one thing and obeys; `ended` is told each ending that is on disk."""
+@dataclass(frozen=True)
+class StoredState:
+    """What an earlier process left: the latest hub time it knew (ms), questions without an ending, erased subjects."""
 
-    def __init__(self, core: HubCore, hear: Hear, log: Log, ended: Callable[[c.Key], None]) -> None:
+    newest_ms: int
+    owed: list[c.Question]
+    tombstones: list[Tombstone]
+
+
+class StoreGateway:
+    """Owns the thread that writes. `hear` tells the core one thing and obeys; `on_ended` is told what is on disk.
+
+    `now` is hub time in seconds. `ok` is False while the last job could not be written.
+    """
+
+    def __init__(
+        self,
+        *,
+        core: HubCore,
+        envelopes: HubEnvelopes,
+        now: Callable[[], float],
+        hear: Hear,
+        on_ended: Callable[[c.Key], None],
+        log: Log,
+    ) -> None:
         self.ok = True
-        self.archive: Archive
+        self._url = ""
         self._core = core
+        self._envelopes = envelopes
+        self._now = now
         self._hear = hear
+        self._on_ended = on_ended
         self._log = log
-        self._ended = ended
         self._job = Job()
         self._writer: Writer | None = None
+        self._erasing: dict[Erase, asyncio.Future[Tombstone]] = {}
 
-    def open(self, store: Store) -> None:
-        """From now on its thread writes to this store."""
+    # -- for the process
+
+    def open(self, url: str) -> StoredState:
+        """Open the database and start the thread that writes to it. Stop(DATABASE) if it cannot be used."""
+        self._url = url
+        store = Store.open(url)
+        found = StoredState(store.newest_ms(), store.owed(), store.tombstones())
         self._writer = Writer(store, asyncio.get_running_loop(), self._on_written)
+        return found
 
     @property
     def commits(self) -> int:
@@ -47,8 +79,30 @@ class Pen:
             raise RuntimeError("the store's thread has ended")
 
     async def close(self) -> None:
+        """Write what was submitted, then close the database."""
         if self._writer is not None:
             await self._writer.close()
+
+    # -- for the web API
+
+    async def erase(self, wish: Erase) -> Tombstone:
+        """Forget a subject, on disk and in memory. StoreError if that could not be written: then nothing was."""
+        future = self._erasing.get(wish)
+        if future is None:
+            future = self._erasing[wish] = asyncio.get_running_loop().create_future()
+            self._job.erases.append(wish)
+            self.write()
+        return await asyncio.shield(future)
+
+    async def tallies(self) -> list[Tally]:
+        """Counts as they lie in the store; `aggregates.published` says what of them may be shown."""
+        return await asyncio.to_thread(read_aside, self._url)
+
+    def testify(self, text: bytes) -> bytes:
+        """The hub's signature that something was done."""
+        return self._envelopes.testify(text)
+
+    # -- commands of the core: gathered, then written as one job
 
     def write(self) -> None:
         """Hand over what was gathered."""
@@ -71,20 +125,19 @@ class Pen:
     def prune(self, command: c.Prune) -> None:
         self._job.prune_before_ms, self._job.purge_ms = command.before_ms, command.now_ms
 
-    def erase(self, wish: Erase) -> None:
-        self._job.erases.append(wish)
-        self.write()
-
-    def seal(self, command: c.Judged, envelopes: HubEnvelopes, now: float) -> None:
+    def seal(self, command: c.Judged) -> None:
         """The verdict is sealed to its device and ends its question."""
+        now = self._now()
         try:
-            frame = envelopes.verdict(command.device, command.key, command.verdict, command.binding, now)
+            frame = self._envelopes.verdict(command.device, command.key, command.verdict, command.binding, now)
         except LocalError:
             self._hear(self._core.on_unsealable, command.key)
             return
         said = command.verdict.prediction
         ended = c.Ending(command.key, int(now * 1000), verdict=frame, label=said.label, model=said.model)
         self._job.endings.append(ended)
+
+    # -- what became of the jobs
 
     def _on_written(self, dones: Iterable[Done]) -> None:
         for done in dones:
@@ -101,13 +154,13 @@ class Pen:
             self._hear(self._core.on_vanished, done.vanished)
         self._hear(self._core.on_ended, [e for e in job.endings if e.key not in done.vanished])
         for ending in job.endings:
-            self._ended(ending.key)
+            self._on_ended(ending.key)
         self._hear(self._core.on_kept, [question.key for question in job.keeps])
         for find in job.finds:
             self._hear(self._core.on_found, find, done.rows, done.highest)
         for wish, (keys, stone) in zip(job.erases, done.erased, strict=True):
             self._hear(self._core.on_erased, keys, stone)
-            self.archive.done(wish, stone)
+            self._erasing.pop(wish).set_result(stone)
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
 
@@ -118,4 +171,5 @@ class Pen:
         self._hear(self._core.on_end_failed, done.job.endings)
         for find in done.job.finds:
             self._hear(self._core.on_find_failed, find)
-        self.archive.failed(done.job, done.error)
+        for wish in done.job.erases:
+            self._erasing.pop(wish).set_exception(StoreError(done.error))

@@ -3,6 +3,7 @@
 Rule: every request ends: with predictions, or with one `InferRefusedError` that says when to come back.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
@@ -12,9 +13,12 @@ from cloud_hub.commands import Hand
 from cloud_hub.core import HubCore
 from cloud_hub.idempotency import Begun, Differs, Idempotency, Running
 from cloud_hub.pulse import Pulse
-from cloud_hub.requests import InferRefusedError, Request, StillRunningError, Wish
+from cloud_hub.requests import InferRefused, StillRunning, Wish
 from cloud_hub.work import ModelCard
 from wire.messages import Prediction, Reason
+
+_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
+_PLAIN = Wish()
 
 
 class Reception:
@@ -24,7 +28,7 @@ class Reception:
         self._core = core
         self._now = now
         self._round = round_
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, _Request] = {}
         self._number = 0
         self._asked_s = 0.0
         self._keys = Idempotency()
@@ -34,9 +38,14 @@ class Reception:
         """Until cancelled."""
         await self._pulse.run()
 
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        """The models that take work now."""
+        return self._core.lineup.ready
+
     def card(self, model: str) -> ModelCard | None:
         """The card of `digits@7`, or of the newest `digits` that is loaded."""
-        named = [card for card in self._core.lineup.ready if model in (card.name, card.ref.name)]
+        named = [card for card in self.cards if model in (card.name, card.ref.name)]
         return max(named, key=lambda card: card.ref.version, default=None)
 
     def quiet_s(self) -> float:
@@ -50,7 +59,11 @@ class Reception:
             self._core.counts["web_refused.unread"] += 1
             raise InferRefusedError(refused.reason, refused.retry_after_s)
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
+        """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefused otherwise.
+
+        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
+        """
         card = self.card(model)
         if card is None:
             raise InferRefusedError(Reason.MODEL_GONE)
@@ -85,8 +98,8 @@ class Reception:
         number = self._number
         refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
         if refused is not None:
-            raise InferRefusedError(refused.reason, refused.retry_after_s)
-        request = self._requests[number] = Request(len(inputs))
+            raise InferRefused(refused.reason, refused.retry_after_s)
+        request = self._requests[number] = _Request(len(inputs))
         self._round()
         try:
             return await request.future
@@ -98,3 +111,23 @@ class Reception:
         request = self._requests.get(command.key.epoch)
         if request is not None:
             request.put(command.key.seq, command.result)
+
+
+class _Request:
+    """A web request that waits for one prediction per sample."""
+
+    def __init__(self, size: int) -> None:
+        self._results: list[Prediction | None] = [None] * size
+        self._left = size
+        self.future: asyncio.Future[list[Prediction]] = asyncio.get_running_loop().create_future()
+
+    def put(self, index: int, result: Prediction | Reason) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, Reason):
+            self.future.set_exception(InferRefused(result, _AGAIN_S.get(result, 0.0)))
+            return
+        self._results[index] = result
+        self._left -= 1
+        if not self._left:
+            self.future.set_result([found for found in self._results if found is not None])

@@ -15,7 +15,8 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from cloud_hub.enrol import Rejection
-from cloud_hub.letters import Ca, HubCard, Issued, Place, SignedReply, facts_of, signed_reply
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import Ca, Issued, Place, SignedReply, facts_of, signed_reply
 from cloud_hub.pki import RequestError, pem, utc_now
 from cloud_hub.registry import Device, Keys, Registry
 from cloud_hub.standing import DeviceState

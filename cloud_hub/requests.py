@@ -1,16 +1,12 @@
-"""What the hub's web API asks of the loop, and what it gets: predictions, a refusal, a probe."""
-
-import asyncio
+"""What the hub's web API asks of the hub beside its samples, and what it gets beside predictions: values alone."""
 
 import msgspec
 
-from wire.messages import Prediction, Reason
-
-_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
+from wire.messages import Reason
 
 
-class InferRefusedError(Exception):
-    """`Hub.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
+class InferRefused(Exception):  # noqa: N818 - reads as the event it is
+    """`Reception.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
 
     def __init__(self, reason: Reason, retry_after_s: float = 0.0) -> None:
         super().__init__(reason.value)
@@ -55,23 +51,3 @@ class Probe(msgspec.Struct, frozen=True):
     ok: bool
     seconds: float
     detail: str = ""
-
-
-class Request:
-    """A web request that waits for one prediction per sample."""
-
-    def __init__(self, size: int) -> None:
-        self._results: list[Prediction | None] = [None] * size
-        self._left = size
-        self.future: asyncio.Future[list[Prediction]] = asyncio.get_running_loop().create_future()
-
-    def put(self, index: int, result: Prediction | Reason) -> None:
-        if self.future.done():
-            return
-        if isinstance(result, Reason):
-            self.future.set_exception(InferRefusedError(result, _AGAIN_S.get(result, 0.0)))
-            return
-        self._results[index] = result
-        self._left -= 1
-        if not self._left:
-            self.future.set_result([found for found in self._results if found is not None])

@@ -12,36 +12,12 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.aggregates import Tally, published
-from cloud_hub.commands import Ending, Key
+from cloud_hub.commands import Ending, Erase, Key, Tombstone
 from cloud_hub.database import effects, sealed, tallies, tombstones
-from wire.erasure import mark_of
 from wire.messages import Reason
 
 DAY_MS = 86_400_000
 _GONE: dict[str, Any] = {"verdict": None, "refusal": Reason.EXPIRED.value, "subject": None}
-
-
-class Erase(msgspec.Struct, frozen=True):
-    """Forget what this device sent of this subject (its keyed hash) up to `before_ms`; `at_ms`: hub time of now."""
-
-    device: str
-    subject: bytes
-    before_ms: int
-    at_ms: int
-
-    @property
-    def mark(self) -> bytes:
-        return mark_of(self.device, self.subject)
-
-
-class Tombstone(msgspec.Struct, frozen=True):
-    """That it was done. `mark` names the subject to who knows its keyed hash already, and to nobody else."""
-
-    device: str
-    mark: bytes
-    before_ms: int
-    rows: int
-    at_ms: int
 
 
 def purge(connection: sa.Connection, now_ms: int) -> None:

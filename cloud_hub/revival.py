@@ -1,24 +1,24 @@
 """Takes up what was owed when the last process ended: opens it again in memory, computes it. Pure."""
 
 from cloud_hub.commands import Command, Forget, Question
-from cloud_hub.parts import Parts, end
+from cloud_hub.parts import CoreContext, end
 from wire.codec import split
 from wire.errors import RemoteError
 from wire.messages import Reason
 
 
-def revive(parts: Parts, kept: Question, now: float) -> list[Command]:
+def revive(context: CoreContext, kept: Question, now: float) -> list[Command]:
     """One question of the store."""
     try:
-        opened = parts.unseal(split(kept.sealed))
+        opened = context.unseal(split(kept.sealed))
     except RemoteError:
         opened = Reason.SCHEMA
     if isinstance(opened, Reason):
         # Its key was destroyed, or its bytes are damaged: forgotten, so that `Ask` says unknown and it comes again.
-        parts.counts["forgotten"] += 1
+        context.counts["forgotten"] += 1
         return [Forget(kept.key)]
-    parts.counts["restored"] += 1
-    work = parts.rules.decode(opened.question)
-    question = parts.begin(kept.key, kept.digest, opened, None if isinstance(work, Reason) else work, now)
+    context.counts["restored"] += 1
+    work = context.rules.decode(opened.question)
+    question = context.begin(kept.key, kept.digest, opened, None if isinstance(work, Reason) else work, now)
     question.stored, question.keep_until_ms = True, kept.keep_until_ms
     return end(question, work, now) if isinstance(work, Reason) else []

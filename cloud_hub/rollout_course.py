@@ -76,7 +76,7 @@ class Course:
     def enter(self, by: str, what: str, why: str, ms: int) -> None:
         """A line of the history."""
         self._counted += 1
-        self._entries.append(Entry(self._counted, ms, by, what, why, self.state))
+        self._entries.append(Entry(self._counted, ms, by, what=what, why=why, state=self.state))
 
     def take(self, rows: tuple[Row, ...]) -> Changes | None:
         """What is to be written, these rows with it; None if there is nothing."""

@@ -66,5 +66,5 @@ def record_of(plan: Plan, counters: dict[str, int] | None = None) -> tuple[Recor
     rows += [Row(device, -1) for device in plan.spare]
     head = Head(changed_ms=plan.made_ms, approvals=(Approval(plan.by, plan.digest, plan.made_ms),))
     what = f"{plan.family} {plan.target.version} to {plan.size} devices"
-    entry = Entry(1, plan.made_ms, plan.by, "started", what, RolloutState.DRAFT)
+    entry = Entry(1, plan.made_ms, plan.by, what="started", why=what, state=RolloutState.DRAFT)
     return Record(plan, head, rows, dict(counters or {}), entries=1), entry

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from cloud_hub.loop import Hub, InferRefusedError
+from cloud_hub.loop import Hub
 from cloud_hub.registry import Registry
 from cloud_hub.repository import Repository
+from cloud_hub.requests import InferRefused
 from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollouts import Desk, Rollouts
@@ -23,17 +24,14 @@ def open_rollouts(
         active = (each for each in registry.devices() if each.active)
         return [Member(each.id, each.device_class, each.region, each.tenant) for each in active]
 
-    def now_ms() -> int:
-        return int(hub.status()["time_ms"])
-
     def speaking(model: str) -> Mapping[str, int]:
         try:
-            return hub.versions.speaking(model, now_ms())
-        except InferRefusedError:
+            return hub.versions.speaking(model, hub.now_ms())
+        except InferRefused:
             return {}
 
-    catalog = Catalog(repository, speaking, now_ms)
+    catalog = Catalog(repository, speaking, hub.now_ms)
     store = RolloutStore.open(state.rollouts)
     rollouts = Rollouts(store, Desk(hub.voice.tell, hub.voice.seen, members, catalog.check, log))
-    hub.voice.rollouts = rollouts
+    hub.voice.attach_rollouts(rollouts)
     return rollouts, catalog

@@ -153,7 +153,9 @@ class RolloutStore:
         """Oldest first."""
         query = "select seq, at_ms, by, what, why, state from history where rollout=? order by seq"
         found = self._db.execute(query, (rollout,))
-        return [Entry(seq, at, by, what, why, RolloutState(state)) for seq, at, by, what, why, state in found]
+        return [
+            Entry(seq, at, by, what=what, why=why, state=RolloutState(state)) for seq, at, by, what, why, state in found
+        ]
 
     def counters(self, family: str) -> dict[str, int]:
         return dict(self._db.execute("select device, counter from counters where family=?", (family,)).fetchall())

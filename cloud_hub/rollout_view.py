@@ -114,7 +114,16 @@ def view(core: RolloutCore) -> View:
 
 def device_view(row: Row) -> DeviceView:
     sub, failure = (row.sub or "", row.failure or "")
-    return DeviceView(row.device, row.wave + 1, row.state, row.goal, sub, failure, row.counter, row.told_ms)
+    return DeviceView(
+        row.device,
+        row.wave + 1,
+        row.state,
+        goal=row.goal,
+        sub=sub,
+        failure=failure,
+        counter=row.counter,
+        told_ms=row.told_ms,
+    )
 
 
 def _wave(core: RolloutCore, number: int) -> WaveView:

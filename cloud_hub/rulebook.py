@@ -85,7 +85,7 @@ class Rulebook:
         terms = self._terms(policy, question, facts, of)
         if isinstance(terms, Denied) or terms.data_classes.get(question.data_class) is not True:
             return Reason.POLICY
-        if recheck(terms, of.schema, question, self._site, int(now // DAY_S), of.clearance.of(terms)):
+        if recheck(terms, of.schema, question, site=self._site, day=int(now // DAY_S), cleared=of.clearance.of(terms)):
             return Reason.POLICY
         return min(question.keep_days, terms.retention.keep_days if terms.retention else KEEP_DAYS)
 

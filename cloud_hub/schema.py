@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cloud_hub.commands import Tombstone
 from cloud_hub.orders import Notice, Orders
-from cloud_hub.retention import Tombstone
 from cloud_hub.rulebook import Facts, Rulebook, Travelling
 from cloud_hub.work import ModelCard, Work
 from models.chain import digest
@@ -122,7 +122,15 @@ def _evidence(card: ModelCard) -> leakage.Evidence:
 def _as_it_travels(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:
     """The schema with features in their packed form, as `Tensor`s carry them, and the derived fields."""
     packed = tuple(
-        FieldSpec(f.name, DType.UINT8, (codec.payload_bytes(f.name),), f.low, f.high, f.level, f.category)
+        FieldSpec(
+            f.name,
+            DType.UINT8,
+            (codec.payload_bytes(f.name),),
+            low=f.low,
+            high=f.high,
+            level=f.level,
+            category=f.category,
+        )
         for f in card.features
     )
     return packed + DERIVED

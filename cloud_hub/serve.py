@@ -13,7 +13,7 @@ from typing import Any
 
 from cloud_hub.access import Keys
 from cloud_hub.api.app import Api, Limits
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.audit import Audit
 from cloud_hub.broker import Broker
 from cloud_hub.bureau import Bureau
@@ -25,11 +25,10 @@ from cloud_hub.ground import Ground
 from cloud_hub.herald import Herald
 from cloud_hub.keeper import Keeper
 from cloud_hub.key_change import KeyChange
-from cloud_hub.keys import HubKeys, newest_number
+from cloud_hub.keys import HubCard, HubKeys, newest_number
 from cloud_hub.leaving import on_signals, watch
-from cloud_hub.ledger_clerk import Clerk, Desk
+from cloud_hub.ledger_clerk import LedgerBackend, LedgerLogService
 from cloud_hub.ledger_log import HubLog
-from cloud_hub.letters import HubCard
 from cloud_hub.loop import Hub, Sides
 from cloud_hub.orders import Orders
 from cloud_hub.registry import Registry
@@ -80,6 +79,7 @@ class Process:
         self._log = log
         self._ended = asyncio.Event()
         self._keys = Keys.open(ground.state.access)
+        self._settings = config.hub_settings(published_in(ground.repository))
         broker = config.broker_settings()
         self._broker = (
             Broker(broker, ground.authorities.trusted_folder, ground.server, log) if config.broker.start else None
@@ -108,23 +108,21 @@ class Process:
 
     async def _serve(self, registry: Registry) -> None:
         bureau = Bureau(self._config, self._ground, registry, self._broker_port, self._log)
-        settings, keys = self._config.hub_settings(published_in(self._ground.repository)), self._ground.keys
-        orders = Orders(self._ground.state.orders)
-        spoken = Spoken.open(self._ground.state.versions)
-        sides = Sides(self._log, orders, bundles_of(self._config), spoken)
-        hub = Hub(settings, keys, bureau.doorman, self._engines, bureau.connect, sides)
-        trace = self._config.trace
+        trace, state = self._config.trace, self._ground.state
         tracing = Tracing(trace.file, trace.endpoint, self._config.hub.name)
-        hub.watch = Observer(tracing.sink)
-        clerk = hub.voice.ledger = self._clerk(hub, registry)
-        rolling = open_rollouts(hub, registry, (self._ground.state, self._ground.repository), self._log)
-        api = Api(self._parts(hub, registry, bureau, (orders, *rolling)), self._config.door(), self._limits())
-        bureau.after_change += [*([self._broker.restart] if self._broker else []), api.reload]
+        orders, spoken = Orders(state.orders), Spoken.open(state.versions)
+        sides = Sides(self._log, orders, bundles_of(self._config), spoken, Observer(tracing.sink))
+        hub = self._hub(bureau, sides)
+        clerk = self._clerk(hub, registry)
+        hub.voice.attach_ledger(clerk)
+        rolling = open_rollouts(hub, registry, (state, self._ground.repository), self._log)
+        api = Api(self._context(hub, registry, bureau, orders, rolling), self._config.door(), self._limits())
+        bureau.on_ca_change(*([self._broker.restart] if self._broker else []), api.reload)
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
                 running.add_done_callback(lambda _: self._ended.set())
-                works = {**self._sides(), **bureau.tasks(lambda: _now_ms(hub)), **self._repository(hub, bureau)}
+                works = {**self._sides(), **bureau.tasks(hub.now_ms), **self._repository(hub, bureau)}
                 works |= {"ledger": clerk.run(), "rollouts": rolling[0].run()}
                 beside = [group.create_task(work, name=title) for title, work in works.items()]
                 await _first_of(hub.ready, self._ended)
@@ -140,10 +138,20 @@ class Process:
                 for task in beside:
                     task.cancel()
         finally:
-            self._ground.state.running.unlink(missing_ok=True)
+            state.running.unlink(missing_ok=True)
             await api.stop()
             spoken.close()
             tracing.close()
+
+    def _hub(self, bureau: Bureau, sides: Sides) -> Hub:
+        return Hub(
+            settings=self._settings,
+            keys=self._ground.keys,
+            registry=bureau.doorman,
+            engines=self._engines,
+            connect=bureau.connect,
+            sides=sides,
+        )
 
     async def _open(self, api: Api) -> None:
         url = await api.start(self._config.public_url)
@@ -166,25 +174,46 @@ class Process:
             sides["watchdog"] = _feed_watchdog(every_s)
         return sides
 
-    def _parts(self, hub: Hub, registry: Registry, bureau: Bureau, desks: tuple[Orders, Rollouts, Catalog]) -> Parts:
-        gates = (bureau.gate(), bureau.gate())
-        evict = bureau.doorman.evict
+    def _context(
+        self, hub: Hub, registry: Registry, bureau: Bureau, orders: Orders, rolling: tuple[Rollouts, Catalog]
+    ) -> ApiContext:
         anchor = self._ground.anchor
-        people = (bureau.issuer, bureau.renewals, bureau.rotation, *gates)
-        orders, rollouts, catalog = desks
-        access = (self._keys, Audit(self._ground.state.audit), hub.voice.ledger, rollouts, catalog)
-        return Parts(hub, registry, *people, lambda: _now_ms(hub), evict, anchor.sha256, anchor.folder, orders, *access)
+        return ApiContext(
+            hub=hub,
+            inference=hub.inference,
+            versions=hub.versions,
+            engines=hub.engines,
+            store=hub.store,
+            announcer=hub.voice,
+            observer=hub.observer,
+            registry=registry,
+            issuer=bureau.issuer,
+            renewals=bureau.renewals,
+            rotation=bureau.rotation,
+            gate=bureau.gate(),
+            renewal_gate=bureau.gate(),
+            now_ms=hub.now_ms,
+            evict=bureau.doorman.evict,
+            root_sha256=anchor.sha256,
+            repository=anchor.folder,
+            orders=orders,
+            keys=self._keys,
+            audit=Audit(self._ground.state.audit),
+            ledger=hub.voice.ledger,
+            rollouts=rolling[0],
+            catalog=rolling[1],
+        )
 
-    def _clerk(self, hub: Hub, registry: Registry) -> Clerk:
+    def _clerk(self, hub: Hub, registry: Registry) -> LedgerLogService:
         """Who keeps the log of the devices' ledger heads."""
 
         def enrolled_ms(device: str) -> int:
             known = registry.device(device)
             return known.enrolled_ms if known else 0
 
-        log = HubLog.open(self._ground.state.ledger, _now_ms(hub))
+        log = HubLog.open(self._ground.state.ledger, hub.now_ms())
         keys, name_of_hub = self._ground.keys, self._config.hub.name
-        return Clerk(log, Desk(name_of_hub, keys.signing, hub.voice.tell, enrolled_ms, self._log))
+        return LedgerLogService(log, LedgerBackend(name_of_hub, keys.signing, hub.voice.tell, enrolled_ms, self._log))
 
     def _repository(self, hub: Hub, bureau: Bureau) -> dict[str, Coroutine[Any, Any, None]]:
         """Who keeps the update repository alive, and who tells the fleet of what is new in it."""
@@ -196,18 +225,13 @@ class Process:
             bureau.offer(card)
 
         change = KeyChange(self._ground.state.keys, bureau.card, apply)
-        keeper = Keeper(repository, bureau.card, serial, lambda: _now_ms(hub), log, change.turn)
+        keeper = Keeper(repository, bureau.card, serial, hub.now_ms, log, turn=change.turn)
         herald = Herald(repository, bureau.active, hub.voice.hint, log)
-        watch = Watch(self._config.policies, repository, log, hub.served)
+        watch = Watch(self._config.policies, repository, log, self._settings.documents)
         return {"keeper": keeper.run(), "herald": herald.run(), "policies": watch.run(hub.serve_under)}
 
     def _limits(self) -> Limits:
         return Limits(version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)
-
-
-def _now_ms(hub: Hub) -> int:
-    """Hub time."""
-    return int(hub.status()["time_ms"])
 
 
 async def _first_of(*events: asyncio.Event) -> None:

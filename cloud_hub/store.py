@@ -13,9 +13,9 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud_hub.aggregates import Tally
-from cloud_hub.commands import Ending, Find, Key, Question, Row, Stream
+from cloud_hub.commands import Ending, Erase, Find, Key, Question, Row, Stream, Tombstone
 from cloud_hub.database import connect, effects, explain, fault_name, prepare, sealed
-from cloud_hub.retention import Erase, Tombstone, count, erase, purge, read_tallies, read_tombstones
+from cloud_hub.retention import count, erase, purge, read_tallies, read_tombstones
 from wire.messages import Reason
 
 _CHUNK = 500  # keys per SELECT

@@ -8,7 +8,7 @@ from policies.admission import Bucket, take
 _MAX_ADDRESSES = 1024
 
 
-class Gate:
+class AttemptLimiter:
     """Slows down who tries tokens: a bucket per address for failures, one for everything. At most 1024 addresses.
 
     A hub without this would check tokens as fast as an attacker can send them.

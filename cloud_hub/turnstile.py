@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class Turnstile:
-    """`draining` refuses all that is new."""
+    """Decides who may still put work into the queue; from `drain` on nobody may."""
 
     def __init__(self, settings: HubSettings, memory: Memory, batcher: Batcher) -> None:
         self.draining = False
@@ -31,6 +31,10 @@ class Turnstile:
         self._limits = Limits(most, settings.device_open, max_wait_s=settings.max_wait_s, held_back=settings.held_back)
         self._lines: OrderedDict[str, Line] = OrderedDict()
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def drain(self) -> None:
+        """Refuse all that is new from now on."""
+        self.draining = True
 
     @property
     def queued(self) -> int:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cloud_hub import commands as c
 from cloud_hub.envelopes import HubEnvelopes, channel_of
-from cloud_hub.ledger_clerk import Clerk
+from cloud_hub.ledger_clerk import LedgerLogService
 from cloud_hub.ledger_log import Received
 from cloud_hub.link import Link
 from cloud_hub.orders import Notice
@@ -34,14 +34,22 @@ class RolloutsFace(Protocol):
 
 
 class Voice:
-    """`ledger` keeps the log of the devices' ledger heads, `rollouts` say who runs what; if this hub has them."""
+    """Speaks without ledger and rollouts too: a hub attaches what it has, since both speak through it."""
 
     def __init__(self, link: Link, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
-        self.ledger: Clerk | None = None
-        self.rollouts: RolloutsFace | None = None
+        self.ledger: LedgerLogService | None = None
+        self._rollouts: RolloutsFace | None = None
         self._link = link
         self._envelopes = envelopes
         self._now = now
+
+    def attach_ledger(self, ledger: LedgerLogService) -> None:
+        """Devices' ledger heads go to this log from now on."""
+        self.ledger = ledger
+
+    def attach_rollouts(self, rollouts: RolloutsFace) -> None:
+        """Devices' reports go to these rollouts from now on."""
+        self._rollouts = rollouts
 
     def tell(self, device: str, note: DownNote) -> None:
         """Sign a note and send it."""
@@ -66,16 +74,16 @@ class Voice:
 
     def greet(self, command: c.Greeted) -> None:
         """Say again what is assigned to a device that has just come."""
-        if self.rollouts is not None:
-            self.rollouts.heard(command.device)
-            for assignment in self.rollouts.assignments_for(command.device):
+        if self._rollouts is not None:
+            self._rollouts.heard(command.device)
+            for assignment in self._rollouts.assignments_for(command.device):
                 self.tell(command.device, assignment)
 
     def hand_report(self, command: c.Reported) -> None:
         """A hub without rollouts says nothing: the device tells again, for whoever has them."""
-        if self.rollouts is not None:
-            self.rollouts.heard(command.device)
-            self.rollouts.report(command.device, command.report)
+        if self._rollouts is not None:
+            self._rollouts.heard(command.device)
+            self._rollouts.report(command.device, command.report)
 
     def seen(self, device: str, seq: int) -> None:
         """Everything that this device reported up to `seq` is on disk here."""

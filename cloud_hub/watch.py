@@ -50,7 +50,8 @@ class Observer:
         """A traced web request was answered. `span` is the id its own work was told to belong to."""
         at = place(traceparent)
         if at is not None and self._sink is not None:
-            self._sink((Span(at.trace, span, at.parent, HTTP, *times, {"http.response.status_code": status}),))
+            told: dict[str, Attribute] = {"http.response.status_code": status}
+            self._sink((Span(at.trace, span, at.parent, HTTP, *times, attributes=told),))
 
     def _trace(self, item: Item, batch: Batch, result: Result, now: float) -> None:
         given = place(item.trace)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.commands import LOCAL, Command, Hand, Item, Key
-from cloud_hub.parts import Parts
+from cloud_hub.parts import CoreContext
 from cloud_hub.requests import Wish
 from cloud_hub.turnstile import Turnstile
 from cloud_hub.work import Work
@@ -25,8 +25,8 @@ _PLAIN = Wish()
 class Web:
     """Owns which samples of which model belong to a request."""
 
-    def __init__(self, parts: Parts, turnstile: Turnstile) -> None:
-        self._parts = parts
+    def __init__(self, context: CoreContext, turnstile: Turnstile) -> None:
+        self._context = context
         self._turnstile = turnstile
         self._open: dict[int, tuple[str, int]] = {}  # model and number of samples, by request
 
@@ -37,31 +37,32 @@ class Web:
         band, budget_s = band_of(wish.priority), wish.timeout_s if wish.timeout_s > 0 else inf
         refused = self._turnstile.web(wish.tenant, (model, band), len(samples), budget_s, now)
         if refused is not None:
-            self._parts.counts[f"web_refused.{refused.reason}"] += 1
+            self._context.counts[f"web_refused.{refused.reason}"] += 1
             return refused
         self._open[request] = model, len(samples)
         for index, sample in enumerate(samples):
             work = Work(raw=sample)
             item = Item(
-                Key(LOCAL, request, index), work, now, band, work.weight, now + (1.0 - WAY_BACK) * budget_s,
-                hard=True, tenant=wish.tenant, flow=wish.flow, trace=wish.trace, about=str(index),
+                Key(LOCAL, request, index), work, now, band=band, weight=work.weight,
+                deadline=now + (1.0 - WAY_BACK) * budget_s, hard=True, tenant=wish.tenant, flow=wish.flow,
+                trace=wish.trace, about=str(index),
             )  # fmt: skip
-            self._parts.batcher.add_local(model, item)
+            self._context.batcher.add_local(model, item)
         return None
 
     def drop(self, request: int) -> None:
         """The caller is answered, or went away: what is left is not computed."""
         model, size = self._open.pop(request, ("", 0))
-        self._parts.batcher.drop_local(model, (Key(LOCAL, request, index) for index in range(size)))
+        self._context.batcher.drop_local(model, (Key(LOCAL, request, index) for index in range(size)))
 
     def hand(self, item: Item, result: Prediction | Reason) -> list[Command]:
         """Nothing if nobody waits for it any more."""
-        return [Hand(item.key, result)] if self._parts.batcher.take_local(item.key) else []
+        return [Hand(item.key, result)] if self._context.batcher.take_local(item.key) else []
 
     def overdue(self) -> list[Command]:
         """Whose time was over before their turn came."""
-        return [command for item in self._parts.batcher.take_expired() for command in self.hand(item, Reason.EXPIRED)]
+        return [command for item in self._context.batcher.take_expired() for command in self.hand(item, Reason.EXPIRED)]
 
     def give_up(self) -> list[Command]:
         """The hub stops: whoever still waits is told to come again."""
-        return [command for item in self._parts.batcher.locals() for command in self.hand(item, Reason.DRAINING)]
+        return [command for item in self._context.batcher.locals() for command in self.hand(item, Reason.DRAINING)]

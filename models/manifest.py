@@ -95,8 +95,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where the tail may be cut into a pipeline, in order; none if it is one piece.
 
-    `tensor` ranks that share a stage, `pipeline` stages, `replicas` of it all: 0 = the hub chooses. `style`:
-    "collectives", or "dtensor" with `shard`, the axis that weights whose names match a pattern are divided along.
+    `tensor` ranks that share a stage, `pipeline` stages, `replicas` of it all: 0 = the hub chooses. `style`
+    and `shard` chose a second way to divide weights, which is gone: "collectives" and nothing are all that is taken.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -173,6 +173,7 @@ class _Format(msgspec.Struct):
 
 _format_decoder = msgspec.json.Decoder(_Format)
 _decoder = msgspec.json.Decoder(Manifest)
+_NO_STYLE = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -204,6 +205,8 @@ def check_manifest(manifest: Manifest) -> None:
     for key, fits in _rules(manifest):
         if not fits:
             raise BundleError(f"{MANIFEST_FILE}: {key} is impossible")
+    if manifest.parallel.style != "collectives" or manifest.parallel.shard:
+        raise BundleError(f"{MANIFEST_FILE}: {_NO_STYLE}")
     for feature in manifest.features:
         _check_feature(feature, manifest.codec)
 
@@ -228,7 +231,7 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("leakage", len(m.leakage) <= MAX_ROWS and all(map(leakage_fits, m.leakage))),
         ("hub", bool(m.hub.whole) is not bool(m.hub.weights) and len(m.hub.files) == len(set(m.hub.files))),
         ("parallel", len(m.parallel.stages) <= MAX_ROWS and all(map(_stage_fits, m.parallel.stages))),
-        ("parallel: tensor, pipeline, replicas, style or shard", _plan_fits(m.parallel)),
+        ("parallel: tensor, pipeline or replicas", _plan_fits(m.parallel)),
         ("target", m.target.precision in set(Precision) and all(map(_PROVIDER.fullmatch, m.target.providers))),
         ("files", all(_file_fits(name, digest) for name, digest in m.files.items())),
         ("files: edge, hub, codec or golden", _needed(m) <= m.files.keys()),
@@ -258,9 +261,7 @@ def _stage_fits(stage: Stage) -> bool:
 
 def _plan_fits(plan: ParallelPlan) -> bool:
     counts = (plan.tensor, plan.pipeline, plan.replicas)
-    styles = plan.style == "dtensor" or (plan.style == "collectives" and not plan.shard)
-    axes = len(plan.shard) <= MAX_ROWS and all(0 <= axis < 8 for axis in plan.shard.values())
-    return all(0 <= count <= MAX_ROWS for count in counts) and styles and axes
+    return all(0 <= count <= MAX_ROWS for count in counts)
 
 
 def _file_fits(name: str, digest: str) -> bool:

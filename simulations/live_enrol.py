@@ -16,8 +16,9 @@ import msgspec
 from cloud_hub.config import HubConfig
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection
 from cloud_hub.ground import Ground, lay
+from cloud_hub.keys import HubCard
 from cloud_hub.ledger_log import HubLog
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.registry import Registry
 from edge_agent.enrol import Invite, check_reply, draw_keys, identity_of, request_body
 from edge_agent.identity import CERTIFICATE_FILE, Identity

@@ -22,7 +22,7 @@ import tomli_w
 
 from cloud_hub.config import load
 from cloud_hub.ground import lay
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard
 from cloud_hub.online import OnlineKeys
 from cloud_hub.publish import found_demo
 from cloud_hub.repository import Repository

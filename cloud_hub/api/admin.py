@@ -14,7 +14,7 @@ from aiohttp import web
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
 from cloud_hub.api.callers import caller_of, only_own
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.authorities import RotationError
 from cloud_hub.enrol import invite_text
@@ -61,54 +61,58 @@ class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Admin:
-    """`url` is what invites carry; the process sets it once the API is open."""
+    """Invites, devices, status and the CA, for who runs the fleet."""
 
-    def __init__(self, parts: Parts, door: ServerAccess) -> None:
-        self._parts = parts
-        self._registry = parts.registry
-        self._now_ms = parts.now_ms
+    def __init__(self, context: ApiContext, door: Opening) -> None:
+        self._context = context
+        self._registry = context.registry
+        self._now_ms = context.now_ms
         self._door = door
-        self.url = ""
+        self._url = ""
+
+    def at(self, url: str) -> None:
+        """What invites carry from now on: the API is open."""
+        self._url = url
 
     def routes(self) -> list[Route]:
         key, whole, read, operate = Door.KEY, Door.WHOLE, Scope.READ, Scope.OPERATE
         device, turn_ca = "/v1/admin/devices/{device}", "Replace the CA, or finish replacing it"
         return [
-            Route("GET", "/v1/admin/status", self.status, "How the hub is", whole, read),
+            Route("GET", "/v1/admin/status", self.status, "How the hub is", whole, scope=read),
             Route(
-                "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, operate,
+                "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, scope=operate,
                 takes=InviteRequest, status=201, tag="devices",
             ),
-            Route("GET", "/v1/admin/devices", self.devices, "The devices", key, read, tag="devices"),
-            Route("GET", device, self.device, "One device", key, read, tag="devices"),
+            Route("GET", "/v1/admin/devices", self.devices, "The devices", key, scope=read, tag="devices"),
+            Route("GET", device, self.device, "One device", key, scope=read, tag="devices"),
             Route(
                 "POST", device + "/state", self.set_state, "Suspend, revoke, retire a device, or let it in again",
-                key, operate, takes=StateRequest, tag="devices",
+                key, scope=operate, takes=StateRequest, tag="devices",
             ),
-            Route("GET", "/v1/admin/ca", self.ca, "The hub's CA", whole, read),
-            Route("POST", "/v1/admin/ca", self.turn_ca, turn_ca, whole, Scope.ADMIN, takes=CaRequest),
+            Route("GET", "/v1/admin/ca", self.ca, "The hub's CA", whole, scope=read),
+            Route("POST", "/v1/admin/ca", self.turn_ca, turn_ca, whole, scope=Scope.ADMIN, takes=CaRequest),
         ]  # fmt: skip
 
     async def status(self, _request: web.Request) -> web.Response:
         """The hub's own, and `alarms`: what a person has to look at."""
-        parts = self._parts
+        context = self._context
         more = {
             "open_invites": self._registry.open_invites(self._now_ms()),
-            "enrolments": dict(parts.issuer.counts),
-            "renewals": dict(parts.renewals.counts),
+            "enrolments": dict(context.issuer.counts),
+            "renewals": dict(context.renewals.counts),
             "alarms": {
                 "clone_suspect": self._registry.suspects(),
-                "ledger_flaw": sorted(parts.ledger.flawed) if parts.ledger else [],
+                "ledger_flaw": sorted(context.ledger.flawed) if context.ledger else [],
             },
         }
-        return answer({**parts.hub.status(), **more})
+        return answer({**context.hub.status(), **more})
 
     async def invite(self, request: web.Request) -> web.Response:
         asked = await read_json(request, InviteRequest)
         only_own(request, _tenant(asked.device))
-        if not self.url:
+        if not self._url:
             raise OipError(503, "the hub is still starting, ask again")
-        ca = self._parts.rotation.ca_sha256
+        ca = self._context.rotation.ca_sha256
         if self._door.tls and not shows(Path(self._door.tls_cert), ca):
             raise OipError(409, "devices would refuse this hub: the chain in api.tls_cert lacks the hub's own CA")
         welcome = Welcome(asked.device, asked.hardware, asked.replace, asked.device_class, asked.region)
@@ -116,7 +120,7 @@ class Admin:
             invite = self._registry.invite(welcome, self._now_ms(), asked.expires_s)
         except RegistryError as error:
             raise OipError(400, str(error)) from None
-        trust = Trust(self.url, ca, self._parts.root_sha256(), self._now_ms())
+        trust = Trust(self._url, ca, self._context.root_sha256(), self._now_ms())
         return answer(invite_json(invite, trust), 201, {"Cache-Control": "no-store"})
 
     async def devices(self, request: web.Request) -> web.Response:
@@ -136,16 +140,16 @@ class Admin:
         except RegistryError as error:
             raise OipError(409, str(error)) from None
         if changed.gone:
-            self._parts.evict(changed.id)
+            self._context.evict(changed.id)
         return answer(device_json(changed))
 
     async def ca(self, _request: web.Request) -> web.Response:
-        return answer(self._parts.rotation.status())
+        return answer(self._context.rotation.status())
 
     async def turn_ca(self, request: web.Request) -> web.Response:
         asked = await read_json(request, CaRequest)
         try:
-            return answer(await turn(self._parts.rotation, asked))
+            return answer(await turn(self._context.rotation, asked))
         except RotationError as error:
             raise OipError(409, str(error)) from None
 

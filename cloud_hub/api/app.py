@@ -15,6 +15,7 @@ from cloud_hub.api.admin import Admin
 from cloud_hub.api.callers import Entrance, guarding
 from cloud_hub.api.described import Described
 from cloud_hub.api.erasing import Erasing
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.granting import Granting
 from cloud_hub.api.health import Health
 from cloud_hub.api.joining import Joining
@@ -24,7 +25,6 @@ from cloud_hub.api.mirror import Mirror
 from cloud_hub.api.oip import Models
 from cloud_hub.api.oip_repository import RepositoryRoutes
 from cloud_hub.api.ordering import Ordering
-from cloud_hub.api.parts import Parts
 from cloud_hub.api.renewing import Renewing
 from cloud_hub.api.retiring import Retiring
 from cloud_hub.api.rolling import Rolling
@@ -47,23 +47,23 @@ class Limits:
 class Api:
     """The server: `start` returns the address opened, `stop` ends every request within 2 seconds."""
 
-    def __init__(self, parts: Parts, door: ServerAccess, limits: Limits) -> None:
+    def __init__(self, context: ApiContext, door: Door, limits: Limits) -> None:
         self._door = door
         self._tls: ssl.SSLContext | None = None
-        self._parts = parts
-        self._admin = Admin(parts, door)
-        metrics = Metrics(parts.hub, parts.registry, RolloutCollector(parts.rollouts, parts.now_ms))
-        health = Health(parts.hub, limits.ready_timeout_s)
+        self._context = context
+        self._admin = Admin(context, door)
+        metrics = Metrics(context, RolloutCollector(context.rollouts, context.now_ms))
+        health = Health(context, limits.ready_timeout_s)
         rooms = [
-            RepositoryRoutes(parts.hub).routes(),
-            Models(parts.hub, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
+            RepositoryRoutes(context).routes(),
+            Models(context, limits.version, (limits.max_body_bytes, limits.body_s)).routes(),
             health.routes(),
             metrics.routes(),
         ]
-        self.routes = [*(route for room in (*rooms, *self._rooms(parts)) for route in room)]
+        self.routes = [*(route for room in (*rooms, *self._rooms(context)) for route in room)]
         self.routes += Described(self.routes, limits.version).routes()
-        entrance = Entrance(_digest(token_of(door)), door.local, parts.keys, parts.audit, parts.now_ms)
-        checks = [metrics.counting(), *security_middlewares(door, "", frozenset()), guarding(entrance, self.routes)]
+        entrance = Entrance(_digest(token_of(door)), door.local, context.keys, context.audit, context.now_ms)
+        checks = [metrics.counting(), *guards(door, "", frozenset()), guarding(entrance, self.routes)]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
         self.app.add_routes([route.served for route in self.routes])
         self.app.on_shutdown.append(health.close)
@@ -77,19 +77,19 @@ class Api:
             handler_cancellation=True,  # work for a caller that has gone is thrown away
         )
 
-    def _rooms(self, parts: Parts) -> list[list[Route]]:
+    def _rooms(self, context: ApiContext) -> list[list[Route]]:
         """The routes for devices, people and mirrors."""
         return [
-            Joining(parts.issuer, parts.gate, parts.now_ms).routes(),
-            Renewing(parts.renewals, parts.renewal_gate, parts.now_ms).routes(),
-            Mirror(parts.repository).routes() if parts.repository else [],
+            Joining(context.issuer, context.gate, context.now_ms).routes(),
+            Renewing(context.renewals, context.renewal_gate, context.now_ms).routes(),
+            Mirror(context.repository).routes() if context.repository else [],
             self._admin.routes(),
-            Granting(parts).routes(),
-            Ordering(parts).routes(),
-            Erasing(parts).routes(),
-            Ledger(parts.ledger).routes(),
-            Retiring(parts).routes(),
-            Rolling(parts).routes(),
+            Granting(context).routes(),
+            Ordering(context).routes(),
+            Erasing(context).routes(),
+            Ledger(context.ledger).routes(),
+            Retiring(context).routes(),
+            Rolling(context).routes(),
         ]
 
     async def start(self, public_url: Callable[[int], str]) -> str:
@@ -104,9 +104,9 @@ class Api:
         address = await open_site(self._runner, self._door, self._tls)
         opened = self._runner.addresses[0]  # a path where the door is a Unix socket
         url = public_url(0 if isinstance(opened, str) else int(opened[1]))
-        self._admin.url = url
-        self._parts.issuer.at(url)
-        self._parts.renewals.at(url)
+        self._admin.at(url)
+        self._context.issuer.at(url)
+        self._context.renewals.at(url)
         return address
 
     async def reload(self) -> None:

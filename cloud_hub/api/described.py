@@ -34,7 +34,7 @@ class Described:
 
     def routes(self) -> list[Route]:
         says = "This description"
-        return [Route("GET", "/openapi.json", self.document, says, Door.HERE, Scope.READ, tag="health")]
+        return [Route("GET", "/openapi.json", self.document, says, Door.HERE, scope=Scope.READ, tag="health")]
 
     async def document(self, _request: web.Request) -> web.Response:
         return answer(self._body)

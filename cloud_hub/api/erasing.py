@@ -10,7 +10,7 @@ from aiohttp import web
 from cloud_hub.access import Scope
 from cloud_hub.aggregates import published
 from cloud_hub.api.bodies import answer, read_json
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.enrol import Rejection
 from cloud_hub.erasure import EraseRequest, Erasures, signed, stone
@@ -23,36 +23,45 @@ DAY_MS = 86_400_000
 class Erasing:
     """It shares the gate of renewals: both are for devices that exist."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._erasures = Erasures(parts.registry)
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._erasures = Erasures(context.registry)
 
     def routes(self) -> list[Route]:
         erases, left = "A device lets a subject be forgotten", "Verdicts of each label, model and day that is over"
         return [
-            Route("POST", "/v1/erase", self.erase, erases, Door.OPEN, Scope.OPERATE, takes=EraseRequest, tag="devices"),
-            Route("GET", "/v1/admin/aggregates", self.aggregates, left, Door.WHOLE, Scope.READ),
+            Route(
+                "POST",
+                "/v1/erase",
+                self.erase,
+                erases,
+                Door.OPEN,
+                scope=Scope.OPERATE,
+                takes=EraseRequest,
+                tag="devices",
+            ),
+            Route("GET", "/v1/admin/aggregates", self.aggregates, left, Door.WHOLE, scope=Scope.READ),
         ]
 
     async def erase(self, request: web.Request) -> web.Response:
         """200 with the tombstone; 403 if it is not this device, 429 too many tries, 503 if it could not be written."""
-        gate, where = self._parts.renewal_gate, request.remote or "unix"
+        gate, where = self._context.renewal_gate, request.remote or "unix"
         if not gate.admit(where, time.monotonic()):
             return refusal(429, "too many requests, wait a minute", {"Retry-After": "60"})
-        asked = self._erasures.asked(await read_json(request, EraseRequest), self._parts.now_ms())
+        asked = self._erasures.asked(await read_json(request, EraseRequest), self._context.now_ms())
         if isinstance(asked, Rejection):
             if asked.invite:
                 gate.failed(where, time.monotonic())
             return refusal(403, asked.error)
         try:
-            buried = await self._parts.hub.archive.erase(asked)
+            buried = await self._context.store.erase(asked)
         except StoreError:
             return refusal(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
-        facts = self._parts.hub.status()
+        facts = self._context.hub.status()
         text = stone(buried, str(facts["hub"]), str(facts["region"]))
-        return answer(signed(text, self._parts.hub.archive.testify(text)), headers={"Cache-Control": "no-store"})
+        return answer(signed(text, self._context.store.testify(text)), headers={"Cache-Control": "no-store"})
 
     async def aggregates(self, _request: web.Request) -> web.Response:
         """Rare labels are kept back: see `cloud_hub.aggregates`."""
-        tallies = await self._parts.hub.archive.tallies()
-        return answer({"aggregates": published(tallies, self._parts.now_ms() // DAY_MS)})
+        tallies = await self._context.store.tallies()
+        return answer({"aggregates": published(tallies, self._context.now_ms() // DAY_MS)})

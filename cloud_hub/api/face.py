@@ -1,27 +1,75 @@
-"""What the web API needs of the hub: `cloud_hub.loop.Hub` has it, and so has a test's double."""
+"""What the web API needs of the hub, part by part, and the one value that hands all of it to the routes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from cloud_hub.access import Keys
 from cloud_hub.aggregates import Tally
+from cloud_hub.audit import Audit
+from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.engine.base import ModelCard
-from cloud_hub.loop import Probe
-from cloud_hub.orders import Notice
-from cloud_hub.requests import Kept, Wish
-from cloud_hub.retention import Erase, Tombstone
+from cloud_hub.enrol import Issuer
+from cloud_hub.ledger_clerk import LedgerLogService
+from cloud_hub.orders import Notice, Orders
+from cloud_hub.registry import Registry
+from cloud_hub.renewal import Renewals
+from cloud_hub.requests import Kept, Probe, Wish
+from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rollout_making import Order
 from cloud_hub.rollout_view import DeviceView, View
 from cloud_hub.rollout_words import Entry
-from cloud_hub.versions import Versions
+from cloud_hub.rotation import Rotation
+from cloud_hub.tries import AttemptLimiter
 from cloud_hub.watch import Observer
 from wire.messages import Prediction
 
 
-class Records(Protocol):
-    """See `cloud_hub.archive.Archive`."""
+class HubState(Protocol):
+    """See `cloud_hub.loop.Hub`."""
+
+    def status(self) -> dict[str, Any]: ...
+
+    def counters(self) -> dict[str, int]: ...
+
+
+class Inference(Protocol):
+    """See `cloud_hub.reception.Reception`."""
+
+    @property
+    def cards(self) -> tuple[ModelCard, ...]: ...
+
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]: ...
+
+    def overrun(self, tenant: str) -> None: ...
+
+
+class ModelVersions(Protocol):
+    """See `cloud_hub.versions.Versions`."""
+
+    def list(self) -> list[Kept]: ...
+
+    async def load(self, model: str) -> None: ...
+
+    async def unload(self, model: str) -> None: ...
+
+    def speaking(self, model: str, now_ms: int) -> dict[str, int]: ...
+
+    def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]: ...
+
+
+class EngineProbes(Protocol):
+    """See `cloud_hub.engines.Engines`."""
+
+    async def probe(self) -> list[Probe]: ...
+
+
+class StoreRecords(Protocol):
+    """See `cloud_hub.pen.StoreGateway`."""
 
     async def erase(self, wish: Erase) -> Tombstone: ...
 
@@ -30,7 +78,13 @@ class Records(Protocol):
     def testify(self, text: bytes) -> bytes: ...
 
 
-class RolloutsDesk(Protocol):
+class Announcer(Protocol):
+    """See `cloud_hub.voice.Voice`."""
+
+    def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
+
+
+class RolloutControl(Protocol):
     """See `cloud_hub.rollouts.Rollouts`. A rollout is named by its id; RolloutError says why not."""
 
     def views(self) -> tuple[View, ...]: ...
@@ -52,35 +106,34 @@ class RolloutsDesk(Protocol):
     async def approve(self, rollout: str, by: str, digest: str) -> View: ...
 
 
-class HubFace(Protocol):
-    """See `cloud_hub.loop.Hub` for what each promises."""
+@dataclass(frozen=True, kw_only=True)
+class ApiContext:
+    """What the routes stand on. `now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none.
 
-    @property
-    def cards(self) -> tuple[ModelCard, ...]: ...
+    `gate` slows enrolment, `renewal_gate` renewal. `evict` throws a device off the broker. `repository`: the folder
+    with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
+    """
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]: ...
-
-    def overrun(self, tenant: str) -> None: ...
-
-    def repository(self) -> list[Kept]: ...
-
-    async def load(self, model: str) -> None: ...
-
-    async def unload(self, model: str) -> None: ...
-
-    @property
-    def watch(self) -> Observer: ...
-
-    @property
-    def versions(self) -> Versions: ...
-
-    async def probe(self) -> list[Probe]: ...
-
-    @property
-    def archive(self) -> Records: ...
-
-    def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
-
-    def status(self) -> dict[str, Any]: ...
-
-    def counters(self) -> dict[str, int]: ...
+    hub: HubState
+    inference: Inference
+    versions: ModelVersions
+    engines: EngineProbes
+    store: StoreRecords
+    announcer: Announcer
+    observer: Observer
+    registry: Registry
+    issuer: Issuer
+    renewals: Renewals
+    rotation: Rotation
+    gate: AttemptLimiter
+    renewal_gate: AttemptLimiter
+    now_ms: Callable[[], int]
+    evict: Callable[[str], None]
+    root_sha256: Callable[[], str] = str
+    repository: Path | None = None
+    orders: Orders = field(default_factory=Orders)
+    keys: Keys = field(default_factory=Keys.in_memory)
+    audit: Audit = field(default_factory=Audit)
+    ledger: LedgerLogService | None = None
+    rollouts: RolloutControl | None = None
+    catalog: Catalog | None = None

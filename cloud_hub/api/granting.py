@@ -7,7 +7,7 @@ from aiohttp import web
 
 from cloud_hub.access import AccessError, Key, Scope, Wanted
 from cloud_hub.api.bodies import answer, read_json
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
 from wire.oip import OipError
 
@@ -16,44 +16,46 @@ _PATH = "/v1/admin/keys"
 
 
 class Granting:
-    """`parts.keys` keeps them, `parts.audit` tells what was done with them."""
+    """`context.keys` keeps them, `context.audit` tells what was done with them."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
         whole, admin, tag = Door.WHOLE, Scope.ADMIN, "access"
         makes, takes_back = "A new key; the answer alone shows its token", "Revoke a key: from now on it opens nothing"
         return [
-            Route("GET", _PATH, self.keys, "Every key, without its token", whole, admin, tag=tag),
-            Route("POST", _PATH, self.create, makes, whole, admin, takes=Wanted, status=201, tag=tag),
-            Route("DELETE", _PATH + "/{key}", self.revoke, takes_back, whole, admin, tag=tag),
-            Route("GET", "/v1/admin/audit", self.audit, "The last changes and refusals", whole, Scope.READ, tag=tag),
+            Route("GET", _PATH, self.keys, "Every key, without its token", whole, scope=admin, tag=tag),
+            Route("POST", _PATH, self.create, makes, whole, scope=admin, takes=Wanted, status=201, tag=tag),
+            Route("DELETE", _PATH + "/{key}", self.revoke, takes_back, whole, scope=admin, tag=tag),
+            Route(
+                "GET", "/v1/admin/audit", self.audit, "The last changes and refusals", whole, scope=Scope.READ, tag=tag
+            ),
         ]
 
     async def keys(self, _request: web.Request) -> web.Response:
-        now_ms = self._parts.now_ms()
-        return answer({"keys": [key_json(key, now_ms) for key in self._parts.keys.all()]})
+        now_ms = self._context.now_ms()
+        return answer({"keys": [key_json(key, now_ms) for key in self._context.keys.all()]})
 
     async def create(self, request: web.Request) -> web.Response:
         wanted = await read_json(request, Wanted)
-        now_ms = self._parts.now_ms()
+        now_ms = self._context.now_ms()
         try:
-            key, token = self._parts.keys.create(wanted, now_ms)
+            key, token = self._context.keys.create(wanted, now_ms)
         except AccessError as error:
             raise OipError(400, str(error)) from None
         return answer({**key_json(key, now_ms), "token": token}, 201, {"Cache-Control": "no-store"})
 
     async def revoke(self, request: web.Request) -> web.Response:
-        now_ms = self._parts.now_ms()
+        now_ms = self._context.now_ms()
         try:
-            return answer(key_json(self._parts.keys.revoke(request.match_info["key"], now_ms), now_ms))
+            return answer(key_json(self._context.keys.revoke(request.match_info["key"], now_ms), now_ms))
         except AccessError as error:
             raise OipError(404, str(error)) from None
 
     async def audit(self, _request: web.Request) -> web.Response:
         """Oldest first."""
-        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._parts.audit.last(SHOWN_ENTRIES)]})
+        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last(SHOWN)]})
 
 
 def key_json(key: Key, now_ms: int) -> dict[str, Any]:

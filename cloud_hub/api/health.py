@@ -10,24 +10,27 @@ from aiohttp import web
 
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer
-from cloud_hub.api.face import HubFace
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
-from cloud_hub.loop import Probe
+from cloud_hub.requests import Probe
 
 
 class Health:
     """`timeout_s`: an engine that takes longer is not ready."""
 
-    def __init__(self, hub: HubFace, timeout_s: float) -> None:
-        self._hub = hub
+    def __init__(self, context: ApiContext, timeout_s: float) -> None:
+        self._hub = context.hub
+        self._engines = context.engines
         self._timeout_s = timeout_s
         self._probing: asyncio.Task[str] | None = None
 
     def routes(self) -> list[Route]:
         ready = "Whether its models answer right now; 503 with the reason if not"
         return [
-            Route("GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, Scope.READ, tag="health"),
-            Route("GET", "/readyz", self.ready, ready, Door.HERE, Scope.READ, tag="health"),
+            Route(
+                "GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, scope=Scope.READ, tag="health"
+            ),
+            Route("GET", "/readyz", self.ready, ready, Door.HERE, scope=Scope.READ, tag="health"),
         ]
 
     async def live(self, _request: web.Request) -> web.Response:
@@ -55,7 +58,7 @@ class Health:
                 return reason
         try:
             async with asyncio.timeout(self._timeout_s):
-                probes = await self._hub.probe()
+                probes = await self._engines.probe()
         except TimeoutError:
             return f"the engines did not answer within {self._timeout_s:g} s"
         return _judge(probes)

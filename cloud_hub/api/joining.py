@@ -9,14 +9,14 @@ from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from wire.doors import refusal
 
 
 class Joining:
     """`now_ms` is hub time; the gate runs on the monotonic clock."""
 
-    def __init__(self, issuer: Issuer, gate: Gate, now_ms: Callable[[], int]) -> None:
+    def __init__(self, issuer: Issuer, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
         self._issuer = issuer
         self._gate = gate
         self._now_ms = now_ms
@@ -24,7 +24,9 @@ class Joining:
     def routes(self) -> list[Route]:
         says = "A new device proves its keys and its invite, and gets its certificate"
         return [
-            Route("POST", "/v1/enrol", self.enrol, says, Door.OPEN, Scope.OPERATE, takes=EnrolRequest, tag="devices")
+            Route(
+                "POST", "/v1/enrol", self.enrol, says, Door.OPEN, scope=Scope.OPERATE, takes=EnrolRequest, tag="devices"
+            )
         ]
 
     async def enrol(self, request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer
 from cloud_hub.api.callers import caller_of
 from cloud_hub.api.routes import Door, Route
-from cloud_hub.ledger_clerk import Clerk
+from cloud_hub.ledger_clerk import LedgerLogService
 from cloud_hub.ledger_export import text_of
 from wire.oip import OipError
 from wire.topics import tenant_of
@@ -20,7 +20,7 @@ _MAX_DIGITS = 18
 class Ledger:
     """`clerk` None: this hub keeps no log, and every route is 404."""
 
-    def __init__(self, clerk: Clerk | None) -> None:
+    def __init__(self, clerk: LedgerLogService | None) -> None:
         self._clerk = clerk
 
     def routes(self) -> list[Route]:
@@ -34,7 +34,7 @@ class Ledger:
             ),
             Route("GET", "/v1/ledger/consistency", self.consistency, grown, Door.OPEN),
             Route("GET", "/v1/ledger/inclusion", self.inclusion, held, Door.OPEN),
-            Route("GET", "/v1/admin/ledger/{device}", self.heads, said, Door.KEY, Scope.READ),
+            Route("GET", "/v1/admin/ledger/{device}", self.heads, said, Door.KEY, scope=Scope.READ),
         ]  # fmt: skip
 
     async def checkpoint(self, _request: web.Request) -> web.Response:
@@ -64,7 +64,7 @@ class Ledger:
         return answer(await self._kept.export(device, after))
 
     @property
-    def _kept(self) -> Clerk:
+    def _kept(self) -> LedgerLogService:
         if self._clerk is None:
             raise OipError(404, "this hub keeps no log")
         return self._clerk

@@ -17,9 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from cloud_hub.access import Scope
-from cloud_hub.api.face import HubFace
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
-from cloud_hub.registry import Registry
 from cloud_hub.standing import DeviceState
 from cloud_hub.timings import BUCKETS_S, Spread, Timings
 
@@ -34,9 +33,10 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 class _HubCollector(Collector):
     """Reads the hub at the moment it is scraped."""
 
-    def __init__(self, hub: HubFace, registry: Registry) -> None:
-        self._hub = hub
-        self._registry = registry
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._hub = context.hub
+        self._registry = context.registry
 
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily("skerry_hub_events", "What the hub did, by name.", labels=["event"])
@@ -51,11 +51,11 @@ class _HubCollector(Collector):
         yield GaugeMetricFamily("skerry_hub_devices_seen", "Devices that said hello since the start.", value=seen)
         queued = GaugeMetricFamily("skerry_hub_queued", "Questions waiting, by model.", labels=["model"])
         waiting = status.get("queued")
-        for card in self._hub.cards:
+        for card in self._context.inference.cards:
             queued.add_metric([card.name], float(waiting.get(card.name, 0)) if isinstance(waiting, dict) else 0.0)
         yield queued
         yield from self._devices()
-        yield from of_batches(self._hub.watch.timings)
+        yield from of_batches(self._context.observer.timings)
 
     def _devices(self) -> Iterator[GaugeMetricFamily]:
         found = Counted(each.state for each in self._registry.devices())
@@ -72,9 +72,9 @@ class _HubCollector(Collector):
 class Metrics:
     """One registry per application, so that two hubs in one test do not meet."""
 
-    def __init__(self, hub: HubFace, registry: Registry, *others: Collector) -> None:
+    def __init__(self, context: ApiContext, *others: Collector) -> None:
         self._registry = CollectorRegistry()
-        for collector in (_HubCollector(hub, registry), *others):
+        for collector in (_HubCollector(context), *others):
             self._registry.register(collector)
         self._requests = Counter(
             "skerry_hub_http_requests", "Requests, by route and status.", ["route", "status"], registry=self._registry
@@ -92,7 +92,7 @@ class Metrics:
                 self.scrape,
                 says,
                 Door.WHOLE_HERE,
-                Scope.READ,
+                scope=Scope.READ,
                 plain=CONTENT_TYPE_LATEST,
                 tag="health",
             )

@@ -53,7 +53,9 @@ class Mirror:
         paths = ("/tuf/metadata/{name}", self.metadata), ("/tuf/targets/{path:.+}", self.target)
         says = "A file of the update repository"
         return [
-            Route("GET", path, handler, says, Door.OPEN, Scope.READ, plain="application/octet-stream", tag="updates")
+            Route(
+                "GET", path, handler, says, Door.OPEN, scope=Scope.READ, plain="application/octet-stream", tag="updates"
+            )
             for path, handler in paths
         ]
 

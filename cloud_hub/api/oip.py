@@ -1,6 +1,6 @@
 """Open Inference Protocol v2 for every model of the hub: a raw sample through the whole model.
 
-Rule: the protocol's text and bytes are `wire.oip`'s; here a request becomes `hub.infer` and predictions become tensors.
+Rule: the protocol's text and bytes are `wire.oip`'s; here a request becomes inputs, and predictions become tensors.
 """
 
 import math
@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer
 from cloud_hub.api.callers import caller_of
-from cloud_hub.api.face import HubFace
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.oip_shapes import INFER_BODY, INFER_REPLY
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.api.wishes import NOTHING, span_of, wish_of
@@ -55,8 +55,9 @@ _LINE = {
 class Models:
     """The protocol's routes over the models the hub serves now. `body`: its most bytes, and seconds it may take."""
 
-    def __init__(self, hub: HubFace, version: str, body: tuple[int, float]) -> None:
-        self._hub = hub
+    def __init__(self, context: ApiContext, version: str, body: tuple[int, float]) -> None:
+        self._inference = context.inference
+        self._observer = context.observer
         self._version = version
         self._body = body
 
@@ -73,7 +74,7 @@ class Models:
         return [
             _read(base, self.metadata, "What a model takes and gives"),
             _read(base + "/ready", self.model_ready, "Whether a model is ready"),
-            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, Scope.INFER, **infer),
+            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, scope=Scope.INFER, **infer),
         ]
 
     async def server(self, _request: web.Request) -> web.Response:
@@ -84,7 +85,7 @@ class Models:
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Whether models are loaded; `/readyz` asks each of them."""
-        ready = bool(self._hub.cards)
+        ready = bool(self._inference.cards)
         return answer({"ready": ready}, 200 if ready else 503)
 
     async def metadata(self, request: web.Request) -> web.Response:
@@ -98,24 +99,24 @@ class Models:
         began = time.time()
         wish = NOTHING
         try:
-            self._hub.overrun(caller_of(request).tenant)
+            self._inference.overrun(caller_of(request).tenant)
             body = await read_body(request, *self._body)
             asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
             wish = wish_of(request, asked.parameters, caller_of(request), body)
             oip.check_wanted(asked, [spec.name for spec in card.outputs])
             inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
-            reply = _reply(asked, engine, await self._hub.infer(engine.name, inputs, wish))
-        except InferRefusedError as refused:
+            reply = _reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
+        except InferRefused as refused:
             reply = refused_answer(refused)
         if wish.trace:
             given = request.headers["traceparent"], span_of(wish.trace)
-            self._hub.watch.served(*given, (began, time.time()), reply.status)
+            self._observer.served(*given, (began, time.time()), reply.status)
         return reply
 
     def _card(self, request: web.Request) -> tuple[EngineCard, oip.ModelCard]:
         """The engine's card and the protocol's for the model in the path; the newest version where none is named."""
         name, version = request.match_info["model"], request.match_info.get("version")
-        served = sorted((c for c in self._hub.cards if c.ref.name == name), key=lambda c: c.ref.version)
+        served = sorted((c for c in self._inference.cards if c.ref.name == name), key=lambda c: c.ref.version)
         found = [c for c in served if version is None or str(c.ref.version) == version]
         if not found:
             raise OipError(404, "this hub serves no such model or version")
@@ -142,7 +143,7 @@ def refused_answer(refused: InferRefusedError) -> web.Response:
 
 
 def _read(path: str, handler: Handler, says: str) -> Route:
-    return Route("GET", path, handler, says, Door.HERE, Scope.INFER, tag="inference")
+    return Route("GET", path, handler, says, Door.HERE, scope=Scope.INFER, tag="inference")
 
 
 def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:

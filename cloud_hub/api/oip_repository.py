@@ -11,7 +11,7 @@ from aiohttp import web
 
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import MAX_BYTES, answer, parse
-from cloud_hub.api.face import HubFace
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.oip import refused_answer
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.engine.base import ModelCard
@@ -39,47 +39,48 @@ class TurnRequest(msgspec.Struct, frozen=True):
 class RepositoryRoutes:
     """Loading is the whole hub's business; statistics are for whoever may read."""
 
-    def __init__(self, hub: HubFace) -> None:
-        self._hub = hub
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
         model, whole, operate = "/v2/repository/models/{model}", Door.WHOLE, Scope.OPERATE
         stats, tag = "How often and how long it was asked, waited for and computed", "inference"
-        one = "/v2/models/{model}"
+        one, here = "/v2/models/{model}", Door.WHOLE_HERE
         return [
-            Route("GET", "/v2/models/stats", self.all_stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
-            Route("GET", one + "/stats", self.stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
-            Route("GET", one + "/versions/{version}/stats", self.stats, stats, Door.WHOLE_HERE, Scope.READ, tag=tag),
+            Route("GET", "/v2/models/stats", self.all_stats, stats, here, scope=Scope.READ, tag=tag),
+            Route("GET", one + "/stats", self.stats, stats, here, scope=Scope.READ, tag=tag),
+            Route("GET", one + "/versions/{version}/stats", self.stats, stats, here, scope=Scope.READ, tag=tag),
             Route(
                 "POST", "/v2/repository/index", self.index, "Every version of every model, loaded or not",
-                Door.HERE, Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
+                Door.HERE, scope=Scope.INFER, takes=IndexRequest, gives={"type": "array"}, tag=tag,
             ),
-            Route("POST", model + "/load", self.load, "Load", whole, operate, takes=TurnRequest, tag=tag),
-            Route("POST", model + "/unload", self.unload, "Unload", whole, operate, takes=TurnRequest, tag=tag),
+            Route("POST", model + "/load", self.load, "Load", whole, scope=operate, takes=TurnRequest, tag=tag),
+            Route("POST", model + "/unload", self.unload, "Unload", whole, scope=operate, takes=TurnRequest, tag=tag),
         ]  # fmt: skip
 
     async def index(self, request: web.Request) -> web.Response:
         asked = await _optional(request, IndexRequest)
-        return answer([kept for kept in self._hub.repository() if kept.state == "READY" or not asked.ready])
+        return answer([kept for kept in self._context.versions.list() if kept.state == "READY" or not asked.ready])
 
     async def load(self, request: web.Request) -> web.Response:
-        return await _turned(request, self._hub.load)
+        return await _turned(request, self._context.versions.load)
 
     async def unload(self, request: web.Request) -> web.Response:
-        return await _turned(request, self._hub.unload)
+        return await _turned(request, self._context.versions.unload)
 
     async def all_stats(self, _request: web.Request) -> web.Response:
-        return answer({"model_stats": [self._stats(card) for card in self._hub.cards]})
+        return answer({"model_stats": [self._stats(card) for card in self._context.inference.cards]})
 
     async def stats(self, request: web.Request) -> web.Response:
         name, version = request.match_info["model"], request.match_info.get("version")
-        cards = [c for c in self._hub.cards if c.ref.name == name and version in (None, str(c.ref.version))]
+        served = self._context.inference.cards
+        cards = [c for c in served if c.ref.name == name and version in (None, str(c.ref.version))]
         if not cards:
             raise OipError(404, "this hub serves no such model or version")
         return answer({"model_stats": [self._stats(card) for card in cards]})
 
     def _stats(self, card: ModelCard) -> dict[str, Any]:
-        return stats_json(card, self._hub.watch.timings.of(card.name))
+        return stats_json(card, self._context.observer.timings.of(card.name))
 
 
 async def _optional(request: web.Request, kind: type[msgspec.Struct]) -> Any:

@@ -8,7 +8,7 @@ from aiohttp import web
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
 from cloud_hub.api.callers import caller_of
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.orders import Notice
 from wire.errors import LocalError
@@ -23,22 +23,22 @@ class DenyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ordering:
-    """`parts.orders` keeps them, `parts.hub` tells them."""
+    """`context.orders` keeps them, `context.announcer` tells them."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
         path, denies = "/v1/admin/deny-all", "From now on nothing leaves the devices of this scope"
         return [
-            Route("GET", path, self.notices, "The notices that deny all", Door.KEY, Scope.READ),
-            Route("POST", path, self.deny_all, denies, Door.KEY, Scope.OPERATE, takes=DenyRequest, status=201),
+            Route("GET", path, self.notices, "The notices that deny all", Door.KEY, scope=Scope.READ),
+            Route("POST", path, self.deny_all, denies, Door.KEY, scope=Scope.OPERATE, takes=DenyRequest, status=201),
         ]
 
     async def notices(self, request: web.Request) -> web.Response:
         """A tenant's key sees its own, and what concerns everybody."""
         caller = caller_of(request)
-        shown = [n for n in self._parts.orders.notices if not n.scope or caller.sees(n.scope.partition("--")[0])]
+        shown = [n for n in self._context.orders.notices if not n.scope or caller.sees(n.scope.partition("--")[0])]
         return answer({"notices": [order_json(notice) for notice in shown]})
 
     async def deny_all(self, request: web.Request) -> web.Response:
@@ -47,11 +47,11 @@ class Ordering:
         if not caller_of(request).sees(asked.scope.partition("--")[0]):
             raise OipError(403, "this key belongs to another tenant")
         try:
-            notice = self._parts.orders.deny_all(asked.scope, asked.why, self._parts.now_ms())
+            notice = self._context.orders.deny_all(asked.scope, asked.why, self._context.now_ms())
         except LocalError as error:
             raise OipError(400, str(error)) from None
-        met = [device.id for device in self._parts.registry.devices() if device.heard and notice.meets(device.id)]
-        self._parts.hub.announce(notice, met)
+        met = [device.id for device in self._context.registry.devices() if device.heard and notice.meets(device.id)]
+        self._context.announcer.announce(notice, met)
         return answer(order_json(notice, len(met)), 201)
 
 

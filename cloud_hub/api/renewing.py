@@ -13,7 +13,7 @@ from cloud_hub.api.bodies import answer, read_json
 from cloud_hub.api.routes import Door, Route
 from cloud_hub.enrol import Rejection
 from cloud_hub.renewal import Renewals, RenewRequest, RetireRequest
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from wire.doors import refusal
 
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -22,7 +22,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
 class Renewing:
     """`now_ms` is hub time; the gate runs on the monotonic clock."""
 
-    def __init__(self, renewals: Renewals, gate: Gate, now_ms: Callable[[], int]) -> None:
+    def __init__(self, renewals: Renewals, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
         self._renewals = renewals
         self._gate = gate
         self._now_ms = now_ms
@@ -31,8 +31,8 @@ class Renewing:
         renews, retires = "A device's next certificate", "A device says that it retires"
         scope, tag = Scope.OPERATE, "devices"
         return [
-            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope, takes=RenewRequest, tag=tag),
-            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope, takes=RetireRequest, tag=tag),
+            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope=scope, takes=RenewRequest, tag=tag),
+            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope=scope, takes=RetireRequest, tag=tag),
         ]
 
     async def renew(self, request: web.Request) -> web.Response:

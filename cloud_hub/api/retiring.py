@@ -7,7 +7,7 @@ from aiohttp import web
 
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.api.routes import Route
 from cloud_hub.requests import InferRefusedError, Kept
 from cloud_hub.versions import ModelInUseError
@@ -26,9 +26,9 @@ class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Retiring:
     """For who runs the whole hub."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._hub = parts.hub
-        self._now_ms = parts.now_ms
+    def __init__(self, context: ApiContext) -> None:
+        self._versions = context.versions
+        self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
         path, retires = "/v1/admin/models", "The end of a version: refused while devices speak it, unless forced"
@@ -38,7 +38,7 @@ class Retiring:
         ]
 
     async def models(self, _request: web.Request) -> web.Response:
-        return answer({"models": [self._shown(kept) for kept in self._hub.repository()]})
+        return answer({"models": [self._shown(kept) for kept in self._versions.list()]})
 
     async def retire(self, request: web.Request) -> web.Response:
         """200 once it is gone; 404 if there is no such version, 409 with who speaks it."""
@@ -47,8 +47,8 @@ class Retiring:
         if "@" not in model:
             raise OipError(400, "name one version: MODEL@VERSION")
         try:
-            spoke = self._hub.versions.retire(model, self._now_ms(), force=asked.force)
-        except InferRefusedError:
+            spoke = self._versions.retire(model, self._now_ms(), force=asked.force)
+        except InferRefused:
             raise OipError(404, "this hub has no such version") from None
         except ModelInUseError as spoken:
             return refusal(409, still_spoken(model, spoken.devices))
@@ -56,7 +56,7 @@ class Retiring:
 
     def _shown(self, kept: Kept) -> dict[str, Any]:
         model = f"{kept.name}@{kept.version}"
-        spoke = self._hub.versions.speaking(model, self._now_ms())
+        spoke = self._versions.speaking(model, self._now_ms())
         return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke)}
 
 

@@ -13,8 +13,7 @@ from aiohttp import web
 from cloud_hub.access import Scope
 from cloud_hub.api.bodies import answer, read_json
 from cloud_hub.api.callers import caller_of
-from cloud_hub.api.face import RolloutsDesk
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext, RolloutControl
 from cloud_hub.api.routes import Route
 from cloud_hub.requests import InferRefusedError
 from cloud_hub.rollout_catalog import Catalog
@@ -61,10 +60,10 @@ class UndoRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rolling:
-    """`parts.rollouts` and `parts.catalog` do the work; a hub without an update repository has neither."""
+    """`context.rollouts` and `context.catalog` do the work; a hub without an update repository has neither."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
         one = PATH + "/{rollout}"
@@ -118,11 +117,11 @@ class Rolling:
         back = _refused(lambda: catalog.target(asked.back)[1] if asked.back else catalog.back(family, target.version))
         permit = self._permit(family, back, target)
         try:
-            await self._parts.hub.load(f"{family}@{target.version}")
-        except InferRefusedError:
+            await self._context.versions.load(f"{family}@{target.version}")
+        except InferRefused:
             line = f"this hub cannot serve {asked.model}: put its bundle into models_folder, or name it in models"
             raise OipError(409, line) from None
-        order = Order(family, target, asked.to, asked.rules, back, permit, asked.id)
+        order = Order(family, target, asked.to, asked.rules, back, permit=permit, id=asked.id)
         return _shown(await _refused_later(self._desk.start(order, caller_of(request).name)), 201)
 
     async def pause(self, request: web.Request) -> web.Response:
@@ -150,7 +149,7 @@ class Rolling:
         permit = self._permit(view.family, view.target, to)
         if view.state not in TERMINAL and to == view.back:
             return _shown(await _refused_later(self._desk.abort(view.id, by, asked.why, revert=True)))
-        order = Order(view.family, to, view.to, view.rules, view.target, permit)
+        order = Order(view.family, to, view.to, view.rules, view.target, permit=permit)
         return _shown(await _refused_later(self._desk.start(order, by)), 200)
 
     def _before(self, view: View, version: int) -> Target:
@@ -167,16 +166,16 @@ class Rolling:
         return _refused(lambda: self._catalog.permit(family, here.version, there.version))
 
     @property
-    def _desk(self) -> RolloutsDesk:
-        if self._parts.rollouts is None:
+    def _desk(self) -> RolloutControl:
+        if self._context.rollouts is None:
             raise OipError(409, "this hub has no rollouts")
-        return self._parts.rollouts
+        return self._context.rollouts
 
     @property
     def _catalog(self) -> Catalog:
-        if self._parts.catalog is None:
+        if self._context.catalog is None:
             raise OipError(409, "this hub has no update repository: docs/trust.md, the first keys")
-        return self._parts.catalog
+        return self._context.catalog
 
 
 def _named(request: web.Request) -> str:

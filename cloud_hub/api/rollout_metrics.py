@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from cloud_hub.api.face import RolloutsDesk
+from cloud_hub.api.face import RolloutControl
 from cloud_hub.rollout_view import View
 from cloud_hub.rollout_words import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
 
@@ -21,7 +21,7 @@ RECENT_MS = 86_400_000  # a rollout that was stopped is somebody's to look at fo
 class RolloutCollector(Collector):
     """`desk` None: a hub without rollouts shows zeros."""
 
-    def __init__(self, desk: RolloutsDesk | None, now_ms: Callable[[], int]) -> None:
+    def __init__(self, desk: RolloutControl | None, now_ms: Callable[[], int]) -> None:
         self._desk = desk
         self._now_ms = now_ms
 

@@ -66,15 +66,17 @@ def _spread(bundle: Bundle, form: HubForm, decision: Placement, told: tuple[Mean
     from models.graph_hub import check_blank  # noqa: PLC0415
 
     means, kind = told
-    manifest, need, plan = bundle.manifest, decision.need, bundle.manifest.parallel
+    manifest, need = bundle.manifest, decision.need
     card = card_of_bundle(bundle, means.max_batch)
     check_blank(form, manifest, ladder(means.max_batch))
     recipes = []
     for replica in range(decision.replicas):
         device = f"cuda:{replica * need.ranks}" if kind == "cuda" else kind
         backend = "nccl" if kind == "cuda" else "gloo"
-        shape = (need.tensor, need.pipeline)
-        charter = Charter(1, 0, *shape, "", backend, device, means.ready_s, means.threads, plan.style, plan.shard)
+        charter = Charter(
+            1, 0, tensor=need.tensor, pipeline=need.pipeline, store="", backend=backend, device=device,
+            timeout_s=means.ready_s, threads=means.threads,
+        )  # fmt: skip
         files = tuple(bundle.files[name] for name in manifest.hub.weights)
         recipes.append(Recipe(manifest.model, charter, bundle.read(manifest.hub.graph), files))
     return ShardedEngine(bundle, card, recipes, Limits(ready_s=means.ready_s))

@@ -35,8 +35,7 @@ class Form(msgspec.Struct, frozen=True):
 class Charter(msgspec.Struct, frozen=True, tag="charter"):
     """What a rank is told at its birth; the graphs' JSON follows as bytes, the weights are open files.
 
-    `rank` counts the ranks of a stage first; `store`: a file where all meet; `shard`: for style "dtensor", the axis
-    that weights whose names match a pattern are divided along.
+    `rank` counts the ranks of a stage first; `store`: a file where all meet.
     """
 
     generation: int
@@ -48,8 +47,6 @@ class Charter(msgspec.Struct, frozen=True, tag="charter"):
     device: str
     timeout_s: float
     threads: int = 1
-    style: str = "collectives"
-    shard: dict[str, int] = {}
     half: bool = False  # weights and activations in bfloat16 (cuda alone)
 
 

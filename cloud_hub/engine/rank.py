@@ -1,7 +1,7 @@
 """One rank of a gang: a process that holds its pieces of the weights and runs its stretch of every batch.
 
 Rule: it knows its supervisor's socket and its fellow ranks, and nothing else: no key, no store, no question's name.
-When the socket ends, it ends. Gradients are off (`no_grad`, for inference mode makes DTensor gather what it need not).
+When the socket ends, it ends. Gradients are off.
 """
 
 import socket

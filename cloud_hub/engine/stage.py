@@ -1,11 +1,10 @@
-"""One rank's stretch of every graph with its weights in place: by our own collectives, or by DTensor.
+"""One rank's stretch of every graph, with its pieces of the weights in place.
 
 Rule: what a batch hands on has the same shape whenever the batch has: it is worked out once per bucket.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,9 +17,6 @@ from models.manifest import BundleError
 from models.shard_run import Edge, Shape, assemble, edges, programs
 from models.shard_weights import Share, read_pieces
 
-if TYPE_CHECKING:
-    from cloud_hub.engine.dtensors import DTensors
-
 
 class Stage:
     def __init__(self, form: HubForm, files: Sequence[str], told: Charter, group: dist.ProcessGroup) -> None:
@@ -29,21 +25,15 @@ class Stage:
         self._programs = programs(form, shape)
         self._edges: dict[tuple[str, int], tuple[tuple[Edge, ...], tuple[Edge, ...]]] = {}
         share = Share(told.rank % told.tensor, told.tensor)
-        self._meet = GroupMeet(group, *share)
-        self.counts: Counter[str] = self._meet.counts
-        self._dtensors = _dtensors(told, group, self.counts) if told.style == "dtensor" else None
-        pieces = self._programs.pieces(self._at)
-        if self._dtensors is not None:
-            pieces = self._dtensors.pieces(self._programs, self._at)
-        held = read_pieces(files, form.weights, pieces, share)
+        meet = GroupMeet(group, *share)
+        self.counts: Counter[str] = meet.counts
+        held = read_pieces(files, form.weights, self._programs.pieces(self._at), share)
         held = {name: _placed(tensor, told) for name, tensor in held.items()}
         self.shard_bytes = sum(tensor.nbytes for tensor in held.values())
-        self._graphs: dict[str, fx.GraphModule] = {}
-        for name, parts in self._programs.parts.items():
-            if self._dtensors is not None:
-                self._graphs[name] = self._dtensors.assemble(self._programs.stretches[name][self._at], held)
-            else:
-                self._graphs[name] = assemble(parts[self._at], held, self._meet)
+        parts = self._programs.parts
+        self._graphs: dict[str, fx.GraphModule] = {
+            name: assemble(each[self._at], held, meet) for name, each in parts.items()
+        }
 
     def edges(self, graph: str, batch: int) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
         """What is taken from the stage before and given to the next, for a batch of this size."""
@@ -57,16 +47,8 @@ class Stage:
         return self._edges[graph, batch]
 
     def run(self, graph: str, values: Sequence[Tensor | int]) -> Sequence[Tensor]:
-        if self._dtensors is not None:
-            return self._dtensors.run(self._graphs[graph], values)
         made: Sequence[Tensor] = self._graphs[graph](*values)
         return made
-
-
-def _dtensors(told: Charter, group: dist.ProcessGroup, counts: Counter[str]) -> "DTensors":
-    from cloud_hub.engine.dtensors import DTensors  # noqa: PLC0415 - a second of imports, for this style alone
-
-    return DTensors(told, group, counts)
 
 
 def _placed(tensor: Tensor, told: Charter) -> Tensor:

@@ -14,23 +14,23 @@ import numpy.typing as npt
 from cloud_hub.access import Keys, Scope, Wanted
 from cloud_hub.aggregates import Tally
 from cloud_hub.api.app import Api, Limits
-from cloud_hub.api.parts import Parts
+from cloud_hub.api.face import ApiContext
 from cloud_hub.audit import Audit
 from cloud_hub.authorities import Authorities
+from cloud_hub.commands import Erase, Tombstone
 from cloud_hub.engine.base import EchoEngine, ModelCard, Work
 from cloud_hub.enrol import Issuer
-from cloud_hub.ledger_clerk import Clerk
-from cloud_hub.letters import BrokerAddress, HubCard, Place
-from cloud_hub.loop import InferRefusedError, Probe
+from cloud_hub.keys import HubCard
+from cloud_hub.ledger_clerk import LedgerLogService
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.orders import Notice
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
-from cloud_hub.requests import Kept, Wish
-from cloud_hub.retention import Erase, Tombstone
+from cloud_hub.requests import InferRefused, Kept, Probe, Wish
 from cloud_hub.rotation import Rotation
 from cloud_hub.store import StoreError
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from cloud_hub.watch import Observer
 from tests.cloud_hub.joiner import Joiner
 from wire.doors import ServerAccess
@@ -41,7 +41,7 @@ OLDER = ModelCard(ModelRef("digits", 6, "c", "pack4"), (), ("zero", "one", "two"
 DEVICE = "demo--cam-1"
 
 
-class EmptyArchive:
+class EmptyStore:
     """Of a hub that has judged nothing."""
 
     async def erase(self, wish: Erase) -> Tombstone:
@@ -54,8 +54,29 @@ class EmptyArchive:
         return text
 
 
-class UnspokenVersions:
-    """Of a hub that no device has spoken to."""
+class EchoVersions:
+    """Of a hub with two versions that no device has spoken to."""
+
+    def __init__(self, hub: "EchoHub") -> None:
+        self._hub = hub
+
+    def list(self) -> list[Kept]:
+        return [
+            Kept(c.ref.name, str(c.ref.version), "UNAVAILABLE" if c.name in self._hub.unloaded else "READY")
+            for c in self._hub.cards
+        ]
+
+    async def load(self, model: str) -> None:
+        self._named(model)
+        self._hub.unloaded.discard(model)
+
+    async def unload(self, model: str) -> None:
+        self._named(model)
+        self._hub.unloaded.add(model)
+
+    def _named(self, model: str) -> None:
+        if model not in self._hub.engines and model != "digits":
+            raise InferRefused(Reason.MODEL_GONE)
 
     def speaking(self, _model: str, _now_ms: int) -> dict[str, int]:
         return {}
@@ -74,8 +95,7 @@ class EchoHub:
         self.hang = False
         self.probes = 0
         self.wishes: list[Wish] = []
-        self.watch = Observer()
-        self.versions: Any = UnspokenVersions()
+        self.observer = Observer()
         self.unloaded: set[str] = set()
         self.slow_s, self.gone = 0.0, 0
         self.announced: list[tuple[Notice, tuple[str, ...]]] = []
@@ -102,38 +122,16 @@ class EchoHub:
         if self.refuse_with:
             raise self.refuse_with
         if self.refuse:
-            raise InferRefusedError(self.refuse, 3.0)
-        self.watch.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
+            raise InferRefused(self.refuse, 3.0)
+        self.observer.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
         return self.engines[model].infer([Work(raw=row) for row in inputs])
 
     def overrun(self, tenant: str) -> None: ...
-
-    def repository(self) -> list[Kept]:
-        return [
-            Kept(c.ref.name, str(c.ref.version), "UNAVAILABLE" if c.name in self.unloaded else "READY")
-            for c in self.cards
-        ]
-
-    async def load(self, model: str) -> None:
-        self._named(model)
-        self.unloaded.discard(model)
-
-    async def unload(self, model: str) -> None:
-        self._named(model)
-        self.unloaded.add(model)
-
-    def _named(self, model: str) -> None:
-        if model not in self.engines and model != "digits":
-            raise InferRefusedError(Reason.MODEL_GONE)
 
     async def probe(self) -> list[Probe]:
         self.probes += 1
         await asyncio.sleep(60 if self.hang else 0.05)
         return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
-
-    @property
-    def archive(self) -> "EmptyArchive":
-        return EmptyArchive()
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None:
         self.announced.append((notice, tuple(devices)))
@@ -148,7 +146,9 @@ class EchoHub:
 class Site:
     """An API on a free port of this machine, and a client."""
 
-    def __init__(self, folder: Path, max_body_bytes: int = 4096, clerk: Clerk | None = None, **more: Any) -> None:
+    def __init__(
+        self, folder: Path, max_body_bytes: int = 4096, clerk: LedgerLogService | None = None, **more: Any
+    ) -> None:
         self.hub = EchoHub()
         self.registry = Registry.open(folder / "devices.db")
         self.authority = Authorities.open(folder, utc_now())
@@ -158,28 +158,31 @@ class Site:
         self.token_file = folder / "admin.token"
         card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
         place = Place(BrokerAddress("127.0.0.1", 18883), (card,))
-        issuer = Issuer(self.registry, self.authority, place)
-        renewals = Renewals(self.registry, self.authority, place)
-        rotation = Rotation(self.authority, self.registry)
-        rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
-        gates = (Gate(**rates), Gate(**rates))
         rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog")}
-        parts = Parts(
-            self.hub,
-            self.registry,
-            issuer,
-            renewals,
-            rotation,
-            *gates,
-            lambda: int(time.time() * 1000),
-            self.evicted.append,
+        rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
+        context = ApiContext(
+            hub=self.hub,
+            inference=self.hub,
+            versions=EchoVersions(self.hub),
+            engines=self.hub,
+            store=EmptyStore(),
+            announcer=self.hub,
+            observer=self.hub.observer,
+            registry=self.registry,
+            issuer=Issuer(self.registry, self.authority, place),
+            renewals=Renewals(self.registry, self.authority, place),
+            rotation=Rotation(self.authority, self.registry),
+            gate=AttemptLimiter(**rates),
+            renewal_gate=AttemptLimiter(**rates),
+            now_ms=lambda: int(time.time() * 1000),
+            evict=self.evicted.append,
             keys=self.keys,
             audit=self.audit,
             ledger=clerk,
             **rolling,
         )
         limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = Api(parts, ServerAccess(token_file=str(self.token_file), **more), limits)
+        self.api = Api(context, Door(token_file=str(self.token_file), **more), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.exceptions import DownloadHTTPError, DownloadLengthMismatchError
 
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard
 from cloud_hub.online import ALWAYS, OnlineKeys
 from cloud_hub.publish import Published, publish_policy
 from cloud_hub.repository import Repository

@@ -35,7 +35,14 @@ class Site:
         return self.broker.connect()
 
     async def start(self) -> Hub:
-        self.hub = Hub(self.settings, HUB, self.devices, [self.engine], self.connect, Sides(Log(self.log)))
+        self.hub = Hub(
+            settings=self.settings,
+            keys=HUB,
+            registry=self.devices,
+            engines=[self.engine],
+            connect=self.connect,
+            sides=Sides(Log(self.log)),
+        )
         self._task = asyncio.create_task(self.hub.run())
         started = asyncio.create_task(self.hub.ready.wait())
         await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)

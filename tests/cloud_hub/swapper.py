@@ -35,7 +35,14 @@ class Swapper:
         self.log = io.StringIO()
         who = registry(*devices)
         sides = Sides(Log(self.log), stock=self.stock)
-        self.hub = Hub(HubSettings(**options), HUB, who, [self.engine], self.connect, sides)
+        self.hub = Hub(
+            settings=HubSettings(**options),
+            keys=HUB,
+            registry=who,
+            engines=[self.engine],
+            connect=self.connect,
+            sides=sides,
+        )
 
     def make(self, card: Any) -> EchoEngine:
         self.made += 1

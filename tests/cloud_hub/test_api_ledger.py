@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.access import Scope
-from cloud_hub.ledger_clerk import Clerk, Desk
+from cloud_hub.ledger_clerk import LedgerBackend, LedgerLogService
 from cloud_hub.ledger_log import HubLog
 from tests.cloud_hub.api_site import Site
 from tests.cloud_hub.test_ledger_log import HUB_KEY, KEYS, received
@@ -22,7 +22,7 @@ from wire.merkle import Tree, extends, includes
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     log = HubLog.open(":memory:", 0)
     log.append([received(n) for n in range(1, 8)])
-    clerk = Clerk(log, Desk("hub-1", KEYS.signing, lambda *_: None, lambda _: 0, Log()))
+    clerk = LedgerLogService(log, LedgerBackend("hub-1", KEYS.signing, lambda *_: None, lambda _: 0, Log()))
     running = asyncio.create_task(clerk.run())
     opened_site = await Site(tmp_path, clerk=clerk).open()
     yield opened_site

@@ -113,7 +113,7 @@ async def test_statistics_count_what_was_computed(site):
 
 async def test_a_callers_trace_goes_on_below_a_span_of_the_request(site):
     spans: list[Span] = []
-    site.hub.watch._sink = spans.extend
+    site.hub.observer._sink = spans.extend
     await site.ask("POST", INFER, json=infer_body(), headers={"traceparent": TRACE})
     await site.ask("POST", INFER, json=infer_body(), headers={"traceparent": TRACE[:-1]})
     (span,) = spans

@@ -15,7 +15,8 @@ from cloud_hub.client import Address
 from cloud_hub.command import app as hub_app
 from cloud_hub.devices_command import app as devices_app
 from cloud_hub.enrol import EnrolRequest, Issuer
-from cloud_hub.letters import BrokerAddress, HubCard, Place, SignedReply
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place, SignedReply
 from cloud_hub.pki import Authority, utc_now
 from cloud_hub.registry import InviteFault, Registry
 from cloud_hub.state import StateDir

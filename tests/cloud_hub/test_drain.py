@@ -20,14 +20,14 @@ async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_u
     swapper = Swapper(tmp_path, drain_s=0.3)
     swapper.engine.compute_s = 0.1
     async with swapper as hub:
-        quick = asyncio.create_task(hub.infer("echo", SAMPLES))
+        quick = asyncio.create_task(hub.inference.infer("echo", SAMPLES))
         await asyncio.sleep(0.02)
-        slow = [asyncio.create_task(hub.infer("echo", np.zeros((32, 10), np.float32))) for _ in range(20)]
+        slow = [asyncio.create_task(hub.inference.infer("echo", np.zeros((32, 10), np.float32))) for _ in range(20)]
         await asyncio.sleep(0)
         hub.drain()
         assert hub.status()["draining"] is True
-        with pytest.raises(InferRefusedError) as refused:
-            await hub.infer("echo", SAMPLES)
+        with pytest.raises(InferRefused) as refused:
+            await hub.inference.infer("echo", SAMPLES)
         assert (refused.value.reason, refused.value.retry_after_s) == (Reason.DRAINING, 5.0)
         await hub.drained()
         assert len(await quick) == 1
@@ -62,28 +62,28 @@ async def test_a_caller_with_a_key_is_answered_once_and_alike(tmp_path: Path):
     swapper.engine.compute_s = 0.05
     async with swapper as hub:
         wish = Wish(tenant="acme", idempotency="k1", fingerprint=b"a")
-        first = asyncio.create_task(hub.infer("echo", SAMPLES, wish))
+        first = asyncio.create_task(hub.inference.infer("echo", SAMPLES, wish))
         await asyncio.sleep(0.01)
-        with pytest.raises(InferRefusedError, match="busy"):
-            await hub.infer("echo", SAMPLES, wish)
+        with pytest.raises(InferRefused, match="busy"):
+            await hub.inference.infer("echo", SAMPLES, wish)
         answer = await first
         batches = len(swapper.engine.batches)
-        assert await hub.infer("echo", SAMPLES, wish) == answer
+        assert await hub.inference.infer("echo", SAMPLES, wish) == answer
         assert len(swapper.engine.batches) == batches
-        with pytest.raises(InferRefusedError, match="conflict"):
-            await hub.infer("echo", SAMPLES, msgspec.structs.replace(wish, fingerprint=b"b"))
+        with pytest.raises(InferRefused, match="conflict"):
+            await hub.inference.infer("echo", SAMPLES, msgspec.structs.replace(wish, fingerprint=b"b"))
         other = msgspec.structs.replace(wish, tenant="umbrella", fingerprint=b"b")
-        assert await hub.infer("echo", SAMPLES, other) == answer  # another tenant's key is another key
+        assert await hub.inference.infer("echo", SAMPLES, other) == answer  # another tenant's key is another key
 
 
 async def test_a_caller_whose_time_is_over_in_the_queue_is_told_so_and_not_computed_for(tmp_path: Path):
     swapper = Swapper(tmp_path, max_batch=1)
     swapper.engine.compute_s = 0.1
     async with swapper as hub:
-        busy = [asyncio.create_task(hub.infer("echo", SAMPLES)) for _ in range(3)]
+        busy = [asyncio.create_task(hub.inference.infer("echo", SAMPLES)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(InferRefusedError) as late:
-            await hub.infer("echo", SAMPLES, Wish(timeout_s=0.15))
+        with pytest.raises(InferRefused) as late:
+            await hub.inference.infer("echo", SAMPLES, Wish(timeout_s=0.15))
         assert late.value.reason in (Reason.EXPIRED, Reason.BUSY)
         assert late.value.retry_after_s >= 1.0
         await asyncio.gather(*busy)

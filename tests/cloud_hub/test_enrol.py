@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection, invite_text
-from cloud_hub.letters import BrokerAddress, HubCard, Place, SignedReply
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place, SignedReply
 from cloud_hub.pki import Authority, utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.standing import DeviceState
-from cloud_hub.tries import Gate
+from cloud_hub.tries import AttemptLimiter
 from tests.cloud_hub.joiner import Joiner
 
 DEVICE = "demo--cam-1"
@@ -174,7 +175,7 @@ def test_invite_carries_where_whom_and_the_token():
 
 
 def test_case_67_thousand_tries_a_minute_are_cut_off_and_others_go_on():
-    gate = Gate(rate_per_s=20.0, burst=2000.0, failures_per_s=10 / 60, failures=20.0)
+    gate = AttemptLimiter(rate_per_s=20.0, burst=2000.0, failures_per_s=10 / 60, failures=20.0)
     looked_at = 0
     for attempt in range(1000):
         now = 100.0 + attempt * 0.06
@@ -186,7 +187,7 @@ def test_case_67_thousand_tries_a_minute_are_cut_off_and_others_go_on():
 
 
 def test_wrong_tokens_are_forgiven_with_time():
-    gate = Gate(rate_per_s=20.0, burst=200.0, failures_per_s=1.0, failures=2.0)
+    gate = AttemptLimiter(rate_per_s=20.0, burst=200.0, failures_per_s=1.0, failures=2.0)
     for _ in range(2):
         gate.failed("a", 0.0)
     assert not gate.admit("a", 0.5)
@@ -194,13 +195,13 @@ def test_wrong_tokens_are_forgiven_with_time():
 
 
 def test_everybody_together_is_limited_too():
-    gate = Gate(rate_per_s=1.0, burst=3.0, failures_per_s=1.0, failures=2.0)
+    gate = AttemptLimiter(rate_per_s=1.0, burst=3.0, failures_per_s=1.0, failures=2.0)
     assert [gate.admit(f"10.0.0.{n}", 0.0) for n in range(5)] == [True, True, True, False, False]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=200))
 def test_the_gate_remembers_a_bounded_number_of_addresses(tries):
-    gate = Gate(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=3.0)
+    gate = AttemptLimiter(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=3.0)
     for number, failed in tries:
         gate.admit(str(number), 0.0)
         if failed:
@@ -209,7 +210,7 @@ def test_the_gate_remembers_a_bounded_number_of_addresses(tries):
 
 
 def test_many_addresses_push_the_oldest_out():
-    gate = Gate(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=1.0)
+    gate = AttemptLimiter(rate_per_s=1e9, burst=1e9, failures_per_s=0.01, failures=1.0)
     for number in range(2000):
         gate.failed(str(number), 0.0)
     assert gate.remembered == 1024

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.key_change import DAY_MS, KeyChange
-from cloud_hub.keys import HubKeys, load_or_create
-from cloud_hub.letters import HubCard
+from cloud_hub.keys import HubCard, HubKeys, load_or_create
 
 NOW_MS = 1_800_000_000_000
 

@@ -10,7 +10,7 @@ import pytest
 
 from cloud_hub import commands as c
 from cloud_hub.keys import fresh
-from cloud_hub.ledger_clerk import Clerk, Desk
+from cloud_hub.ledger_clerk import LedgerBackend, LedgerLogService
 from cloud_hub.ledger_log import HubLog, Received
 from tests.cloud_hub.bench import Bench
 from tests.cloud_hub.devices import NOW_S, SimDevice
@@ -182,11 +182,13 @@ def test_another_devices_head_is_dropped():
 # Answered
 
 
-async def answered(log: HubLog, *told: Received, enrolled_ms: int = 2_000) -> tuple[list[tuple[str, DownNote]], Clerk]:
+async def answered(
+    log: HubLog, *told: Received, enrolled_ms: int = 2_000
+) -> tuple[list[tuple[str, DownNote]], LedgerLogService]:
     """What the clerk tells, and the clerk, which has ended."""
     said: list[tuple[str, DownNote]] = []
-    desk = Desk("hub-1", KEYS.signing, lambda *each: said.append(each), lambda _: enrolled_ms, Log())
-    clerk = Clerk(log, desk)
+    desk = LedgerBackend("hub-1", KEYS.signing, lambda *each: said.append(each), lambda _: enrolled_ms, Log())
+    clerk = LedgerLogService(log, desk)
     for each in told:
         clerk.put(each)
     task = asyncio.create_task(clerk.run())

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.loop import InferRefusedError
+from cloud_hub.requests import InferRefused
 from cloud_hub.store import Job, Store
 from cloud_hub.work import Work
 from tests.cloud_hub.devices import CARD, Enrolled, SimDevice
@@ -23,8 +23,10 @@ async def test_infer_answers_whole_samples_in_order_through_the_same_batches(tmp
     async with serving(tmp_path, engine=EchoEngine(CARD, SLOW_S), max_batch=4) as site:
         inputs = np.arange(100, dtype=np.float32).reshape(10, 10) / 100
         expected = EchoEngine(CARD).infer([Work(raw=row) for row in inputs])
-        assert await site.hub.infer("echo", inputs) == expected
-        both = await asyncio.gather(site.hub.infer("echo@1", inputs[:1]), site.hub.infer("echo@1", inputs[1:2]))
+        assert await site.hub.inference.infer("echo", inputs) == expected
+        both = await asyncio.gather(
+            site.hub.inference.infer("echo@1", inputs[:1]), site.hub.inference.infer("echo@1", inputs[1:2])
+        )
         assert [found for answers in both for found in answers] == expected[:2]
         assert max(site.engine.batches[1:]) <= CARD.max_batch  # type: ignore[attr-defined]
 
@@ -44,32 +46,32 @@ async def test_infer_answers_whole_samples_in_order_through_the_same_batches(tmp
 )
 async def test_infer_refuses_with_a_reason(tmp_path, model, inputs, reason):
     async with serving(tmp_path, max_queued=4) as site:
-        with pytest.raises(InferRefusedError) as refused:
-            await site.hub.infer(model, inputs)
+        with pytest.raises(InferRefused) as refused:
+            await site.hub.inference.infer(model, inputs)
         assert refused.value.reason is reason
 
 
 async def test_infer_refuses_a_poisoned_sample_and_a_caller_that_leaves_is_forgotten(tmp_path):
     async with serving(tmp_path, engine=EchoEngine(CARD, 0.05, poison=b"\x0d" * 8)) as site:
-        with pytest.raises(InferRefusedError) as refused:
-            await site.hub.infer("echo", np.frombuffer(b"\x0d" * 40, np.float32).reshape(1, 10))
+        with pytest.raises(InferRefused) as refused:
+            await site.hub.inference.infer("echo", np.frombuffer(b"\x0d" * 40, np.float32).reshape(1, 10))
         assert refused.value.reason is Reason.ENGINE
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(site.hub.infer("echo", np.zeros((2, 10), np.float32)), 0.01)
+            await asyncio.wait_for(site.hub.inference.infer("echo", np.zeros((2, 10), np.float32)), 0.01)
         assert site.hub.status()["open"] == 0
-        assert len(await site.hub.infer("echo", np.zeros((2, 10), np.float32))) == 2
+        assert len(await site.hub.inference.infer("echo", np.zeros((2, 10), np.float32))) == 2
 
 
 async def test_probe_makes_a_round_trip_now_and_tells_a_broken_engine(tmp_path):
     engine = EchoEngine(CARD)
     async with serving(tmp_path, engine=engine) as site:
         before = len(engine.batches)
-        (probe,) = await site.hub.probe()
+        (probe,) = await site.hub.engines.probe()
         assert probe.ok
         assert probe.model == "echo@1"
         assert len(engine.batches) == before + 1
         engine.broken = True
-        (probe,) = await site.hub.probe()
+        (probe,) = await site.hub.engines.probe()
         assert not probe.ok
 
 
@@ -86,8 +88,8 @@ async def test_stop_answers_what_is_under_way_and_refuses_what_is_new(tmp_path):
             heard += await ear.heard()
         refusal = next(reply for reply in heard if isinstance(reply, Refusal))
         assert (refusal.seq, refusal.reason) == (2, Reason.DRAINING)
-        with pytest.raises(InferRefusedError):
-            await site.hub.infer("echo", np.zeros((1, 10), np.float32))
+        with pytest.raises(InferRefused):
+            await site.hub.inference.infer("echo", np.zeros((1, 10), np.float32))
 
 
 async def test_a_broken_engine_loses_nothing_and_recovers(tmp_path):
@@ -158,7 +160,7 @@ async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_i
         ear = await Ear.listen(device, site.broker)
         ear.ask(1)
         await ear.verdicts(1)
-        database: Any = site.hub._pen._writer._store._engine.raw_connection().driver_connection  # type: ignore[union-attr]
+        database: Any = site.hub.store._writer._store._engine.raw_connection().driver_connection  # type: ignore[union-attr]
         database.execute(f"pragma max_page_count = {database.execute('pragma page_count').fetchone()[0]}")
         for seq in range(2, 200):
             ear.ask(seq)

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_hub.authorities import Authorities
 from cloud_hub.enrol import Issuer, Rejection
-from cloud_hub.letters import BrokerAddress, HubCard, Place, SignedReply
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place, SignedReply
 from cloud_hub.pki import issued_by, utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import BURST, Renewals, RenewRequest, Retired, RetireRequest, renew_text, retire_text

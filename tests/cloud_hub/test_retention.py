@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_hub.aggregates import K, Tally, published, shown
-from cloud_hub.commands import Ending, Key, Question
+from cloud_hub.commands import Ending, Erase, Key, Question
 from cloud_hub.database import effects, tallies
-from cloud_hub.retention import Erase
 from cloud_hub.store import Job, Store
 from tests.cloud_hub.bench import DAY_S, Bench
 from tests.cloud_hub.devices import HUB, NOW_S, SimDevice

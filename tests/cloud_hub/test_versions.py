@@ -194,19 +194,19 @@ async def test_a_version_swap_under_load_loses_nothing_and_callers_by_name_move_
         answers: list[str] = []
 
         async def caller() -> None:
-            answers.extend([(await hub.infer("echo", SAMPLES))[0].model for _ in range(60)])
+            answers.extend([(await hub.inference.infer("echo", SAMPLES))[0].model for _ in range(60)])
 
         callers = [asyncio.create_task(caller()) for _ in range(8)]
         await asyncio.sleep(0.05)
-        await hub.load(NEWER.name)
-        await hub.unload(CARD.name)
+        await hub.versions.load(NEWER.name)
+        await hub.versions.unload(CARD.name)
         await asyncio.gather(*callers)
         assert len(answers) == 8 * 60
         assert set(answers) == {CARD.name, NEWER.name}
         assert answers.count(NEWER.name) > 8
-        assert [(kept.version, kept.state) for kept in hub.repository()] == [("1", "UNAVAILABLE"), ("2", "READY")]
-        with pytest.raises(InferRefusedError) as gone:
-            await hub.infer(CARD.name, SAMPLES)
+        assert [(kept.version, kept.state) for kept in hub.versions.list()] == [("1", "UNAVAILABLE"), ("2", "READY")]
+        with pytest.raises(InferRefused) as gone:
+            await hub.inference.infer(CARD.name, SAMPLES)
         assert gone.value.reason is Reason.MODEL_GONE
 
 
@@ -214,8 +214,8 @@ async def test_a_device_that_still_speaks_an_unloaded_version_is_answered_by_it(
     device = SimDevice()
     swapper = Swapper(tmp_path, device)
     async with swapper as hub:
-        await hub.load(NEWER.name)
-        await hub.unload(CARD.name)
+        await hub.versions.load(NEWER.name)
+        await hub.versions.unload(CARD.name)
         ear = await Ear.listen(device, swapper.broker)
         ear.ask(1, 2)
         found = await ear.verdicts(2)
@@ -231,13 +231,15 @@ async def test_a_version_that_does_not_load_is_one_line_and_the_others_serve_on(
 
     swapper.stock.put(NEWER, broken)
     async with swapper as hub:
-        with pytest.raises(InferRefusedError) as refused:
-            await hub.load(NEWER.name)
+        with pytest.raises(InferRefused) as refused:
+            await hub.versions.load(NEWER.name)
         assert refused.value.reason is Reason.ENGINE
-        assert (await hub.infer("echo", SAMPLES))[0].model == CARD.name
-        assert [kept.reason for kept in hub.repository()] == ["", "the weights are not there"], swapper.log.getvalue()
-        with pytest.raises(InferRefusedError):
-            await hub.load("nobody@1")
+        assert (await hub.inference.infer("echo", SAMPLES))[0].model == CARD.name
+        assert [kept.reason for kept in hub.versions.list()] == ["", "the weights are not there"], (
+            swapper.log.getvalue()
+        )
+        with pytest.raises(InferRefused):
+            await hub.versions.load("nobody@1")
     assert '"load_failed","model":"echo@2"' in swapper.log.getvalue()
 
 
@@ -254,4 +256,6 @@ async def test_retiring_names_who_still_speaks_and_is_forced_or_refused(tmp_path
         assert list(spoken.value.devices) == [device.id]
         assert list(hub.versions.retire(CARD.name, NOW_MS, force=True)) == [device.id]
         await hub.versions.look()
-        assert [kept.version for kept in hub.repository()] == ["2"], "a retired one does not come back by being found"
+        assert [kept.version for kept in hub.versions.list()] == ["2"], (
+            "a retired one does not come back by being found"
+        )

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from cloud_hub.authorities import Authorities
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection, invite_text
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry, Welcome
 from cloud_hub.renewal import Renewals, RenewRequest, RetireRequest

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_hub.enrol import EnrolRequest, Issuer, Rejection, invite_text
-from cloud_hub.letters import BrokerAddress, HubCard, Place
+from cloud_hub.keys import HubCard
+from cloud_hub.letters import BrokerAddress, Place
 from cloud_hub.pki import Authority, utc_now
 from cloud_hub.registry import Registry, Welcome
 from edge_agent.enrol import INVITE_PREFIX, PENDING_FILE, draw_keys, enrol, read_invite, request_body

@@ -20,7 +20,7 @@ from cloud_hub.engine.choose import open_engine
 from cloud_hub.engine.means import Means
 from cloud_hub.engine.sharded import ShardedEngine
 from cloud_hub.work import Work
-from models.manifest import BundleError, ParallelPlan
+from models.manifest import ParallelPlan
 from simulations.stage import children_of, free_port
 from tests import ROOT
 from tests.cloud_hub.gangs import SHAPES, gang_bundle
@@ -46,15 +46,10 @@ def ranks_of(engine: Engine, replica: int = 0) -> tuple[int, ...]:
     ("kind", "plan"),
     [
         ("transformer", ParallelPlan(pipeline=2)),
-        ("transformer", ParallelPlan(tensor=2, style="dtensor")),
-        ("transformer", ParallelPlan(tensor=2, style="dtensor", shard={"w1*": 0})),
         ("pictures", ParallelPlan(tensor=2, pipeline=2)),
         ("pictures", ParallelPlan(tensor=2, replicas=2)),
-        ("pictures", ParallelPlan(tensor=2, style="dtensor")),
     ],
-    ids=lambda value: (
-        value if isinstance(value, str) else f"{value.tensor}x{value.pipeline}x{value.replicas}{value.style}"
-    ),
+    ids=lambda value: value if isinstance(value, str) else f"{value.tensor}x{value.pipeline}x{value.replicas}",
 )
 def test_every_spread_answers_as_one_process_does_on_every_bucket(tmp_path, kind, plan):
     path = gang_bundle(tmp_path, kind, plan).path
@@ -102,14 +97,6 @@ def test_the_gang_ends_with_its_engine_and_leaves_no_process_and_no_folder(tmp_p
     engine.stop()
     assert not any(Path(f"/proc/{pid}").exists() for pid in mine)
     assert not folder.exists()
-
-
-def test_a_key_of_the_plan_that_matches_no_weight_is_an_error(tmp_path):
-    plan = ParallelPlan(tensor=2, style="dtensor", shard={"w5": 0, "layers.*.q": 0})
-    path = gang_bundle(tmp_path, "echo", plan).path
-    with pytest.raises(BundleError) as caught:
-        open_engine(path, Means(devices=2))
-    assert str(caught.value) == "echo@1: plan: 'layers.*.q' matches no weight"
 
 
 class GangHub:

@@ -131,6 +131,14 @@ def test_an_impossible_value_is_named(key):
         check_manifest(IMPOSSIBLE[key])
 
 
+@pytest.mark.parametrize("plan", [ParallelPlan(style="dtensor"), ParallelPlan(shard={"w1*": 0})])
+def test_the_division_that_is_gone_is_refused_with_what_to_use_instead(plan):
+    gone = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
+    with pytest.raises(BundleError) as caught:
+        check_manifest(changed(parallel=plan))
+    assert str(caught.value) == f"manifest.json: {gone}"
+
+
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/passwd", "a/b", "..", ".hidden", "a\0b", "x" * 65, "", "Ünï", "manifest.json"]
 )
