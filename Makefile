@@ -6,6 +6,9 @@ python := .venv/bin/python
 ARGS ?=
 nets = tests/live/test_forge_nets.py
 
+# The tests start hundreds of interpreters: each module is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
