@@ -1,10 +1,15 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test heavy live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
+.PHONY: help setup setup-demo demo test heavy heavy-ci live check lint docs bench bench-trust bench-forge bench-hub bench-rollout bench-sim forge-nets bench-policies fuzz-policies sim clean
 
 python := .venv/bin/python
 ARGS ?=
 nets = tests/live/test_forge_nets.py
+ci_forge = equal_model_data_and_seed
+ci_gangs = 0x2x0 or 2x0x2 or 2x2x0
+
+# The tests start hundreds of interpreters: each module is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +29,10 @@ test: setup ## set up what is missing, then run the tests that need no broker (A
 heavy: setup ## the tests that take many seconds each: whole runs of the forge, forged bundles in agents
 	@$(python) -m pytest --ignore=tests/live -m heavy -n auto --dist loadfile $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy $(ARGS)
+
+heavy-ci: setup ## of those, what `.ci/run` has time for: a pipeline, replicas, a mixed gang, a forge run, two pages
+	@$(python) -m pytest -m heavy -k '$(ci_forge) or engines.md' tests/models/test_forge.py tests/test_docs.py $(ARGS)
+	@$(python) -m pytest -m heavy -k '$(ci_gangs) or rollout.md' tests/live/test_gangs.py tests/live/test_docs.py $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) -m 'not heavy' -n 2 --dist loadfile --durations=25)

@@ -48,7 +48,7 @@ from edge_agent.records import Sample, Source
 from edge_agent.settings import AgentSettings
 from models.runner import EchoRunner, echo_manifest
 from policies.document import parse
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.transport import MemoryBroker, MemoryTransport
 
 ROOT = Path(__file__).parent.parent

@@ -30,7 +30,7 @@ from cloud_hub.rotation import Rotation
 from cloud_hub.settings import HubSettings
 from cloud_hub.state import StateDir
 from cloud_hub.tries import AttemptLimiter
-from wire.doors import Door
+from wire.doors import ServerAccess
 from wire.mqtt import MqttTransport
 from wire.transport import MemoryBroker
 
@@ -88,7 +88,7 @@ def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None)
         evict=lambda _device: None,
         keys=access or Keys.in_memory(),
     )
-    return Api(context, Door(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
+    return Api(context, ServerAccess(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
 
 
 async def serve(root: Path, words: list[str]) -> None:

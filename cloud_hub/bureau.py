@@ -21,7 +21,7 @@ from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
 from cloud_hub.rotation import Rotation
 from cloud_hub.tries import AttemptLimiter
-from wire.daemon import Log
+from wire.daemon_log import Log
 from wire.mqtt import MqttTransport
 from wire.transport import Transport
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from cloud_hub.keys import HubCard, HubKeys, load_or_create, newest_number, retire, rotate
-from wire.daemon import read_private, write_private
-from wire.exits import Exit, Stop
+from wire.daemon_files import read_private, write_private
+from wire.exits import Exit, ExitError
 
 DAY_MS = 86_400_000
 CHANGED_AFTER_MS = 7 * DAY_MS

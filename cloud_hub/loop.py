@@ -34,7 +34,7 @@ from cloud_hub.voice import Voice
 from cloud_hub.watch import Observer
 from cloud_hub.work import ModelCard
 from policies.policy import Policy
-from wire.daemon import Log, fault, name
+from wire.daemon_log import Log, fault, name
 from wire.transport import Incoming
 
 WAKE_S = 1.0
@@ -131,7 +131,7 @@ class Hub:
         return self._ready
 
     async def run(self) -> None:
-        """Open the store, heal what a restart left, serve. Stop(DATABASE) if the store cannot be used."""
+        """Open the store, heal what a restart left, serve. ExitError(DATABASE) if the store cannot be used."""
         found = self.store.open(self._settings.database_url)
         self._clock = HubClock(found.newest_ms / 1000)
         self._started_s = self._clock.now()

@@ -62,7 +62,7 @@ class StoreGateway:
     # -- for the process
 
     def open(self, url: str) -> StoredState:
-        """Open the database and start the thread that writes to it. Stop(DATABASE) if it cannot be used."""
+        """Open the database and start the thread that writes to it. ExitError(DATABASE) if it cannot be used."""
         self._url = url
         store = Store.open(url)
         found = StoredState(store.newest_ms(), store.owed(), store.tombstones())

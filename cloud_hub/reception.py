@@ -13,7 +13,7 @@ from cloud_hub.commands import Hand
 from cloud_hub.core import HubCore
 from cloud_hub.idempotency import Begun, Differs, Idempotency, Running
 from cloud_hub.pulse import Pulse
-from cloud_hub.requests import InferRefused, StillRunning, Wish
+from cloud_hub.requests import InferRefusedError, StillRunningError, Wish
 from cloud_hub.work import ModelCard
 from wire.messages import Prediction, Reason
 
@@ -60,7 +60,7 @@ class Reception:
             raise InferRefusedError(refused.reason, refused.retry_after_s)
 
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
-        """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefused otherwise.
+        """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefusedError otherwise.
 
         `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
         """
@@ -98,7 +98,7 @@ class Reception:
         number = self._number
         refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
         if refused is not None:
-            raise InferRefused(refused.reason, refused.retry_after_s)
+            raise InferRefusedError(refused.reason, refused.retry_after_s)
         request = self._requests[number] = _Request(len(inputs))
         self._round()
         try:
@@ -125,7 +125,7 @@ class _Request:
         if self.future.done():
             return
         if isinstance(result, Reason):
-            self.future.set_exception(InferRefused(result, _AGAIN_S.get(result, 0.0)))
+            self.future.set_exception(InferRefusedError(result, _AGAIN_S.get(result, 0.0)))
             return
         self._results[index] = result
         self._left -= 1

@@ -5,7 +5,7 @@ import msgspec
 from wire.messages import Reason
 
 
-class InferRefused(Exception):  # noqa: N818 - reads as the event it is
+class InferRefusedError(Exception):
     """`Reception.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
 
     def __init__(self, reason: Reason, retry_after_s: float = 0.0) -> None:

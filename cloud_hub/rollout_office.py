@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from cloud_hub.loop import Hub
 from cloud_hub.registry import Registry
 from cloud_hub.repository import Repository
-from cloud_hub.requests import InferRefused
+from cloud_hub.requests import InferRefusedError
 from cloud_hub.rollout_catalog import Catalog
 from cloud_hub.rollout_store import RolloutStore
 from cloud_hub.rollouts import Desk, Rollouts
@@ -27,7 +27,7 @@ def open_rollouts(
     def speaking(model: str) -> Mapping[str, int]:
         try:
             return hub.versions.speaking(model, hub.now_ms())
-        except InferRefused:
+        except InferRefusedError:
             return {}
 
     catalog = Catalog(repository, speaking, hub.now_ms)

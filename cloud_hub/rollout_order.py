@@ -53,7 +53,7 @@ def _value(text: str) -> Any:
 def prepared(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
     """MODEL@VERSION of a bundle: published if it was not, and copied to the models folder if the hub has one.
 
-    Stop(WAITING) if the family's key is not here; the request to sign then lies in `out`, or beside the bundle.
+    ExitError(WAITING) if the family's key is not here; the request to sign then lies in `out`, or beside the bundle.
     """
     from cloud_hub.publish import publish_bundle  # noqa: PLC0415 - tuf, for who names a folder
     from cloud_hub.publish_command import open_repository  # noqa: PLC0415

@@ -19,7 +19,7 @@ from edge_agent.desk import EscalationSource, ModelFormat
 from edge_agent.hands import CommandExecutor
 from edge_agent.model import Model
 from edge_agent.parts import Parts
-from edge_agent.records import AnswerRecord, Disabled, Sample, SampleOrigin, Timings
+from edge_agent.records import AnswerRecord, DisabledError, Sample, SampleOrigin, Timings
 from edge_agent.ruling import Ruled
 from edge_agent.subjects import Subjects
 from edge_agent.threshold import Threshold
@@ -104,13 +104,13 @@ class Answering:
         return Given(inference, began, done, dice, committed if other is self.committed else None)
 
     def _check(self, sample: Sample) -> float:
-        """The share of answers that is audited. SampleError, Disabled."""
+        """The share of answers that is audited. SampleError, DisabledError."""
         check_words(sample)
         ruled = self._parts.core.ruling.of(sample.data_class)
         if not isinstance(ruled, Ruled):
             return 0.0
         if ruled.terms.mode is Mode.DISABLED:
-            raise Disabled
+            raise DisabledError
         return ruled.terms.audit_share
 
     def _decide(self, sample: Sample, given: Given) -> "AnswerRecord | asyncio.Future[AnswerRecord]":

@@ -50,7 +50,7 @@ from edge_agent.install_words import (
 )  # fmt: skip
 from edge_agent.outgoing import Outgoing
 from edge_agent.parts import Parts
-from wire.daemon import fault
+from wire.daemon_log import fault
 from wire.rollout import Assignment, Cohort, Failure, InstallReport, InstallState, Quality, Signals
 
 DISK_S = 2.0  # how often a row is tried again that the disk did not take

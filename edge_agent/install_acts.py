@@ -25,14 +25,14 @@ from models.quarantine import Quarantine
 from models.runner import Runner
 from models.store import Slot, Store
 from models.trust import failure_of
-from wire.daemon import Log, name
-from wire.exits import Exit, Stop
+from wire.daemon_log import Log, name
+from wire.exits import Exit, ExitError
 from wire.rollout import Failure
 
 TICK_S = 1.0
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = 4096
-FAULTS = (BundleError, OSError, sqlite3.Error, Stop)
+FAULTS = (BundleError, OSError, sqlite3.Error, ExitError)
 Step = Callable[[str], None]
 
 
@@ -107,7 +107,7 @@ class StoreActions:
                 quarantine.note(wish.target.path, hopeless=True)
 
     def load(self, slot: Slot) -> Runner:
-        """BundleError, OSError, Stop."""
+        """BundleError, OSError, ExitError."""
         with opened(self._folder) as store:
             return self._loaded(store, slot)
 
@@ -230,7 +230,7 @@ class RuntimeActions:
 
 def failure_class(error: BaseException) -> Failure:
     """Of what an action on the store ended with."""
-    if isinstance(error, Stop):
+    if isinstance(error, ExitError):
         return Failure.DISK if error.code is Exit.DISK else Failure.INTERNAL
     return Failure.SELF_TEST if isinstance(error, BundleError) else failure_of(error)
 

@@ -18,7 +18,7 @@ import msgspec
 from edge_agent.errand import HOPELESS, road
 from edge_agent.errand_job import WorkerMessage, WorkerRequest
 from models.assigned import Facts, Listed, Target, judge
-from models.fetch import Refused, Session
+from models.fetch import RefusedError, Session
 from models.firstload import FirstLoad, Outcome, first_load
 from models.fit import judge_custom, judge_target, this_host
 from models.manifest import BundleError
@@ -42,7 +42,7 @@ def run(request: WorkerRequest, reach: Reach, step: Callable[[Step], None] | Non
     with Store(Path(request.job.folder), *((step,) if step else ())) as store:
         try:
             return _fetched(request, store, reach) if request.target else _checked(request, store)
-        except Refused as refused:
+        except RefusedError as refused:
             return _no(refused.refusal)
         except (BundleError, OSError, sqlite3.Error) as error:
             failure = failure_of(error)
@@ -139,11 +139,11 @@ def _download(request: WorkerRequest, store: Store, target: Slot, reach: Reach) 
 
 def _allowed(session: Session, target: Slot, permits: tuple[Permit | None, ...]) -> Listing:
     """As when it was judged: with the permit that allows it, if it takes one."""
-    refused = Refused(Refusal(Failure.INTEGRITY, f"{target.path}: it is not listed any more as it was"))
+    refused = RefusedError(Refusal(Failure.INTEGRITY, f"{target.path}: it is not listed any more as it was"))
     for permit in permits:
         try:
             found = session.approved(target.path, permit)
-        except Refused as error:
+        except RefusedError as error:
             refused = error
             continue
         if found and slot_of(found).digest == target.digest:

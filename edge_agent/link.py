@@ -16,10 +16,10 @@ from edge_agent.lines import HOME
 from edge_agent.questions import Questions
 from edge_agent.settings import AgentSettings
 from policies import backoff
-from wire.exits import Stop
+from wire.exits import ExitError
 from wire.mqtt import MqttTransport
 from wire.topics import Channel, topic
-from wire.transport import Delivery, Incoming, LinkLost, Transport
+from wire.transport import Delivery, Incoming, LinkLostError, Transport
 
 Connect = Callable[[], Awaitable[Transport]]
 SPREAD_AT_MOST_S = 300.0
@@ -70,7 +70,7 @@ class Connection:
         while True:
             try:
                 await self._serve(listener)
-            except (LinkLost, TimeoutError) as error:
+            except (LinkLostError, TimeoutError) as error:
                 self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
                 self._counts["link_lost"] += 1
                 self._sent_before += getattr(error, "sent_bytes", 0)
@@ -82,7 +82,7 @@ class Connection:
             return False
         try:
             delivery = self._transport.post(self._topics[channel], payload)
-        except LinkLost:
+        except LinkLostError:
             self._counts["post_link_lost"] += 1
             return False
         self._counts["sent_bytes"] += len(payload)
@@ -201,9 +201,9 @@ def dial(credentials: Credentials, timeout_s: float) -> Connect:
             context = identity.tls()
             where = (identity.broker_host, identity.broker_port, identity.device)
             return await MqttTransport.connect(*where, context, timeout_s=timeout_s)
-        except Stop as stop:
-            raise LinkLost(str(stop)) from None
-        except LinkLost as lost:
+        except ExitError as stop:
+            raise LinkLostError(str(stop)) from None
+        except LinkLostError as lost:
             credentials.link_refused(str(lost))
             raise
 

@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,22 +15,66 @@ PACKAGES = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulation
 SOURCES = sorted(path for name in (*PACKAGES, "benchmarks") for path in (ROOT / name).rglob("*.py"))
 SOURCES += sorted(ROOT.glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (*SOURCES, *TESTS)}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 NESTING = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.AsyncWith, ast.Match)
 STRANGERS_OF_THE_EDGE = {"torch", "onnx", "sklearn", "cloud_hub", "typer", "rich", "sqlalchemy", "safetensors"}
+BROAD = {"Exception", "BaseException"}
+MOCKS = {"monkeypatch", "MagicMock", "AsyncMock", "Mock", "patch", "mocker"}
+
+
+@dataclass(frozen=True)
+class FunctionFacts:
+    """A function's size: `lines` without its docstring, `parameters` that a caller gives, `nesting` of its blocks."""
+
+    where: str
+    lines: int
+    parameters: int
+    nesting: int
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What these tests ask of one file. `catches_all`: line numbers of handlers that hide any error."""
+
+    lines: int
+    silent: bool
+    functions: tuple[FunctionFacts, ...]
+    catches_all: tuple[int, ...]
+    imports: frozenset[str]
+    tests: int
+    mocks: int
+
+
+@cache
+def read_facts(path: Path) -> FileFacts:
+    """Facts of a file. Its syntax tree is let go: half a million nodes would slow every garbage collection."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, Function)]
+    handlers = [node for node in nodes if isinstance(node, ast.ExceptHandler)]
+    return FileFacts(
+        lines=len(text.splitlines()),
+        silent=bool(tree.body) and ast.get_docstring(tree) is None,
+        functions=tuple(measure(path, each) for each in functions),
+        catches_all=tuple(each.lineno for each in handlers if BROAD & caught(each) and not reraises(each)),
+        imports=frozenset(name for node in nodes for name in imported(node)),
+        tests=sum(each.name.startswith("test_") for each in functions),
+        mocks=sum(is_mock(node) for node in nodes),
+    )
 
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def functions(path: Path) -> Iterator[Function]:
-    return (node for node in ast.walk(TREES[path]) if isinstance(node, Function))
+def measure(path: Path, function: Function) -> FunctionFacts:
+    where = f"{name_of(path)}:{function.lineno} {function.name}"
+    return FunctionFacts(where, code_lines(function), parameters(function), nesting(function))
 
 
-def all_functions() -> Iterator[tuple[str, Function]]:
-    return ((f"{name_of(path)}:{each.lineno} {each.name}", each) for path in SOURCES for each in functions(path))
+def all_functions() -> list[FunctionFacts]:
+    return [each for path in SOURCES for each in read_facts(path).functions]
 
 
 def code_lines(function: Function) -> int:
@@ -62,6 +107,29 @@ def nesting(node: ast.AST, depth: int = 0) -> int:
     return deepest
 
 
+def reraises(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and (last.exc is None or last.cause is not None)
+
+
+def caught(handler: ast.ExceptHandler) -> set[str]:
+    """Names of what a handler catches; a bare `except` catches BaseException."""
+    if handler.type is None:
+        return {"BaseException"}
+    return {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Top-level packages that a statement imports."""
+    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return [name.partition(".")[0] for name in names]
+
+
+def is_mock(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Name) and node.id in MOCKS) or (isinstance(node, ast.arg) and node.arg in MOCKS)
+
+
 def test_the_floors_hold() -> None:
     run = subprocess.run(
         [Path(sys.executable).parent / "lint-imports", "--no-cache"],
@@ -85,64 +153,42 @@ def test_the_edge_starts_without_what_belongs_to_the_hub_the_forge_or_the_comman
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
-    assert [f"{where}: {code_lines(each)} lines" for where, each in all_functions() if code_lines(each) > 50] == []
+    assert [f"{each.where}: {each.lines} lines" for each in all_functions() if each.lines > 50] == []
 
 
 def test_most_functions_are_short() -> None:
-    sizes = sorted(code_lines(each) for _, each in all_functions())
+    sizes = sorted(each.lines for each in all_functions())
     assert sizes[len(sizes) * 3 // 4] <= 15
 
 
 def test_no_function_takes_more_than_six_parameters_and_nine_of_ten_take_three() -> None:
-    assert [where for where, each in all_functions() if parameters(each) > 6] == []
-    counts = sorted(parameters(each) for _, each in all_functions())
+    assert [each.where for each in all_functions() if each.parameters > 6] == []
+    counts = sorted(each.parameters for each in all_functions())
     assert counts[len(counts) * 9 // 10] <= 3
 
 
 def test_nothing_is_nested_deeper_than_three() -> None:
-    assert [f"{where}: {nesting(each)}" for where, each in all_functions() if nesting(each) > 3] == []
+    assert [f"{each.where}: {each.nesting}" for each in all_functions() if each.nesting > 3] == []
 
 
 def test_no_file_is_longer_than_350_lines() -> None:
-    sizes = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in (*SOURCES, *TESTS)}
+    sizes = {name_of(path): read_facts(path).lines for path in (*SOURCES, *TESTS)}
     assert {name: size for name, size in sizes.items() if size > 350} == {}
 
 
 def test_every_file_with_code_begins_with_its_law() -> None:
-    silent = [name_of(path) for path in SOURCES if TREES[path].body and ast.get_docstring(TREES[path]) is None]
-    assert silent == []
+    assert [name_of(path) for path in SOURCES if read_facts(path).silent] == []
 
 
 def test_only_loops_may_catch_everything() -> None:
     """A broad `except` hides a defect unless it raises it, or another error from it; loops outlive one and say so."""
-    broad = {"Exception", "BaseException"}
     quiet = [path for path in SOURCES if path.name != "loop.py"]
-    handlers = [(path, node) for path in quiet for node in ast.walk(TREES[path]) if isinstance(node, ast.ExceptHandler)]
-    handlers = [(path, node) for path, node in handlers if not reraises(node)]
-    assert [f"{name_of(path)}:{node.lineno}" for path, node in handlers if broad & caught(node)] == []
-
-
-def reraises(handler: ast.ExceptHandler) -> bool:
-    last = handler.body[-1]
-    return isinstance(last, ast.Raise) and (last.exc is None or last.cause is not None)
-
-
-def caught(handler: ast.ExceptHandler) -> set[str]:
-    """Names of what a handler catches; a bare `except` catches BaseException."""
-    if handler.type is None:
-        return {"BaseException"}
-    return {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    assert [f"{name_of(path)}:{line}" for path in quiet for line in read_facts(path).catches_all] == []
 
 
 def test_tests_use_shipped_doubles_and_hardly_a_mock() -> None:
-    names = {"monkeypatch", "MagicMock", "AsyncMock", "Mock", "patch", "mocker"}
-    mocks = tests = 0
-    for path in TESTS:
-        tests += sum(each.name.startswith("test_") for each in functions(path))
-        words = [node.id for node in ast.walk(TREES[path]) if isinstance(node, ast.Name)]
-        words += [node.arg for node in ast.walk(TREES[path]) if isinstance(node, ast.arg)]
-        mocks += sum(word in names for word in words)
-    assert mocks * 100 < 5 * tests
+    facts = [read_facts(path) for path in TESTS]
+    assert sum(each.mocks for each in facts) * 100 < 5 * sum(each.tests for each in facts)
 
 
 def test_nothing_is_called_common_or_utils() -> None:
@@ -154,11 +200,10 @@ def test_nothing_is_called_common_or_utils() -> None:
 
 
 def test_no_package_pair_imports_both_ways() -> None:
-    pairs = set()
-    for path in SOURCES:
-        here = path.relative_to(ROOT).parts[0]
-        for node in ast.walk(TREES[path]):
-            imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            pairs |= {(here, each.split(".")[0]) for each in imported if each.split(".")[0] in PACKAGES}
+    pairs = {
+        (name_of(path).partition("/")[0], name)
+        for path in SOURCES
+        for name in read_facts(path).imports
+        if name in PACKAGES
+    }
     assert [pair for pair in pairs if pair[0] != pair[1] and pair[::-1] in pairs] == []

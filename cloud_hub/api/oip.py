@@ -106,7 +106,7 @@ class Models:
             oip.check_wanted(asked, [spec.name for spec in card.outputs])
             inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
             reply = _reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
-        except InferRefused as refused:
+        except InferRefusedError as refused:
             reply = refused_answer(refused)
         if wish.trace:
             given = request.headers["traceparent"], span_of(wish.trace)

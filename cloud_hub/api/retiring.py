@@ -48,7 +48,7 @@ class Retiring:
             raise OipError(400, "name one version: MODEL@VERSION")
         try:
             spoke = self._versions.retire(model, self._now_ms(), force=asked.force)
-        except InferRefused:
+        except InferRefusedError:
             raise OipError(404, "this hub has no such version") from None
         except ModelInUseError as spoken:
             return refusal(409, still_spoken(model, spoken.devices))

@@ -118,7 +118,7 @@ class Rolling:
         permit = self._permit(family, back, target)
         try:
             await self._context.versions.load(f"{family}@{target.version}")
-        except InferRefused:
+        except InferRefusedError:
             line = f"this hub cannot serve {asked.model}: put its bundle into models_folder, or name it in models"
             raise OipError(409, line) from None
         order = Order(family, target, asked.to, asked.rules, back, permit=permit, id=asked.id)

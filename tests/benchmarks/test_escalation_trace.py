@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from tests.blocks import ROOT
+from tests import ROOT
 
 
 def test_a_traced_escalation_crosses_both_sides():

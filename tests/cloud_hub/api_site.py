@@ -27,7 +27,7 @@ from cloud_hub.orders import Notice
 from cloud_hub.pki import utc_now
 from cloud_hub.registry import Registry
 from cloud_hub.renewal import Renewals
-from cloud_hub.requests import InferRefused, Kept, Probe, Wish
+from cloud_hub.requests import InferRefusedError, Kept, Probe, Wish
 from cloud_hub.rotation import Rotation
 from cloud_hub.store import StoreError
 from cloud_hub.tries import AttemptLimiter
@@ -76,7 +76,7 @@ class EchoVersions:
 
     def _named(self, model: str) -> None:
         if model not in self._hub.engines and model != "digits":
-            raise InferRefused(Reason.MODEL_GONE)
+            raise InferRefusedError(Reason.MODEL_GONE)
 
     def speaking(self, _model: str, _now_ms: int) -> dict[str, int]:
         return {}
@@ -122,7 +122,7 @@ class EchoHub:
         if self.refuse_with:
             raise self.refuse_with
         if self.refuse:
-            raise InferRefused(self.refuse, 3.0)
+            raise InferRefusedError(self.refuse, 3.0)
         self.observer.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
         return self.engines[model].infer([Work(raw=row) for row in inputs])
 

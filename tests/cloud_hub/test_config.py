@@ -1,10 +1,8 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from cloud_hub.__main__ import main
 from cloud_hub.config import HubConfig, load
 from tests import ROOT
 from wire.config_file import check_environment
@@ -125,19 +123,16 @@ def test_other_peoples_variables_are_not_ours():
         ({"SKERRY_HUB_BROKER__PROGRAM": "/nowhere/mosquitto"}, Exit.BROKER, "/nowhere/mosquitto"),
     ],
 )
-def test_environment_wins_over_the_file_and_errors_are_one_line_with_their_code(tmp_path, variables, code, says):
+def test_environment_wins_over_the_file_and_errors_are_one_line_with_their_code(
+    tmp_path, monkeypatch, capsys, variables, code, says
+):
     (tmp_path / "hub.toml").write_text('state = "hub"\n[api]\nport = 0\n[broker]\nport = 0\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "cloud_hub", "--config", str(tmp_path / "hub.toml"), "--check"],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--config", str(tmp_path / "hub.toml"), "--check"]) == code
+    complained = capsys.readouterr().err
+    assert says in complained
+    assert complained.count("\n") == 1
 
 
 def test_named_policies_are_the_only_ones_served_and_are_judged_again(tmp_path):

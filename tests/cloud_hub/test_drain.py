@@ -26,7 +26,7 @@ async def test_a_drain_finishes_what_is_under_way_refuses_what_comes_and_gives_u
         await asyncio.sleep(0)
         hub.drain()
         assert hub.status()["draining"] is True
-        with pytest.raises(InferRefused) as refused:
+        with pytest.raises(InferRefusedError) as refused:
             await hub.inference.infer("echo", SAMPLES)
         assert (refused.value.reason, refused.value.retry_after_s) == (Reason.DRAINING, 5.0)
         await hub.drained()
@@ -64,13 +64,13 @@ async def test_a_caller_with_a_key_is_answered_once_and_alike(tmp_path: Path):
         wish = Wish(tenant="acme", idempotency="k1", fingerprint=b"a")
         first = asyncio.create_task(hub.inference.infer("echo", SAMPLES, wish))
         await asyncio.sleep(0.01)
-        with pytest.raises(InferRefused, match="busy"):
+        with pytest.raises(InferRefusedError, match="busy"):
             await hub.inference.infer("echo", SAMPLES, wish)
         answer = await first
         batches = len(swapper.engine.batches)
         assert await hub.inference.infer("echo", SAMPLES, wish) == answer
         assert len(swapper.engine.batches) == batches
-        with pytest.raises(InferRefused, match="conflict"):
+        with pytest.raises(InferRefusedError, match="conflict"):
             await hub.inference.infer("echo", SAMPLES, msgspec.structs.replace(wish, fingerprint=b"b"))
         other = msgspec.structs.replace(wish, tenant="umbrella", fingerprint=b"b")
         assert await hub.inference.infer("echo", SAMPLES, other) == answer  # another tenant's key is another key
@@ -82,7 +82,7 @@ async def test_a_caller_whose_time_is_over_in_the_queue_is_told_so_and_not_compu
     async with swapper as hub:
         busy = [asyncio.create_task(hub.inference.infer("echo", SAMPLES)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(InferRefused) as late:
+        with pytest.raises(InferRefusedError) as late:
             await hub.inference.infer("echo", SAMPLES, Wish(timeout_s=0.15))
         assert late.value.reason in (Reason.EXPIRED, Reason.BUSY)
         assert late.value.retry_after_s >= 1.0

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.requests import InferRefused
+from cloud_hub.requests import InferRefusedError
 from cloud_hub.store import Job, Store
 from cloud_hub.work import Work
 from tests.cloud_hub.devices import CARD, Enrolled, SimDevice
@@ -46,14 +46,14 @@ async def test_infer_answers_whole_samples_in_order_through_the_same_batches(tmp
 )
 async def test_infer_refuses_with_a_reason(tmp_path, model, inputs, reason):
     async with serving(tmp_path, max_queued=4) as site:
-        with pytest.raises(InferRefused) as refused:
+        with pytest.raises(InferRefusedError) as refused:
             await site.hub.inference.infer(model, inputs)
         assert refused.value.reason is reason
 
 
 async def test_infer_refuses_a_poisoned_sample_and_a_caller_that_leaves_is_forgotten(tmp_path):
     async with serving(tmp_path, engine=EchoEngine(CARD, 0.05, poison=b"\x0d" * 8)) as site:
-        with pytest.raises(InferRefused) as refused:
+        with pytest.raises(InferRefusedError) as refused:
             await site.hub.inference.infer("echo", np.frombuffer(b"\x0d" * 40, np.float32).reshape(1, 10))
         assert refused.value.reason is Reason.ENGINE
         with pytest.raises(TimeoutError):
@@ -88,7 +88,7 @@ async def test_stop_answers_what_is_under_way_and_refuses_what_is_new(tmp_path):
             heard += await ear.heard()
         refusal = next(reply for reply in heard if isinstance(reply, Refusal))
         assert (refusal.seq, refusal.reason) == (2, Reason.DRAINING)
-        with pytest.raises(InferRefused):
+        with pytest.raises(InferRefusedError):
             await site.hub.inference.infer("echo", np.zeros((1, 10), np.float32))
 
 

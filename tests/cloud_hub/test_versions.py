@@ -205,7 +205,7 @@ async def test_a_version_swap_under_load_loses_nothing_and_callers_by_name_move_
         assert set(answers) == {CARD.name, NEWER.name}
         assert answers.count(NEWER.name) > 8
         assert [(kept.version, kept.state) for kept in hub.versions.list()] == [("1", "UNAVAILABLE"), ("2", "READY")]
-        with pytest.raises(InferRefused) as gone:
+        with pytest.raises(InferRefusedError) as gone:
             await hub.inference.infer(CARD.name, SAMPLES)
         assert gone.value.reason is Reason.MODEL_GONE
 
@@ -231,14 +231,14 @@ async def test_a_version_that_does_not_load_is_one_line_and_the_others_serve_on(
 
     swapper.stock.put(NEWER, broken)
     async with swapper as hub:
-        with pytest.raises(InferRefused) as refused:
+        with pytest.raises(InferRefusedError) as refused:
             await hub.versions.load(NEWER.name)
         assert refused.value.reason is Reason.ENGINE
         assert (await hub.inference.infer("echo", SAMPLES))[0].model == CARD.name
         assert [kept.reason for kept in hub.versions.list()] == ["", "the weights are not there"], (
             swapper.log.getvalue()
         )
-        with pytest.raises(InferRefused):
+        with pytest.raises(InferRefusedError):
             await hub.versions.load("nobody@1")
     assert '"load_failed","model":"echo@2"' in swapper.log.getvalue()
 

@@ -3,6 +3,7 @@
 The machine plays the loop, the disk and the hub at once. The disk is a dict: what is not in it at a restart is gone.
 """
 
+import os
 from dataclasses import dataclass
 
 import msgspec
@@ -277,5 +278,8 @@ def replace_row(row: Row, **changes: object) -> Row:
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=250, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=int(os.environ.get("SKERRY_EXAMPLES", "100")),
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

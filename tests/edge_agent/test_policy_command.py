@@ -1,4 +1,4 @@
-"""`skerry policy` as a person meets it: each test is a process, for what counts is its output and its exit code."""
+"""`skerry policy` as a person meets it: what counts is its output and its exit code."""
 
 import json
 from datetime import UTC, date, datetime, timedelta
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent import policy_files as files
+from tests.in_process import skerry
 from tests.policies.given import TEXT, with_
-from tests.test_skerry import refused, skerry
+from tests.test_skerry import refused
 from wire.exits import Exit, ExitError
 
 UNSURE = '{"confidence": 0.4, "data_class": "open"}'

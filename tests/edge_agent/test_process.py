@@ -21,6 +21,7 @@ from edge_agent.address import Address
 from edge_agent.client import get, running_at
 from tests import ROOT
 from tests.edge_agent.device import DEVICE, lay
+from tests.in_process import skerry
 from wire.exits import Exit, ExitError
 
 SURE = [1.0] + [0.0] * 9
@@ -58,11 +59,6 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, list[dict[str, Any]]]:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=15)
     return process.returncode, [json.loads(line) for line in errors.splitlines()]
-
-
-def skerry(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "skerry.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,9 @@ from edge_agent.address import Address
 from edge_agent.client import get
 from edge_agent.identity import load
 from tests.edge_agent.device import lay
-from tests.edge_agent.test_process import address, ended, refused, running, skerry
+from tests.edge_agent.test_process import address, ended, refused, running
 from tests.edge_agent.updates_bench import Bench, bench
+from tests.in_process import skerry
 from tests.models.mirror import Faults
 from wire.exits import Exit
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from edge_agent.errand_job import UpdateJob
 from edge_agent.installed import Installed, look
 from edge_agent.layers import Standing
-from edge_agent.records import Disabled, Kind, NoModel, Source
+from edge_agent.records import DisabledError, Kind, NoModelError, Source
 from edge_agent.updates import Updates, errand
 from models.floors import FloorsDb
 from models.runner import EchoRunner, SampleError
@@ -28,8 +28,9 @@ from tests import ROOT
 from tests.edge_agent.hub_double import DEFAULTS, POLICY, SURE, TRUTH, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.updates_bench import NAMES, Bench, bench, hub_keys, path
 from tests.models.mirror import Faults
-from wire.daemon import Lock, Log
-from wire.exits import Exit, Stop
+from wire.daemon import Lock
+from wire.daemon_log import Log
+from wire.exits import Exit, ExitError
 from wire.messages import Hello
 from wire.rollout import Failure
 from wire.topics import Channel, topic
@@ -120,9 +121,9 @@ async def test_without_a_model_nothing_is_guessed(tmp_path: Path):
         await rig.agent.use_bundle(None)
         assert rig.agent.manifest is None
         assert rig.agent.status()["model"] == ""
-        with pytest.raises(NoModel):
+        with pytest.raises(NoModelError):
             await rig.agent.infer(sample())
-        assert issubclass(NoModel, Disabled)
+        assert issubclass(NoModelError, DisabledError)
         await rig.agent.use_bundle(EchoRunner(2))
         assert (await rig.agent.infer(sample(SURE))).why is Why.CONFIDENT
 
@@ -214,7 +215,7 @@ async def test_case_29_a_device_whose_only_model_is_revoked_says_so_and_serves_n
         await polled(updates, 2)
         assert rig.agent.status()["alarms"] == ["no_model", "safe_mode"]
         assert "model_revoked" in events(log)
-        with pytest.raises(NoModel):
+        with pytest.raises(NoModelError):
             await rig.agent.infer(sample())
         device.offer(2)
         rig.agent.refresh()
@@ -297,7 +298,7 @@ async def test_an_agent_whose_store_is_in_use_goes_on(device, tmp_path):
 
 async def test_a_job_that_cannot_be_made_is_a_failure_like_any_other(device, tmp_path):
     def job() -> UpdateJob:
-        raise Stop(Exit.CREDENTIALS, "root.json: gone")
+        raise ExitError(Exit.CREDENTIALS, "root.json: gone")
 
     async with Rig(tmp_path, policy()) as rig:
         updates = Updates(device.store, NAMES, job, Installed(), Log(io.StringIO()), Standing())

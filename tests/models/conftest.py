@@ -1,5 +1,6 @@
 """Bundles for the tests: `made` needs no training (a graph written by hand), `forged` is a real but tiny forge run."""
 
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from models.forge.wish import Wish
 
 LABELS = 10
+KEPT = Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}"  # finished stages of forge runs; outlives the tests
 
 
 def echo_graph(scale: float = 1.0, outputs: tuple[str, str] = ("logits", "features")) -> bytes:
@@ -76,8 +78,14 @@ def made(tmp_path) -> Bundle:
 
 @pytest.fixture(scope="session")
 def forged(tmp_path_factory) -> Bundle:
-    """A few steps on 300 digits: good for nothing but for being looked at. Its report lies beside it."""
-    return forge(tmp_path_factory.mktemp("forged") / "tiny-3", kept=True)
+    """A few steps on 300 digits: good for nothing but for being looked at. Its report lies beside it.
+
+    One worker of pytest computes the stages, the others wait and take them.
+    """
+    KEPT.mkdir(mode=0o700, exist_ok=True)
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return forge(tmp_path_factory.mktemp("forged") / "tiny-3", kept=True)
 
 
 def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
@@ -85,7 +93,7 @@ def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
     from models.forge.forge import forge as forged_bundle  # noqa: PLC0415
     from models.forge.wish import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
 
-    aids = Aids(cache=Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}" if kept else None)
+    aids = Aids(cache=KEPT if kept else None)
     return forged_bundle(tiny_net(), tiny_data(), tiny_wish(**wishes), path, aids=aids)
 
 

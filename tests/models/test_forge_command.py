@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from models.command import app
+from tests.models.conftest import KEPT
 from wire.exits import Exit, ExitError
 
 PACKAGE = """
@@ -57,7 +58,7 @@ def forge(home, monkeypatch):
     monkeypatch.chdir(home)
 
     def run(model, data, *flags, out="out"):
-        fixed = ["--effort", "quick", "--threads", "1", "--precision", "int8-weights", "--cache", str(home / "cache")]
+        fixed = ["--effort", "quick", "--threads", "1", "--precision", "int8-weights", "--cache", str(KEPT)]
         arguments = ["forge", f"their_nets:{model}", "--data", f"their_nets:{data}", "--out", str(home / out), *fixed]
         return CliRunner().invoke(app, [*arguments, *map(str, flags)], env={"COLUMNS": "160", "NO_COLOR": "1"})
 

@@ -1,7 +1,10 @@
-"""The executable for the public conformance suite, run as that suite runs it: a process a command, exit 0 or 1."""
+"""The executable for the public conformance suite: its commands in this process, and as that suite runs them."""
 
+import contextlib
+import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -27,15 +30,15 @@ class Client:
         self.root = folder / "initial_root.json"
         self.root.write_bytes(repo.trusted_root)
         self.before: tuple[str, ...] = ()
+        self.as_process = False
 
     def __call__(self, *arguments: str) -> int:
-        """Exit code. This interpreter's folder comes first on the path, for a checkout without `.venv`."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        command = [*self.before, str(CLIENT), "--metadata-dir", str(self.metadata), *arguments]
-        run = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
-        assert "Traceback" not in run.stderr, run.stderr
-        assert (run.returncode == 0) == (run.stderr == ""), run.stderr
-        return run.returncode
+        """Exit code."""
+        words = ["--metadata-dir", str(self.metadata), *arguments]
+        code, said = run_process(*self.before, str(CLIENT), *words) if self.as_process else run_here(words)
+        assert "Traceback" not in said, said
+        assert (code == 0) == (said == ""), said
+        return code
 
     def init(self) -> int:
         return self("init", str(self.root))
@@ -57,6 +60,24 @@ class Client:
         return [path.read_bytes() for path in sorted(self.targets.rglob("*")) if path.is_file()]
 
 
+def run_process(*command: str) -> tuple[int, str]:
+    """This interpreter's folder comes first on the path, for a checkout without `.venv`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    run = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    return run.returncode, run.stderr
+
+
+def run_here(words: list[str]) -> tuple[int, str]:
+    said, before = io.StringIO(), (sys.argv, sys.path[:])
+    sys.argv = [str(CLIENT), *words]
+    try:
+        with contextlib.redirect_stderr(said):
+            code: int = runpy.run_path(str(CLIENT))["main"]()
+    finally:
+        sys.argv, sys.path[:] = before
+    return code, said.getvalue()
+
+
 @pytest.fixture
 def client(tmp_path):
     repo = Repository()
@@ -71,6 +92,7 @@ def test_1_the_client_is_executable_and_its_expected_failures_are_listed():
 
 
 def test_1_init_asks_nothing_and_refresh_asks_in_order(client):
+    client.as_process = True
     assert client.init() == 0
     assert client.mirror.requests == []
     assert client.refresh() == 0
@@ -192,6 +214,7 @@ def test_20_a_second_client_on_the_same_folder_is_refused(client):
 @pytest.mark.parametrize(("day", "expected"), [(-400, 0), (1, 0), (8, 1)])
 def test_1_the_clock_may_be_set_by_faketime(client, day, expected):
     client.init()
+    client.as_process = True
     client.before = ("faketime", f"{days(day):%Y-%m-%d %H:%M:%S}")
     assert client.refresh() == expected
     assert days(0) == NOW

@@ -33,12 +33,13 @@ def kept(scenario: Scenario) -> Outcome:
     return outcome
 
 
-def test_case_101_a_hundred_random_fault_schedules_break_no_law() -> None:
+@pytest.mark.parametrize("schedules", [30, pytest.param(100, marks=pytest.mark.heavy)])
+def test_case_101_random_fault_schedules_break_no_law(schedules: int) -> None:
     """0 accepted lost, 0 double effects, nothing beyond policy and budget. `skerry sim fuzz` tries more."""
-    found = search(Wish(100))
+    found = search(Wish(schedules))
     assert found.ok, "\n".join(f"{each.seed}: {each.story}" for each in found.findings)
-    assert (found.schedules, found.complete) == (100, True)
-    assert found.accepted > 5000
+    assert (found.schedules, found.complete) == (schedules, True)
+    assert found.accepted > 50 * schedules
     assert len(found.struck) >= 15
 
 

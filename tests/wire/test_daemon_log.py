@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.blocks import ROOT
+from tests import ROOT
 from wire.daemon_log import BURST_LINES, Log, fault, name
 
 CANARY = "canary 3f9a: a secret sentence"
