@@ -17,7 +17,7 @@ from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import TargetFile, Targets
 
 from cloud_hub.keys import HubCard
-from cloud_hub.online import ALWAYS, OnlineKeys
+from cloud_hub.online import ALWAYS
 from cloud_hub.repository import Edit, Repository
 from models.bundle import open_bundle
 from models.ceremony import Plan, begin

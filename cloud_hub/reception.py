@@ -60,7 +60,9 @@ class Reception:
             raise InferRefusedError(refused.reason, refused.retry_after_s)
 
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
-        """Whole-model inference of `inputs` (batch first) through the queue that questions use. InferRefusedError otherwise.
+        """Whole-model inference of `inputs` (batch first) through the queue that questions use.
+
+        InferRefusedError otherwise.
 
         `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
         """

@@ -22,7 +22,6 @@ from cloud_hub.pki import shows, utc_now
 from cloud_hub.registry import Device, Invite, Registry, RegistryError, Welcome
 from cloud_hub.rotation import Rotation
 from cloud_hub.standing import DeviceState
-from wire.doors import ServerAccess
 from wire.oip import OipError, short
 
 MAX_INVITE_S = 30 * 86_400.0

@@ -30,7 +30,7 @@ from cloud_hub.api.retiring import Retiring
 from cloud_hub.api.rolling import Rolling
 from cloud_hub.api.rollout_metrics import RolloutCollector
 from cloud_hub.api.routes import Route
-from wire.doors import ServerAccess, open_site, security_middlewares, tls_context, token_of
+from wire.doors import open_site, tls_context, token_of
 
 SHUTDOWN_S = 2.0
 
