@@ -14,7 +14,7 @@ from policies.matching import Scale
 from policies.policy import Layer, Mode, Policy
 from wire.messages import DType, FieldSpec, Level
 
-EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "300"))
 FIRST = int(os.environ.get("SKERRY_FIRST_SEED", "0"))
 SEEDS = range(FIRST, FIRST + EXAMPLES)
 
