@@ -33,11 +33,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.layout import PRODUCT
 from benchmarks.rig import POLICY
-from cloud_hub.devices import Enrolled, MemoryRegistry
 from cloud_hub.engine.base import EchoEngine
 from cloud_hub.keys import HubKeys as HubIdentity
 from cloud_hub.keys import fresh
-from cloud_hub.ledger_clerk import Clerk, Desk
+from cloud_hub.ledger_clerk import LedgerBackend, LedgerLogService
 from cloud_hub.ledger_log import HubLog
 from cloud_hub.loop import Hub
 from cloud_hub.settings import HubSettings
@@ -48,6 +47,7 @@ from edge_agent.records import Sample, Source
 from edge_agent.settings import AgentSettings
 from models.runner import EchoRunner, echo_manifest
 from policies.document import parse
+from tests.cloud_hub.devices import Enrolled, MemoryRegistry
 from wire.daemon_log import Log
 from wire.transport import MemoryBroker, MemoryTransport
 
@@ -140,12 +140,12 @@ async def running_pair(folder: Path) -> AsyncIterator[Agent]:
         return broker.connect()
 
     engine = EchoEngine(card_of(echo_manifest(LABELS)))
-    hub = Hub(
-        HubSettings(database_url=f"sqlite:///{folder / 'hub.db'}", drain_s=0.0), keys, registry, [engine], connect
-    )
+    settings = HubSettings(database_url=f"sqlite:///{folder / 'hub.db'}", drain_s=0.0)
+    hub = Hub(settings=settings, keys=keys, registry=registry, engines=[engine], connect=connect)
     policy = parse(POLICY.format(mode="hub_first", threshold=0.9)).compile()
     agent = Agent(AgentSettings(state_dir=folder), identity, EchoRunner(LABELS), policy, connect)
-    hub.voice.ledger = clerk = _ledger_clerk(hub, keys)  # no device asks before a hub has told what it has spent
+    clerk = _ledger_clerk(hub, keys)
+    hub.voice.attach_ledger(clerk)  # no device asks before a hub has told what it has spent
     async with asyncio.TaskGroup() as group:
         logging = group.create_task(clerk.run())
         group.create_task(hub.run())
@@ -166,9 +166,9 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def _ledger_clerk(hub: Hub, keys: HubIdentity) -> Clerk:
+def _ledger_clerk(hub: Hub, keys: HubIdentity) -> LedgerLogService:
     log = HubLog.open(":memory:", 0)
-    return Clerk(log, Desk("hub-1", keys.signing, hub.voice.tell, lambda _device: 0, Log()))
+    return LedgerLogService(log, LedgerBackend("hub-1", keys.signing, hub.voice.tell, lambda _device: 0, Log()))
 
 
 async def trace_escalation(folder: Path, recorder: CallRecorder) -> EscalationTrace:

@@ -79,7 +79,7 @@ def _write_request(file: Path, request: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, request)
     except OSError as error:
-        raise Stop(Exit.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
+        raise ExitError(Exit.DISK, f"{file}: {error.strerror}; name another folder with --out") from None
 
 
 def _lay_out(folder: Path, models: Path | None, model: str) -> None:

@@ -22,6 +22,7 @@ from cloud_hub.pki import shows, utc_now
 from cloud_hub.registry import Device, Invite, Registry, RegistryError, Welcome
 from cloud_hub.rotation import Rotation
 from cloud_hub.standing import DeviceState
+from wire.doors import ServerAccess
 from wire.oip import OipError, short
 
 MAX_INVITE_S = 30 * 86_400.0
@@ -62,7 +63,7 @@ class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Admin:
     """Invites, devices, status and the CA, for who runs the fleet."""
 
-    def __init__(self, context: ApiContext, door: Opening) -> None:
+    def __init__(self, context: ApiContext, door: ServerAccess) -> None:
         self._context = context
         self._registry = context.registry
         self._now_ms = context.now_ms

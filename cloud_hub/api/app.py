@@ -30,7 +30,7 @@ from cloud_hub.api.retiring import Retiring
 from cloud_hub.api.rolling import Rolling
 from cloud_hub.api.rollout_metrics import RolloutCollector
 from cloud_hub.api.routes import Route
-from wire.doors import open_site, tls_context, token_of
+from wire.doors import ServerAccess, open_site, security_middlewares, tls_context, token_of
 
 SHUTDOWN_S = 2.0
 
@@ -47,7 +47,7 @@ class Limits:
 class Api:
     """The server: `start` returns the address opened, `stop` ends every request within 2 seconds."""
 
-    def __init__(self, context: ApiContext, door: Door, limits: Limits) -> None:
+    def __init__(self, context: ApiContext, door: ServerAccess, limits: Limits) -> None:
         self._door = door
         self._tls: ssl.SSLContext | None = None
         self._context = context
@@ -63,7 +63,7 @@ class Api:
         self.routes = [*(route for room in (*rooms, *self._rooms(context)) for route in room)]
         self.routes += Described(self.routes, limits.version).routes()
         entrance = Entrance(_digest(token_of(door)), door.local, context.keys, context.audit, context.now_ms)
-        checks = [metrics.counting(), *guards(door, "", frozenset()), guarding(entrance, self.routes)]
+        checks = [metrics.counting(), *security_middlewares(door, "", frozenset()), guarding(entrance, self.routes)]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
         self.app.add_routes([route.served for route in self.routes])
         self.app.on_shutdown.append(health.close)

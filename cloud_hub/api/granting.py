@@ -55,7 +55,7 @@ class Granting:
 
     async def audit(self, _request: web.Request) -> web.Response:
         """Oldest first."""
-        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last(SHOWN)]})
+        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last(SHOWN_ENTRIES)]})
 
 
 def key_json(key: Key, now_ms: int) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class Site:
             **rolling,
         )
         limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
-        self.api = Api(context, Door(token_file=str(self.token_file), **more), limits)
+        self.api = Api(context, ServerAccess(token_file=str(self.token_file), **more), limits)
         self.url = ""
         self.client: aiohttp.ClientSession
 

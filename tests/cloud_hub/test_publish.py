@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from cloud_hub.founding import found
 from cloud_hub.keeper import Keeper
 from cloud_hub.keys import HubCard, load_or_create
+from cloud_hub.online import OnlineKeys
 from cloud_hub.publish import (
     found_demo,
     publish_bundle,

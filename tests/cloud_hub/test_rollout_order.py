@@ -41,7 +41,7 @@ def test_a_bundle_is_published_once_and_laid_where_the_hub_finds_it(tmp_path):
 def test_a_bundle_whose_key_lies_elsewhere_waits_for_its_signature(tmp_path, named):
     config, bundle = hub(tmp_path), make(tmp_path / "mine" / "echo", version=3)
     folder = tmp_path / "requests" if named else tmp_path / "mine"
-    with pytest.raises(Stop, match=rf"skerry keys sign {folder}/echo-3\.request\.json") as caught:
+    with pytest.raises(ExitError, match=rf"skerry keys sign {folder}/echo-3\.request\.json") as caught:
         prepared(bundle.path, config, None, folder if named else None)
     assert caught.value.code is Exit.WAITING
     (line, _) = describe(load_request((folder / "echo-3.request.json").read_bytes()))
@@ -57,7 +57,7 @@ def test_nothing_new_lies_in_the_current_folder_or_in_the_package(tmp_path, monk
     package = Path(models.__path__[0])
     before = set(package.iterdir())
     monkeypatch.chdir(tmp_path / "elsewhere")
-    with nullcontext() if hold else pytest.raises(Stop):
+    with nullcontext() if hold else pytest.raises(ExitError):
         prepared(bundle.path, config, None)
     assert not list((tmp_path / "elsewhere").iterdir())
     assert set(package.iterdir()) == before
@@ -65,7 +65,7 @@ def test_nothing_new_lies_in_the_current_folder_or_in_the_package(tmp_path, monk
 
 def test_a_folder_that_takes_no_request_is_said(tmp_path):
     config, bundle = hub(tmp_path), make(tmp_path / "mine" / "echo", version=3)
-    with pytest.raises(Stop, match="--out") as caught:
+    with pytest.raises(ExitError, match="--out") as caught:
         prepared(bundle.path, config, None, config)
     assert caught.value.code is Exit.DISK
 

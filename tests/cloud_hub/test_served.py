@@ -9,6 +9,7 @@ import pytest
 
 from cloud_hub.config import HubConfig
 from cloud_hub.keys import HubCard
+from cloud_hub.online import OnlineKeys
 from cloud_hub.publish import found_demo, publish_policy
 from cloud_hub.repository import Repository
 from cloud_hub.served import Watch, nothing, policies_of, published_in
