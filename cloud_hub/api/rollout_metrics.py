@@ -3,7 +3,7 @@
 Rule: no label names a rollout or a family; which one it is says `skerry rollout list`.
 """
 
-from collections import Counter
+from collections import Counter as Counted
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily
@@ -28,8 +28,8 @@ class RolloutCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         views = self._desk.views() if self._desk else ()
         under_way = [view for view in views if view.state not in TERMINAL]
-        yield _counted("skerry_hub_rollouts", "Rollouts under way.", RolloutState, Counter(v.state for v in under_way))
-        devices: Counter[str] = Counter()
+        yield _counted("skerry_hub_rollouts", "Rollouts under way.", RolloutState, Counted(v.state for v in under_way))
+        devices: Counted[str] = Counted()
         for view in under_way:
             devices.update(view.states)
         yield _counted("skerry_hub_rollout_devices", "Devices of rollouts under way.", RolloutDeviceState, devices)
@@ -51,7 +51,7 @@ class RolloutCollector(Collector):
 
 
 def _counted(
-    name: str, says: str, states: type[RolloutState] | type[RolloutDeviceState], counts: Counter[str]
+    name: str, says: str, states: type[RolloutState] | type[RolloutDeviceState], counts: Counted[str]
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, says, labels=["state"])
     for state in states:

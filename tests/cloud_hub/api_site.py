@@ -33,6 +33,7 @@ from cloud_hub.store import StoreError
 from cloud_hub.tries import AttemptLimiter
 from cloud_hub.watch import Observer
 from tests.cloud_hub.joiner import Joiner
+from wire.doors import ServerAccess
 from wire.messages import ModelRef, Prediction, Reason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
