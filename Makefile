@@ -4,7 +4,7 @@
 
 python := .venv/bin/python
 ARGS ?=
-nets = tests/live/test_forge_nets.py
+nets = tests/live/forge/test_forge_nets.py
 ci_forge = equal_model_data_and_seed
 ci_gangs = 0x2x0 or 2x0x2 or 2x2x0
 
@@ -31,8 +31,8 @@ heavy: setup ## the tests that take many seconds each: whole runs of the forge, 
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy $(ARGS)
 
 heavy-ci: setup ## of those, what `.ci/run` has time for: a pipeline, replicas, a mixed gang, a forge run, two pages
-	@$(python) -m pytest -m heavy -k '$(ci_forge) or engines.md' tests/models/test_forge.py tests/test_docs.py $(ARGS)
-	@$(python) -m pytest -m heavy -k '$(ci_gangs) or rollout.md' tests/live/test_gangs.py tests/live/test_docs.py $(ARGS)
+	@$(python) -m pytest -m heavy -k '$(ci_forge) or engines.md' tests/models/forge/pipeline/test_forge.py tests/test_docs.py $(ARGS)
+	@$(python) -m pytest -m heavy -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) -m 'not heavy' -n 2 --dist loadfile --durations=25)
@@ -61,13 +61,13 @@ bench-forge: setup ## the figures of forged bundles on real data (SKERRY_DATA=fo
 	@$(python) -m benchmarks forge $(ARGS)
 
 bench-policies: setup ## what a decision costs under 50 rules (ARGS=PYTHON: an interpreter with cedarpy and regopy, beside them)
-	@$(python) -m benchmarks.policy_cost $(ARGS)
+	@$(python) -m benchmarks.agent.policy_cost $(ARGS)
 
 fuzz-policies: setup ## 100,000 random policies and samples through each property test of the policy language
 	@SKERRY_EXAMPLES=100000 $(python) -m pytest tests/policies -n auto -k 'narrow or unlisted or brute or characters_changed' $(ARGS)
 
 bench-hub: setup ## the hub beside LitServe, MLServer, BentoML and Ray Serve, each in an environment of its own (1.5 GB)
-	@$(python) -m benchmarks.hub_peers --install
+	@$(python) -m benchmarks.hub.peers --install
 	@$(python) -m benchmarks hub $(ARGS)
 
 bench-rollout: setup ## good and bad versions through a simulated fleet, beside newest-wins and status alone (SKERRY_DATA=folder)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from wire.exits import Exit, ExitError
+from wire.process.exit_codes import Exit, ExitError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -26,43 +26,55 @@ class Room(NamedTuple):
 
 
 _PUBLISH = {
-    "models": Room("cloud_hub.publish_command:models_publish", "Put a bundle into the hub's update repository."),
-    "policy": Room("cloud_hub.publish_command:policy_publish", "Put a policy into the hub's update repository."),
+    "models": Room("cloud_hub.cli.publish:models_publish", "Put a bundle into the hub's update repository."),
+    "policy": Room("cloud_hub.cli.publish:policy_publish", "Put a policy into the hub's update repository."),
 }
 ROOMS = {
-    "demo": Room("simulations.demo_command:app", "Watch a fleet of five do the whole job on this machine."),
-    "agent": Room("edge_agent.command:app", "A device: enrol it, run it, ask how it is."),
-    "hub": Room("cloud_hub.command:app", "A hub: run it, invite devices, replace its CA."),
+    "demo": Room("simulations.cli.demo:app", "Watch a fleet of five do the whole job on this machine."),
+    "agent": Room("edge_agent.cli.agent:app", "A device: enrol it, run it, ask how it is."),
+    "hub": Room("cloud_hub.cli.merging_hub_command:app", "A hub: run it, invite devices, replace its CA."),
     "devices": Room(
-        "cloud_hub.devices_command:app",
+        "cloud_hub.cli.merging_devices_devices_command:app",
         "Devices of a hub: list, show, suspend, resume, retire, revoke; their ledgers' heads.",
-        {"heads": Room("cloud_hub.ledger_command:heads", "What the hub has logged of a device's egress ledger.")},
+        {
+            "heads": Room(
+                "cloud_hub.cli.merging_devices_ledger_command:heads",
+                "What the hub has logged of a device's egress ledger.",
+            )
+        },
     ),
-    "ledger": Room("edge_agent.ledger_command:app", "What left a device: show it, verify it, prove it to others."),
+    "ledger": Room("edge_agent.cli.ledger:app", "What left a device: show it, verify it, prove it to others."),
     "models": Room(
-        "models.command:app",
+        "models.cli.models:app",
         "Bundles: forge, inspect, verify, compare, calibrate, measure, publish, retire them.",
         {
             "publish": _PUBLISH["models"],
-            "measure": Room("cloud_hub.measure_command:measure", "Attack what a bundle's codes give away."),
-            "permit": Room("cloud_hub.permit_command:app", "Let devices go down to an older version: a request."),
-            "retire": Room("cloud_hub.retire_command:retire", "End a version on a hub, once no device speaks it."),
+            "measure": Room("cloud_hub.cli.measure:measure", "Attack what a bundle's codes give away."),
+            "permit": Room(
+                "cloud_hub.cli.merging_models_permit_command:app", "Let devices go down to an older version: a request."
+            ),
+            "retire": Room(
+                "cloud_hub.cli.merging_models_retire_command:retire",
+                "End a version on a hub, once no device speaks it.",
+            ),
         },
     ),
     "policy": Room(
-        "edge_agent.policy_command:app",
+        "edge_agent.cli.policy:app",
         "Policies: check a document, explain what it decides, probe it, compare two, publish it.",
         {"publish": _PUBLISH["policy"]},
     ),
     "rollout": Room(
-        "cloud_hub.rollout_command:app",
+        "cloud_hub.cli.merging_rollout_rollout_command:app",
         "Give a fleet another version wave by wave: start, status, pause, resume, abort, approve, undo.",
     ),
-    "keys": Room("models.keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."),
-    "repository": Room("cloud_hub.publish_command:app", "The hub's update repository: export, install, status."),
-    "why": Room("edge_agent.command:why", "Explain one answer of a running device."),
-    "sim": Room("simulations.command:app", "Ask a simulated fleet: does it hold, in this weather, with these faults?"),
-    "erase": Room("edge_agent.command:erase", "Forget a subject, on the device and at its hubs."),
+    "keys": Room(
+        "models.cli.merging_keys_keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."
+    ),
+    "repository": Room("cloud_hub.cli.publish:app", "The hub's update repository: export, install, status."),
+    "why": Room("edge_agent.cli.agent:why", "Explain one answer of a running device."),
+    "sim": Room("simulations.cli.sim:app", "Ask a simulated fleet: does it hold, in this weather, with these faults?"),
+    "erase": Room("edge_agent.cli.agent:erase", "Forget a subject, on the device and at its hubs."),
 }
 
 # What brings a third-party module that is not there.

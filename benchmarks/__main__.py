@@ -10,23 +10,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import (
-    agent_memory,
-    first_answer,
-    forge_suite,
-    hub_suite,
-    intake,
-    local_answer,
-    rollout,
-    rollout_device,
-    round_trip,
-    sim_suite,
-    trust_client,
-    trust_enrolment,
-)
-from benchmarks.bench import Benchmark, run
-from benchmarks.figures import Figure, markdown
-from benchmarks.machine import describe, load_before
+from benchmarks import merging_suites_forge_suite, merging_suites_hub_suite, merging_suites_sim_suite
+from benchmarks.agent import first_answer, local_answer, memory, merging_round_trip_round_trip
+from benchmarks.harness.benchmark import Benchmark, run
+from benchmarks.harness.figures import Figure, markdown
+from benchmarks.harness.machine import describe, load_before
+from benchmarks.intake import mqtt
+from benchmarks.rollout import crash_loop
+from benchmarks.rollout import run as rollout
+from benchmarks.trust import client, enrollment
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TITLE = "# Measured\n\nOther machines give other figures: run it on yours.\n"
@@ -45,26 +37,26 @@ SUITES = {
         "The main job",
         "make bench",
         {
-            "round_trip": round_trip.run,
+            "round_trip": merging_round_trip_round_trip.run,
             "local_answer": local_answer.run,
-            "agent_memory": agent_memory.run,
-            "intake": intake.run,
+            "agent_memory": memory.run,
+            "intake": mqtt.run,
             "first_answer": first_answer.run,
         },
     ),
-    "trust": Suite("Trust", "make bench-trust", {"client": trust_client.run, "enrolment": trust_enrolment.run}),
-    "hub": Suite("The hub", "make bench-hub", hub_suite.HUB_BENCHMARKS),
-    "sim": Suite("The simulator", "make bench-sim", sim_suite.SIM_BENCHMARKS),
-    "rollout": Suite("Rollouts", "make bench-rollout", {"fleet": rollout.run, "device": rollout_device.run}),
+    "trust": Suite("Trust", "make bench-trust", {"client": client.run, "enrolment": enrollment.run}),
+    "hub": Suite("The hub", "make bench-hub", merging_suites_hub_suite.HUB_BENCHMARKS),
+    "sim": Suite("The simulator", "make bench-sim", merging_suites_sim_suite.SIM_BENCHMARKS),
+    "rollout": Suite("Rollouts", "make bench-rollout", {"fleet": rollout.run, "device": crash_loop.run}),
     "forge": Suite(
         "The forge",
         "make bench-forge",
         {
-            "sets": forge_suite.sets,
-            "text": forge_suite.text,
-            "routing": forge_suite.routing,
-            "risk": forge_suite.risk,
-            "quantised": forge_suite.quantised,
+            "sets": merging_suites_forge_suite.sets,
+            "text": merging_suites_forge_suite.text,
+            "routing": merging_suites_forge_suite.routing,
+            "risk": merging_suites_forge_suite.risk,
+            "quantised": merging_suites_forge_suite.quantised,
         },
     ),
 }

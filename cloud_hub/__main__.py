@@ -8,13 +8,13 @@ import asyncio
 import sys
 from pathlib import Path
 
-from cloud_hub.broker import choose_port, find_program
-from cloud_hub.config import HubConfig, load
-from cloud_hub.ground import Ground, lay
-from cloud_hub.serve import Process, open_engines
-from wire.daemon import Lock, no_core_dumps
-from wire.daemon_log import Log
-from wire.exits import Exit, run_to_exit
+from cloud_hub.runtime.broker import choose_port, find_program
+from cloud_hub.runtime.config import HubConfig, load
+from cloud_hub.runtime.merging_bootstrap_ground import Ground, lay
+from cloud_hub.runtime.merging_process_serve import Process, open_engines
+from wire.process.daemon import Lock, no_core_dumps
+from wire.process.exit_codes import Exit, run_to_exit
+from wire.process.logging import Log
 
 
 def main(arguments: list[str] | None = None) -> int:

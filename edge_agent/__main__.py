@@ -8,12 +8,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from edge_agent.config import AgentConfig, load
-from edge_agent.identity import load as load_identity
-from edge_agent.serve import Parts, Process, prepare
-from wire.daemon import Lock, no_core_dumps
-from wire.daemon_log import Log
-from wire.exits import Exit, run_to_exit
+from edge_agent.app.config import AgentConfig, load
+from edge_agent.app.merging_process_serve import Parts, Process, prepare
+from edge_agent.identity.identity import load as load_identity
+from wire.process.daemon import Lock, no_core_dumps
+from wire.process.exit_codes import Exit, run_to_exit
+from wire.process.logging import Log
 
 
 def main(arguments: list[str] | None = None) -> int:

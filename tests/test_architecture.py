@@ -141,7 +141,9 @@ def test_the_floors_hold() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("entry", ["edge_agent.core", "edge_agent.loop", "edge_agent.api", "edge_agent.__main__"])
+@pytest.mark.parametrize(
+    "entry", ["edge_agent.core.core", "edge_agent.app.merging_agent_loop", "edge_agent.api", "edge_agent.__main__"]
+)
 def test_the_edge_starts_without_what_belongs_to_the_hub_the_forge_or_the_command_line(entry: str) -> None:
     """A fresh interpreter, because this one has imported everything already."""
     probe = f"import sys, {entry}; print(*{{name.split('.')[0] for name in sys.modules}})"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from wire.exits import Exit
+from wire.process.exit_codes import Exit
 
 UNITS = sorted((ROOT / "deploy").glob("*.service"))
 LOCKED_DOWN = {

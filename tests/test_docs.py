@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests import ROOT
 from tests.blocks import LANGUAGES, MARKS, PAGES, blocks, execute, of_mark
-from wire.exits import Exit
+from wire.process.exit_codes import Exit
 
 ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md")
 HEAVY = {"engines.md"}  # starts whole gangs of ranks: 40 seconds of processor time

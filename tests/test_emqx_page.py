@@ -2,9 +2,9 @@
 
 import re
 
-from cloud_hub.broker import MAX_PACKET_BYTES
+from cloud_hub.runtime.broker import MAX_PACKET_BYTES
 from tests import ROOT
-from wire.topics import Channel, hub_filters
+from wire.protocol.topics import Channel, hub_filters
 
 PAGE = (ROOT / "docs" / "emqx.md").read_text(encoding="utf-8")
 RULES = {

@@ -130,11 +130,11 @@ def test_every_module_that_is_run_by_name_can_be_run():
 @pytest.mark.parametrize(
     ("name", "there"),
     [
-        ("models.codec", True),
-        ("edge_agent.command:app", True),
-        ("edge_agent.command:gone", False),
+        ("models.runtime.codec", True),
+        ("edge_agent.cli.agent:app", True),
+        ("edge_agent.cli.agent:gone", False),
         ("models.gone", False),
-        ("models.forge.gate.Gate", True),
+        ("models.forge.training.gate.Gate", True),
         ("models.forge.gone.Gate", False),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from wire.exits import Exit
+from wire.process.exit_codes import Exit
 
 
 def skerry(*args: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def test_help_lists_every_room_and_imports_none():
     done = python(code, "--help")
     for word in ("demo", "agent", "hub", "policy", "models", "why"):
         assert f" {word} " in done.stdout
-    assert done.stdout.splitlines()[-1] == "['wire', 'wire.exits']"
+    assert done.stdout.splitlines()[-1] == "['wire', 'wire.process.exit_codes']"
 
 
 def test_version():
@@ -74,7 +74,7 @@ skerry.main()
 
 
 def room(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
-    head = "import typer\nfrom wire.exits import Exit, ExitError\n"
+    head = "import typer\nfrom wire.process.exit_codes import Exit, ExitError\n"
     (tmp_path / "strange_room.py").write_text(head + body, encoding="utf-8")
     return python(ROOM, str(tmp_path), "agent", *args)
 

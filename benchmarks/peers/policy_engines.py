@@ -1,6 +1,7 @@
 """One decision of Cedar (cedarpy) and of Rego (regopy): the rules and contexts come as JSON, seconds per call go out.
 
-Run by `benchmarks.policy_cost` in an environment of its own. Each engine is given its best: parsed or compiled once.
+Run by `benchmarks.agent.policy_cost` in an environment of its own. Each engine is given its best: parsed or compiled
+once.
 """
 
 import json

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from cloud_hub.access import Scope
-from cloud_hub.api.bodies import MAX_BYTES, answer, parse
-from cloud_hub.api.face import ApiContext
-from cloud_hub.api.oip import refused_answer
-from cloud_hub.api.routes import Door, Route
+from cloud_hub.api.interface import ApiContext
+from cloud_hub.api.merging_oip_oip import refused_answer
+from cloud_hub.api.merging_routing_bodies import MAX_BYTES, answer, parse
+from cloud_hub.api.merging_routing_routes import Door, Route
+from cloud_hub.core.merging_web_requests_requests import InferRefusedError
 from cloud_hub.engine.base import ModelCard
-from cloud_hub.requests import InferRefusedError
-from cloud_hub.timings import ModelTimings, Spread, Sum, total
-from wire.doors import read_body
-from wire.messages import Reason
-from wire.oip import OipError
+from cloud_hub.registry.access import Scope
+from cloud_hub.serving.merging_telemetry_timings import ModelTimings, Spread, Sum, total
+from wire.http.guards import read_body
+from wire.http.merging_oip_oip import OipError
+from wire.protocol.messages import Reason
 
 _NS = 1e9
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_hub.work import ModelCard, Work
-from wire.messages import Prediction
+from cloud_hub.engine.merging_types_work import ModelCard, Work
+from wire.protocol.messages import Prediction
 
 __all__ = ["FAULTS", "EchoEngine", "Engine", "EngineError", "Health", "ModelCard", "State", "Work"]
 

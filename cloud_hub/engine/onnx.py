@@ -12,14 +12,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from cloud_hub.engine.base import EngineError, Health, State
-from cloud_hub.engine.buckets import Array
-from cloud_hub.engine.bundled import TAIL, WHOLE, BundleEngine
-from cloud_hub.work import card_of_bundle
-from models.bundle import Bundle
-from models.codec import NUMPY_DTYPES
-from models.lint import LintError, lint
-from models.manifest import BundleError, Manifest
-from models.onnx import CPU, ORT_ERRORS, session_options
+from cloud_hub.engine.merging_bundle_buckets import Array
+from cloud_hub.engine.merging_bundle_bundled import TAIL, WHOLE, BundleEngine
+from cloud_hub.engine.merging_types_work import card_of_bundle
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import BundleError, Manifest
+from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.onnx_runner import CPU, ORT_ERRORS, session_options
+from models.verification.lint import LintError, lint
 
 
 class OnnxGraphs:

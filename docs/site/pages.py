@@ -30,11 +30,21 @@ COPIED = {
 }
 # what programs that embed Skerry call
 API = {
-    "Policies": ("policies.document", "policies.policy", "policies.escalation", "policies.terms", "policies.context"),
-    "Bundles": ("models.bundle", "models.manifest", "models.runner"),
-    "The agent": ("edge_agent.loop", "edge_agent.records", "edge_agent.settings"),
-    "The hub": ("cloud_hub.engine.base", "cloud_hub.client"),
-    "The link": ("wire.messages", "wire.transport", "wire.errors"),
+    "Policies": (
+        "policies.language.merging_document_document",
+        "policies.model.policy",
+        "policies.decisions.escalation",
+        "policies.model.terms",
+        "policies.model.merging_context_context",
+    ),
+    "Bundles": ("models.bundle.bundle", "models.bundle.manifest", "models.runtime.runner"),
+    "The agent": (
+        "edge_agent.app.merging_agent_loop",
+        "edge_agent.core.records",
+        "edge_agent.system.merging_settings_settings",
+    ),
+    "The hub": ("cloud_hub.engine.base", "cloud_hub.system.client"),
+    "The link": ("wire.protocol.messages", "wire.transport.base", "wire.errors"),
 }
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)]*)?\)")
 _DIAGRAM = re.compile(r"^```mermaid\nsequenceDiagram\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -14,9 +14,9 @@ import msgspec
 from aiohttp import web
 
 from edge_agent.api.service import AnswerService, answer_json, is_answer_id, label_name, truth_of
-from edge_agent.records import EventRecord
-from wire.doors import read_body
-from wire.oip import OipError, short
+from edge_agent.core.records import EventRecord
+from wire.http.guards import read_body
+from wire.http.merging_oip_oip import OipError, short
 
 MAX_WAIT_S = 60.0
 MAX_STREAMS = 16

@@ -11,7 +11,7 @@ from edge_agent.api.answers import HEARTBEAT_S, AnswerRoutes
 from edge_agent.api.health import HealthRoutes
 from edge_agent.api.oip import InferLimits, OipRoutes
 from edge_agent.api.service import AnswerService
-from wire.doors import ServerAccess, open_site, security_middlewares, token_of
+from wire.http.guards import ServerAccess, open_site, security_middlewares, token_of
 
 OPEN_ROUTES = frozenset({"/healthz"})
 SHUTDOWN_S = 2.0

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Mapping
 from math import isfinite
 from typing import Any, Protocol
 
-from edge_agent.records import AnswerRecord, EventRecord, Sample
-from models.manifest import Kind, Manifest
-from wire.messages import Prediction
-from wire.oip_answers import name_of
+from edge_agent.core.records import AnswerRecord, EventRecord, Sample
+from models.bundle.manifest import Kind, Manifest
+from wire.http.merging_oip_oip_answers import name_of
+from wire.protocol.messages import Prediction
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class AnswerService(Protocol):
-    """`edge_agent.loop.Agent`, as the API sees it. All calls on the event loop that serves."""
+    """`edge_agent.app.merging_agent_loop.Agent`, as the API sees it. All calls on the event loop that serves."""
 
     async def infer(self, sample: Sample) -> AnswerRecord: ...
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.forge.samples import Data
-from models.zoo.lessons import Lessons
-from models.zoo.sets_signals import CYCLES, RUL_CAP, SENSORS, turbofans
-from models.zoo.trained import trained
+from models.forge.data.types import Data
+from models.zoo.merging_datasets_sets_signals import CYCLES, RUL_CAP, SENSORS, turbofans
+from models.zoo.merging_training_lessons import Lessons
+from models.zoo.merging_training_trained import trained
 
 LESSONS = Lessons(epochs=10, batch=512, peak=3e-3, noise=0.1, unit=RUL_CAP)
 _COLUMNS = len(SENSORS) + 1

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models.forge.corrupt import corrupt
-from models.forge.digits import calibration, heldout, training
-from models.forge.repeatable import repeatable
-from models.forge.samples import Data, Part
+from models.forge.data.digits import calibration, heldout, training
+from models.forge.data.merging_augment_corrupt import corrupt
+from models.forge.data.types import Data, Part
+from models.forge.training.determinism import repeatable
 
 CORRUPTED = 0.4  # share of calibration and held-out samples that are damaged: harder than life
 TRAIN_CORRUPTED = 0.7

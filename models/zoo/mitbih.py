@@ -6,10 +6,10 @@ Law: patients of the test part are strangers to everything that was taught or ch
 import torch
 from torch import Tensor, nn
 
-from models.forge.samples import Data
-from models.zoo.lessons import Lessons
-from models.zoo.sets_signals import BEATS, RHYTHM, WINDOW, heartbeats
-from models.zoo.trained import trained
+from models.forge.data.types import Data
+from models.zoo.merging_datasets_sets_signals import BEATS, RHYTHM, WINDOW, heartbeats
+from models.zoo.merging_training_lessons import Lessons
+from models.zoo.merging_training_trained import trained
 
 LESSONS = Lessons(epochs=6, rarity=0.5, noise=0.1, memory=0.998)
 _HIDDEN = 32

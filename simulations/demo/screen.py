@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from simulations.demo.tally import Seen, Tally, accuracy, counts, latency
+from simulations.demo.results import Seen, Tally, accuracy, counts, latency
 
 _COLUMNS = ("agent", "all", "local", "asked", "late", "denied", "refused", "queued", "sent kB", "raw kB")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cloud_hub.bench import Bench
-from tests.cloud_hub.devices import SimDevice
+from tests.cloud_hub.doubles.bench import Bench
+from tests.cloud_hub.doubles.devices import SimDevice
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from models.bundle import Bundle
-from models.forge.demo import cache_folder, cached_demo_bundle
-from simulations.stage import Stage
-from tests.live.fleet import CANARY
+from models.bundle.bundle import Bundle
+from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
+from simulations.processes import Stage
+from tests.live.doubles.fleet import CANARY
 
 
 @pytest.fixture(scope="session")

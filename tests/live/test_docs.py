@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.stage import free_port
+from simulations.processes import free_port
 from tests import ROOT
 from tests.blocks import PAGES, Block, command, environment, execute, of_mark
 

@@ -12,16 +12,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle import Bundle, write_bundle
-from models.golden import pack_golden
-from models.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, Manifest
-from models.runner import EchoRunner, echo_manifest
+from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, Manifest
+from models.runtime.golden import pack_golden
+from models.runtime.runner import EchoRunner, echo_manifest
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from models.forge.samples import Data
-    from models.forge.wish import Wish
+    from models.forge.data.types import Data
+    from models.forge.merging_spec_wish import Wish
 
 LABELS = 10
 KEPT = Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}"  # finished stages of forge runs; outlives the tests
@@ -90,15 +90,15 @@ def forged(tmp_path_factory) -> Bundle:
 
 def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
     """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
-    from models.forge.forge import forge as forged_bundle  # noqa: PLC0415
-    from models.forge.wish import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
+    from models.forge.merging_spec_wish import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
+    from models.forge.pipeline.forge import forge as forged_bundle  # noqa: PLC0415
 
     aids = Aids(cache=KEPT if kept else None)
     return forged_bundle(tiny_net(), tiny_data(), tiny_wish(**wishes), path, aids=aids)
 
 
 def tiny_wish(**wishes: Any) -> "Wish":
-    from models.forge.wish import Effort, Wish  # noqa: PLC0415
+    from models.forge.merging_spec_wish import Effort, Wish  # noqa: PLC0415
 
     plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16}
     plain |= {"precision": "int8-weights", "effort": Effort.QUICK}
@@ -117,8 +117,8 @@ def tiny_net() -> "nn.Module":
 
 
 def tiny_data() -> "Data":
-    from models.forge import digits  # noqa: PLC0415
-    from models.forge.samples import Data, Part  # noqa: PLC0415
+    from models.forge.data import digits  # noqa: PLC0415
+    from models.forge.data.types import Data, Part  # noqa: PLC0415
 
     training, calibration, heldout = (
         Part((x[:count],), y[:count])

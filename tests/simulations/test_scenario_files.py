@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.forge.outcomes import classified, encode_outcomes
-from simulations import scenario as made
-from simulations.complaint import ScenarioError
-from simulations.load import Arrivals
-from simulations.reader import find, load_scenario, names, read
-from simulations.toml import write
-from simulations.weather import Climate
+from models.forge.evaluation.outcomes import classified, encode_outcomes
+from simulations.scenario import types as made
+from simulations.scenario.arrivals import Arrivals
+from simulations.scenario.conditions import Climate
+from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.writer import write
+from simulations.scenario_files import find, load_scenario, names, read
 
 TOP = 'schema = 1\nquestion = "Does it hold?"\ndevices = 100\nduration = "10min"\n'
 TWO = '[[region]]\nname = "eu"\nshare = 0.5\nhubs = 2\n[[region]]\nname = "us"\nshare = 0.5\n'

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.figures import Leakage, LeakKind
-from models.forge.leakage import attack, metrics
-from models.forge.leakage.attack import FULL, MIN_SAMPLES, QUICK, Effort, Inversion, Metric, Truth
+from models.bundle.measurements import Leakage, LeakKind
+from models.forge.leakage import inversion, metrics
+from models.forge.leakage.attribute_probes import by_label_alone, probe
+from models.forge.leakage.inversion import FULL, MIN_SAMPLES, QUICK, Effort, Inversion, Metric, Truth
 from models.forge.leakage.membership import Answers, membership
 from models.forge.leakage.metrics import Interval, Ratio
-from models.forge.leakage.probes import by_label_alone, probe
 
 Values = npt.NDArray[Any]
 Tell = Callable[[str, float], None]
@@ -73,7 +73,9 @@ class Measured(NamedTuple):
 
 
 def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: Tell | None = None) -> Measured:
-    """`chain`: `models.chain.digest(...)`; `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your own.
+    """`chain`: `models.runtime.chain.digest(...)`;
+
+    `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your own.
 
     Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for pictures, the same
     by peak signal to noise and by distance in random features; the advantage of guessing each sensitive column; and
@@ -85,8 +87,8 @@ def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: T
 
 def quick_upper95(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
     """For a frontier of many cuts: upper bound of a quick attack's score, 0..1. Seconds on one thread."""
-    truth = attack.truth_of(x, QUICK, ids=ids)
-    return float(min(1.0, max(0.0, attack.invert(truth, codes, QUICK).score.high)))
+    truth = inversion.truth_of(x, QUICK, ids=ids)
+    return float(min(1.0, max(0.0, inversion.invert(truth, codes, QUICK).score.high)))
 
 
 class _Run:
@@ -110,7 +112,7 @@ class _Run:
         of = self._of
         if len(of.x) < MIN_SAMPLES:
             return [], None, f"{len(of.x)} samples are too few to attack with; give {MIN_SAMPLES} or more"
-        truth = attack.truth_of(of.x, self._effort, ids=of.ids)
+        truth = inversion.truth_of(of.x, self._effort, ids=of.ids)
         if not truth.values.shape[1]:
             return [], None, "the samples do not differ from one another: there is nothing to rebuild"
         self._tell("power of the attack", 0.0)
@@ -119,12 +121,12 @@ class _Run:
             early = "the sample itself" if of.earliest is None else "the earliest cut"
             said = f"from {early} the attack reaches {truth.metric} {ceiling:.2f}, less than {POWER}"
             return [], None, f"void: {said}; give more samples or --effort thorough"
-        floor = attack.label_only(truth, of.y).value
+        floor = inversion.label_only(truth, of.y).value
         found = []
         counts = self._pair_counts(len(truth.train))
         for at, pairs in enumerate(counts):
             self._tell("reconstruction", _POWER_SHARE + (_REBUILT_SHARE - _POWER_SHARE) * at / len(counts))
-            found.append(attack.invert(truth, of.codes, self._effort, pairs))
+            found.append(inversion.invert(truth, of.codes, self._effort, pairs))
         rows = [self._row(truth.metric, each, each.score, floor, ceiling) for each in found]
         if truth.metric is not Metric.SSIM:
             return rows, None, ""
@@ -137,10 +139,10 @@ class _Run:
         """The same attack, on what hides nothing. It may be given fewer samples: features of early cuts are large."""
         if self._of.earliest is None:
             seen: Values = truth.values if truth.metric is Metric.IDS else self._of.x
-            return attack.invert(truth, (seen,), self._effort).score.value
+            return inversion.invert(truth, (seen,), self._effort).score.value
         count = len(self._of.earliest)
-        part = attack.truth_of(self._of.x[:count], self._effort, ids=self._of.ids)
-        return attack.invert(part, (self._of.earliest,), self._effort).score.value
+        part = inversion.truth_of(self._of.x[:count], self._effort, ids=self._of.ids)
+        return inversion.invert(part, (self._of.earliest,), self._effort).score.value
 
     def _pair_counts(self, most: int) -> list[int]:
         return [most] if self._quick else [*(few for few in _FEW if few < most), most]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.forge.leakage.attribute_probes import fitted_scores
 from models.forge.leakage.metrics import Interval
-from models.forge.leakage.probes import fitted_scores
 
 Values = npt.NDArray[Any]
 

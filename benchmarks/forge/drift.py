@@ -1,0 +1,180 @@
+"""Does the drift alarm ring for strangers, and only for them? People of the held-out part, one after the other.
+
+`python -m benchmarks.forge.drift BUNDLE [--data pkg:function] [--column patient] [--resamples N]`. Every sample goes
+through the bundle's own runner, one at a time as on a device, and what it answers through `policies.monitoring.drift`.
+
+Rule: who rings is judged against two references. Streams drawn with replacement from the calibration part have no drift
+by construction: each alarm among them is false, and at most one in a hundred may have one. The calibration part's own
+people, one by one, show how far a single person is from all of them together, whom the deciles describe.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.harness.figures import Figure, line
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.manifest import BundleError, Kind
+from models.forge.data.types import ForgeError, Part
+from models.forge.pipeline.loading import load_data
+from models.runtime.onnx_runner import OnnxRunner
+from policies.monitoring.drift import FALSE_ALARMS, WITHIN, Drift, Reference, observe
+
+DATA, COLUMN = "models.zoo.mitbih:samples", "patient"
+RESAMPLES = 200
+_RIGHT_AFTER = 300  # samples within which an alarm is of use: five minutes of heartbeats
+_SEED = 1
+_HEAD = "| {} | samples | until the alarm | level at the end | edge {} | below the threshold |\n|" + "---|" * 6
+
+
+class Seen(NamedTuple):
+    """What the device said to one sample. `loss`: 1 = wrong label, or a regressor's squared error."""
+
+    novelty: float
+    confidence: float
+    loss: float
+
+
+class Person(NamedTuple):
+    """`until`: number of the sample that rang, 0 = none did."""
+
+    name: str
+    until: int
+    level: float
+    seen: Sequence[Seen]
+
+
+def answers(bundle: Bundle, part: Part) -> list[Seen]:
+    """Of every sample, one at a time: where an activation's scale is measured per batch, a batch answers otherwise."""
+    runner = OnnxRunner(bundle)
+    found = [runner.infer_one(sample) for sample in part.x[0]]
+    runner.close()
+    regressor = bundle.manifest.kind is Kind.REGRESSOR
+    losses = [
+        float((one.prediction.scores[0] - y) ** 2) if regressor else float(one.prediction.label != y)
+        for one, y in zip(found, part.y, strict=True)
+    ]
+    return [Seen(one.novelty, one.prediction.confidence, loss) for one, loss in zip(found, losses, strict=True)]
+
+
+def watched(reference: Reference, name: str, stream: Sequence[Seen]) -> Person:
+    """Until the stream ends; the alarm that counts is the first."""
+    drift, until = Drift(), 0
+    for number, seen in enumerate(stream, 1):
+        drift = observe(drift, reference, seen.novelty, seen.confidence)
+        until = until or (number if drift.alarm else 0)
+    return Person(name, until, drift.statistic, stream)
+
+
+def people(bundle: Bundle, part: Part, column: str) -> list[Person]:
+    """One stream for each value of the column, in the order in which its samples were recorded."""
+    if column not in part.sensitive:
+        raise ForgeError(f"--column {column}: the data has {', '.join(sorted(part.sensitive)) or 'no such columns'}")
+    reference = reference_of(bundle)
+    seen, owners = answers(bundle, part), part.sensitive[column]
+    return [
+        watched(reference, str(owner), [seen[place] for place in np.flatnonzero(owners == owner)])
+        for owner in np.unique(owners)
+    ]
+
+
+def reference_of(bundle: Bundle) -> Reference:
+    gate = bundle.manifest.gate
+    return Reference(gate.novelty_deciles, gate.confidence_deciles)
+
+
+def false_alarms(reference: Reference, population: Sequence[Seen], resamples: int) -> int:
+    """How many of so many streams of 10,000 samples drawn from the population ring."""
+    lot = random.Random(_SEED)
+    return sum(_rings(reference, lot.choices(population, k=WITHIN)) for _ in range(resamples))
+
+
+def _rings(reference: Reference, stream: Sequence[Seen]) -> bool:
+    drift = Drift()
+    for seen in stream:
+        drift = observe(drift, reference, seen.novelty, seen.confidence)
+        if drift.alarm:
+            return True
+    return False
+
+
+def table(bundle: Bundle, title: str, found: Sequence[Person]) -> None:
+    regressor = bundle.manifest.kind is Kind.REGRESSOR
+    print(_HEAD.format(title, "RMSE" if regressor else "accuracy"))
+    for person in found:
+        cells = (
+            person.name,
+            f"{len(person.seen):,}",
+            f"{person.until:,}" if person.until else "none",
+            f"{person.level:.2f}",
+            figure(bundle, person.seen),
+            f"{below(bundle, person.seen):.1%}",
+        )
+        print(f"| {' | '.join(cells)} |")
+    print(flush=True)
+
+
+def figure(bundle: Bundle, seen: Sequence[Seen]) -> str:
+    """Accuracy, or RMSE."""
+    loss = float(np.mean([one.loss for one in seen])) if seen else float("nan")
+    return f"{loss**0.5:.2f}" if bundle.manifest.kind is Kind.REGRESSOR else f"{1 - loss:.1%}"
+
+
+def below(bundle: Bundle, seen: Sequence[Seen]) -> float:
+    threshold = bundle.manifest.calibration.threshold
+    return float(np.mean([one.confidence < threshold for one in seen]))
+
+
+def summary(bundle: Bundle, found: Sequence[Person]) -> None:
+    rang = [person for person in found if person.until]
+    quick = sum(person.until <= _RIGHT_AFTER for person in rang)
+    print(f"{len(rang)} of {len(found)} ring, {quick} of them within {_RIGHT_AFTER} samples")
+    for word, group in (("who ring", rang), ("who do not", [person for person in found if not person.until])):
+        together = [one for person in group for one in person.seen]
+        if together:
+            told = f"edge {figure(bundle, together)}, {below(bundle, together):.1%} below the threshold"
+            print(f"of those {word}: {told}")
+
+
+def measure(bundle: Bundle, data: str, column: str, resamples: int) -> Figure:
+    """Prints both tables; the figure is the share of streams without drift that ring."""
+    given = load_data(data, Path.cwd())
+    strangers = people(bundle, given.heldout, column)
+    table(bundle, f"held out: {column}", strangers)
+    summary(bundle, strangers)
+    if column in given.calibration.sensitive:
+        known = people(bundle, given.calibration, column)
+        table(bundle, f"calibration: {column}", known)
+        population = [one for person in known for one in person.seen]
+    else:
+        population = answers(bundle, given.calibration)
+    rang = false_alarms(reference_of(bundle), population, resamples)
+    terms = (f"{rang} of {resamples} streams of {WITHIN:,}",)
+    return Figure(
+        "false alarms, drawn from the calibration part", 100 * rang / resamples, "%", 100 * FALSE_ALARMS, terms=terms
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.drift", description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--data", default=DATA, help="pkg:function, as for the forge")
+    parser.add_argument("--column", default=COLUMN, help="whose samples are one stream")
+    parser.add_argument("--resamples", type=int, default=RESAMPLES)
+    asked = parser.parse_args()
+    try:
+        found = measure(open_bundle(asked.bundle), asked.data, asked.column, asked.resamples)
+    except (BundleError, ForgeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{line(found)} {'; '.join(found.terms)}")
+    return 0 if found.held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Are promised risks kept? For each set of outcomes, 1,000 calibrations on half of it, each judged.
+
+Rule: a promise is about the population that samples come from. Drawn with replacement from the recorded outcomes, they
+have exactly these as population, whose risk is known without error: that column is judged. The others are shown.
+`python -m benchmarks.forge.risk [--resplits N] FILE.npz ...` (outcomes.npz of a forged bundle, or of forge_routing).
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness.figures import Figure, line
+from models.forge.data.types import ForgeError
+from models.forge.evaluation.outcomes import Outcomes, read_outcomes
+from models.forge.evaluation.risk_control import Coverage, Risk, Wanted, coverage, needed
+
+RESPLITS = 1000
+CONFIDENCE = 0.95
+_HEAD = (
+    "| set | n | risk of | r | delta | broken: drawn from the set as population | broken: random halves, judged on the "
+    "whole | random halves, rate on the other half above r | proved nothing | kept |\n|" + "---|" * 10
+)
+
+
+def risks(outcomes: Outcomes) -> tuple[float, ...]:
+    """Round risks worth asking for: one the best-kept answers can meet, and about half of the edge's own."""
+    own = 1 - float(outcomes.edge_right.mean())
+    return tuple(sorted({max(0.01, round(own * share, 2)) for share in (0.25, 0.5, 0.75)}))
+
+
+def judge(name: str, outcomes: Outcomes, resplits: int, max_risks: Sequence[float]) -> list[Figure]:
+    figures = []
+    for max_risk in max_risks or risks(outcomes):
+        for risk in Risk:
+            wanted = Wanted(max_risk, CONFIDENCE, risk)
+            try:
+                found = coverage(outcomes, wanted, resplits)
+            except ForgeError:
+                print(f"| {name} | {len(outcomes)} | {risk} | {max_risk:g} | too few: {needed(wanted)} are needed |")
+                continue
+            print(row(name, outcomes, wanted, found), flush=True)
+            broken = 100 * found.drawn / resplits
+            figures.append(
+                Figure(f"risk of {name}, {risk} <= {max_risk:g}", broken, "% broken", 100 * (1 - CONFIDENCE))
+            )
+    return figures
+
+
+def row(name: str, outcomes: Outcomes, wanted: Wanted, found: Coverage) -> str:
+    cells = (
+        name,
+        f"{len(outcomes):,}",
+        str(wanted.risk),
+        f"{wanted.max_risk:g}",
+        f"{1 - wanted.confidence:.2g}",
+        f"**{found.drawn}** of {found.resplits}",
+        f"{found.halves}",
+        f"{found.rest}",
+        f"{found.refused}",
+        f"{found.kept:.1%}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.risk", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--resplits", type=int, default=RESPLITS)
+    parser.add_argument("--max-risk", type=float, action="append", default=[])
+    asked = parser.parse_args()
+    print(_HEAD, flush=True)
+    figures = [
+        figure
+        for path in asked.files
+        for figure in judge(name_of(path), read_outcomes(path), asked.resplits, asked.max_risk)
+    ]
+    broken = [figure for figure in figures if not figure.held]
+    print(
+        *("\n" + line(figure) for figure in broken), f"\n{len(figures) - len(broken)} of {len(figures)} promises kept"
+    )
+    return 1 if broken else 0
+
+
+def name_of(path: Path) -> str:
+    """A bundle keeps `outcomes.npz` in a folder of its own name."""
+    return path.stem if path.stem != "outcomes" else path.absolute().parent.name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Routing replay: recorded right and wrong of two language models per prompt, and who should have been asked.
+
+Rule: five-fold cross-fitted from the prompt's text alone; prompts with the same text or passage are in one fold; every
+seed draws its own folds. `python -m benchmarks.forge.routing [--save FOLDER] [--seeds N]` (needs SKERRY_DATA).
+"""
+
+import argparse
+import csv
+import gzip
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.forge.router import Recorded, cross_fitted, folds, routed
+from benchmarks.harness.figures import Figure, line
+from models.forge.evaluation.deferral import Frontier, frontier
+from models.forge.evaluation.outcomes import Outcomes, encode_outcomes
+from models.zoo.merging_datasets_sets import folder
+
+FOLDS = 5
+SEEDS = 5
+ANCHORS = {
+    "mmlu": {
+        "RouteLLM, best of each column": (0.603, 35.4, 70.3),
+        "TF-IDF + logistic regression, 5-fold": (0.668, 27.1, 59.2),
+    },
+    "gsm8k": {"TF-IDF + logistic regression, 5-fold": (0.605, 38.8, 63.0)},
+}
+
+
+class Spread(NamedTuple):
+    """Mean over seeds, and its standard error: APGR, CPT50 and CPT80 in per cent."""
+
+    mean: tuple[float, float, float]
+    error: tuple[float, float, float]
+
+    def row(self, name: str) -> str:
+        cells = [f"{m:.{d}f} ± {e:.{d}f}" for m, e, d in zip(self.mean, self.error, (3, 1, 1), strict=True)]
+        return f"| {name} | {' | '.join(cells)} |"
+
+
+def recorded(name: str) -> tuple[Recorded, list[str]]:
+    """Outcomes of one set, and each prompt's domain ("" where there is none)."""
+    with gzip.open(folder("routellm_outcomes") / f"{name}_mixtral_gpt4.csv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    weak, strong = (np.array([row[c] == "True" for row in rows]) for c in ("mixtral_8x7b_ok", "gpt4_1106_ok"))
+    return Recorded([row["prompt"] for row in rows], weak, strong), [row.get("domain") or "" for row in rows]
+
+
+def with_domain(known: Recorded, domains: list[str]) -> Recorded:
+    """The same, each prompt headed by its domain: no router is told that in life."""
+    heads = (f"domain_{domain} " * 3 for domain in domains)
+    return known._replace(prompts=[head + prompt for head, prompt in zip(heads, known.prompts, strict=True)])
+
+
+def by_domain(known: Recorded, domains: list[str], seed: int) -> Frontier:
+    """The mean gain of the domain, of the other folds: what a router that knew the domain and nothing else would do."""
+    fold, names = folds(known.prompts, FOLDS, seed), np.array(domains)
+    gains = np.full(len(fold), known.gain.mean())
+    for number in range(FOLDS):
+        for name in set(domains):
+            there = (names == name) & (fold != number)
+            if there.any():
+                gains[(names == name) & (fold == number)] = known.gain[there].mean()
+    return frontier(routed(gains, known))
+
+
+def spread(found: list[Frontier]) -> Spread:
+    rows = np.array([(one.apgr, 100 * one.cpt50, 100 * one.cpt80) for one in found])
+    error = rows.std(0, ddof=1) / len(rows) ** 0.5 if len(rows) > 1 else rows[0] * np.nan
+    mean = rows.mean(0)
+    return Spread((mean[0], mean[1], mean[2]), (error[0], error[1], error[2]))
+
+
+def fitted(name: str, known: Recorded, seed: int) -> Outcomes:
+    """One seed's cross-fitted routing, told to standard error as it comes: a set takes minutes."""
+    found = routed(cross_fitted(known, FOLDS, seed), known)
+    line = frontier(found)
+    told = f"{name}, seed {seed}: APGR {line.apgr:.4f}, CPT50 {line.cpt50:.1%}, CPT80 {line.cpt80:.1%}"
+    print(told, file=sys.stderr, flush=True)
+    return found
+
+
+def replay(name: str, seeds: int, save: Path | None, *, domain: bool = True) -> list[Figure]:
+    """Print one set's table; the figures that are judged."""
+    known, domains = recorded(name)
+    outcomes = [fitted(name, known, seed) for seed in range(seeds)]
+    if save:
+        save.mkdir(parents=True, exist_ok=True)
+        (save / f"routellm_{name}.npz").write_bytes(encode_outcomes(outcomes[0]))
+    lines = [frontier(one) for one in outcomes]
+    ours, first = spread(lines), lines[0]
+    print(
+        f"\n{name}: {first.samples} prompts, weak {first.edge:.2%}, strong {first.hub:.2%}, either {first.oracle:.2%}"
+    )
+    print(f"{FOLDS} folds, seeds 0..{seeds - 1}, ± standard error over seeds\n")
+    print("| router | APGR | CPT50 | CPT80 |\n|---|---|---|---|")
+    for who, (apgr, half, most) in ANCHORS[name].items():
+        print(f"| {who} | {apgr:.3f} | {half:.1f} | {most:.1f} |")
+    print(ours.row("**ours, prompt alone**"), flush=True)
+    if domain and any(domains):
+        print(spread([by_domain(known, domains, seed) for seed in range(seeds)]).row("extra: mean gain of the domain"))
+        told = with_domain(known, domains)
+        lines = [frontier(fitted(f"{name}, domain told", told, seed)) for seed in range(seeds)]
+        print(spread(lines).row("extra: ours, told the domain too"), flush=True)
+    return figures(name, ours)
+
+
+def figures(name: str, ours: Spread) -> list[Figure]:
+    """Against the best anchor in each column."""
+    best = list(zip(*ANCHORS[name].values(), strict=True))
+    terms = (f"± {ours.error[0]:.4f}, {ours.error[1]:.2f}, {ours.error[2]:.2f} (standard error over seeds)",)
+    return [
+        Figure(f"routing {name}: APGR", ours.mean[0], "", max(best[0]), more_is_better=True, terms=terms),
+        Figure(f"routing {name}: CPT50", ours.mean[1], "% asked", min(best[1])),
+        Figure(f"routing {name}: CPT80", ours.mean[2], "% asked", min(best[2])),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forge.routing", description=__doc__)
+    parser.add_argument("--save", type=Path, help="folder for the outcomes, to be used by benchmarks.forge.risk")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--no-domain", action="store_true", help="leave the extras out")
+    asked = parser.parse_args()
+    found = [figure for name in ANCHORS for figure in replay(name, asked.seeds, asked.save, domain=not asked.no_domain)]
+    print(*("\n" + line(figure) for figure in found))
+    return 0 if all(figure.held for figure in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Runs one benchmark: a folder to work in, the demo's bundle, one line per figure and its terms below it."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.figures import Figure, line
+from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
+
+Benchmark = Callable[[Path, Path], Coroutine[Any, Any, list[Figure]]]
+
+
+def alone(benchmark: Benchmark) -> int:
+    """Run and print one benchmark; 1 if a limit was not held."""
+    return 0 if all(figure.held for figure in run(benchmark)) else 1
+
+
+def run(benchmark: Benchmark) -> list[Figure]:
+    """Run one benchmark in a folder of its own, with the demo's bundle, and print what it found."""
+    bundle = cached_demo_bundle(cache_folder()).path
+    with tempfile.TemporaryDirectory(prefix="skerry-bench-") as folder:
+        figures = asyncio.run(benchmark(Path(folder), bundle))
+    for figure in figures:
+        print(line(figure), *(f"    {term}" for term in figure.terms), sep="\n", flush=True)
+    return figures

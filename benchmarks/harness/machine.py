@@ -1,0 +1,71 @@
+"""Names the machine and the versions that a table of figures belongs to."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("torch", "onnxruntime", "numpy", "cryptography", "msgspec", "paho-mqtt", "aiomqtt", "aiohttp", "SQLAlchemy")
+
+
+def load_before() -> float:
+    """Ask before the benchmarks: what else kept the machine busy."""
+    return os.getloadavg()[0]
+
+
+def describe(load: float) -> tuple[tuple[str, str], ...]:
+    """(what, value) pairs: processor, cores, memory, system, Python, broker, packages."""
+    return (
+        ("processor", _cpu()),
+        ("cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())),
+        ("memory", f"{_memory_gib():.0f} GiB"),
+        ("system", f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}, {_distribution()}"),
+        ("load before", f"{load:.1f} processes waiting or running, one-minute average; 0 is quiet"),
+        ("Python", platform.python_version()),
+        ("Mosquitto", _mosquitto()),
+        ("packages", ", ".join(_versions())),
+    )
+
+
+def _cpu() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def _kernel() -> str:
+    return platform.release().partition("-")[0]
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _distribution() -> str:
+    named = [line.split("=", 1)[1].strip('"') for line in _lines("/etc/os-release") if line.startswith("PRETTY_NAME=")]
+    return named[0] if named else "unknown"
+
+
+def _mosquitto() -> str:
+    from cloud_hub.runtime.broker import find_program  # noqa: PLC0415 - needs the hub's packages, unlike the rest
+
+    said = subprocess.run([find_program(), "-h"], capture_output=True, text=True, check=False).stdout
+    return said.splitlines()[0].replace("mosquitto version ", "") if said else "unknown"
+
+
+def _versions() -> Iterator[str]:
+    for name in PACKAGES:
+        try:
+            yield f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{name} missing"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

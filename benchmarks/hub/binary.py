@@ -1,0 +1,55 @@
+"""A picture of 150 KB to the hub as binary tensor and as JSON: seconds of the hub's CPU for each request.
+
+`python -m benchmarks.hub.binary`. One connection, one request at a time, a model that answers at once.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.harness.benchmark import alone
+from benchmarks.harness.figures import Figure, p50, shown
+from benchmarks.harness.rig import child, said
+from benchmarks.hub.engines import IMAGE
+from benchmarks.hub.load import Target, load
+from benchmarks.hub.sealed import cpu_s
+from wire.http.merging_oip_oip import HEADER_LENGTH, encode_request
+
+ROUNDS, SECONDS = 3, 3.0
+
+
+def bodies() -> dict[str, tuple[bytes, tuple[tuple[str, str], ...]]]:
+    """By form: the body, and its headers."""
+    picture = np.random.default_rng(1).integers(0, 256, (1, *IMAGE.input_shape), np.uint8)
+    binary = encode_request({"input": picture})
+    tensor = {"name": "input", "datatype": "UINT8", "shape": list(picture.shape), "data": picture.ravel().tolist()}
+    text = json.dumps({"inputs": [tensor]}, separators=(",", ":")).encode()
+    length = ((HEADER_LENGTH, str(binary.header_length)), ("Content-Type", binary.content_type))
+    return {"JSON": (text, ()), "binary": (binary.body, length)}
+
+
+async def run(folder: Path, _bundle: Path) -> list[Figure]:
+    spent: dict[str, list[float]] = {"JSON": [], "binary": []}
+    taken: dict[str, list[float]] = {"JSON": [], "binary": []}
+    async with child("benchmarks.hub.server", str(folder), log=folder / "hub.log") as hub:
+        url = f"{await said(hub)}/v2/models/{IMAGE.ref.name}/infer"
+        for _ in range(ROUNDS):
+            for form, (body, headers) in bodies().items():
+                before = cpu_s(hub.pid)
+                seen = await load(Target(url, body, headers), 1, SECONDS, warm_s=0.0)
+                spent[form].append((cpu_s(hub.pid) - before) / len(seen.taken))
+                taken[form].append(p50(seen.taken))
+    cost = {form: median(found) for form, found in spent.items()}
+    terms = tuple(
+        f"{form}: {len(body):,} bytes, {shown(cost[form] * 1e3)} ms of CPU, p50 {shown(median(taken[form]) * 1e3)} ms"
+        for form, (body, _) in bodies().items()
+    )
+    name = "CPU of a 150 KB picture as JSON, over binary"
+    return [Figure(name, cost["JSON"] / cost["binary"], "x", 5.0, more_is_better=True, terms=terms)]
+
+
+if __name__ == "__main__":
+    sys.exit(alone(run))

@@ -1,0 +1,121 @@
+"""Child of the hub's benchmarks: the hub's loop and web API around the model of `hub_model`. Prints its address.
+
+`python -m benchmarks.hub.server FOLDER [PORT CA CERTIFICATE KEY]`: with a broker's port it serves MQTT too.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.rig import hub_context
+from benchmarks.hub.engines import CostEngine, ImageEngine
+from cloud_hub.api.app import Api, Limits
+from cloud_hub.api.interface import ApiContext
+from cloud_hub.enrollment.ca_rotation import Rotation
+from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.renewal import Renewals
+from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.registry.access import Keys
+from cloud_hub.registry.registry import Registry
+from cloud_hub.runtime.hub import Hub
+from cloud_hub.runtime.merging_link_link import TransportFactory
+from cloud_hub.security import hub_keys
+from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authority import utc_now
+from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.system.settings import HubSettings
+from cloud_hub.system.state_folder import StateDir
+from wire.http.guards import ServerAccess
+from wire.transport.base import MemoryBroker
+from wire.transport.mqtt import MqttTransport
+
+PLENTY = 1_000_000
+
+
+def settings(root: Path) -> HubSettings:
+    limits: dict[str, Any] = {
+        "max_queued": PLENTY,
+        "device_open": PLENTY,
+        "device_rate_per_s": PLENTY,
+        "device_burst": PLENTY,
+    }
+    return HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, **limits)
+
+
+def transport(words: list[str]) -> TransportFactory:
+    """To the broker that is named, or to one in memory that nobody else hears."""
+    if not words:
+        broker = MemoryBroker()
+
+        async def nowhere() -> object:
+            return broker.connect()
+
+        return nowhere  # type: ignore[return-value]
+    port, ca, certificate, key = words
+
+    async def connect() -> MqttTransport:
+        return await MqttTransport.connect(
+            "127.0.0.1", int(port), "hub", hub_context(ca, certificate, key), session_expiry_s=60
+        )
+
+    return connect
+
+
+def api_of(hub: Hub, registry: Registry, root: Path, access: Keys | None = None) -> Api:
+    """As the real process has it, but for enrolment's place."""
+    place = Place(BrokerAddress("127.0.0.1", 1), (HubCard("hub-1", "local", b"h" * 32, b"s" * 32),))
+    authority = Authorities.open(root, utc_now())
+    context = ApiContext(
+        hub=hub,
+        inference=hub.inference,
+        versions=hub.versions,
+        engines=hub.engines,
+        store=hub.store,
+        announcer=hub.voice,
+        observer=hub.observer,
+        registry=registry,
+        issuer=Issuer(registry, authority, place),
+        renewals=Renewals(registry, authority, place),
+        rotation=Rotation(authority, registry),
+        gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
+        renewal_gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
+        now_ms=lambda: int(time.time() * 1000),
+        evict=lambda _device: None,
+        keys=access or Keys.in_memory(),
+    )
+    return Api(context, ServerAccess(token_file=str(root / "admin.token")), Limits(max_body_bytes=16 << 20))
+
+
+async def serve(root: Path, words: list[str]) -> None:
+    state = StateDir(root).prepare()
+    registry = Registry.open(state.devices)
+    engines = [CostEngine(), ImageEngine()]
+    hub = Hub(
+        settings=settings(root),
+        keys=hub_keys.load_or_create(state.keys),
+        registry=registry,
+        engines=engines,
+        connect=transport(words),
+    )
+    running = asyncio.create_task(hub.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hub.stop)
+    ready = asyncio.create_task(hub.ready.wait())
+    await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    while not hub.status()["link_up"]:
+        await asyncio.sleep(0.02)
+    api = api_of(hub, registry, root)
+    print(await api.start(lambda port: f"http://127.0.0.1:{port}"), flush=True)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await api.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2:]))

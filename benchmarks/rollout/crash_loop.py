@@ -1,0 +1,61 @@
+"""A device whose new model ends its process with its first sample: how often it does, and how soon the old one answers.
+
+`python -m benchmarks.rollout.crash_loop`. A real agent process, a bundle that passes lint, self-test and golden set, a
+division inside ONNX Runtime that the processor answers with a signal, and no hub, no broker, nobody.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from statistics import median
+
+from benchmarks.harness.benchmark import alone
+from benchmarks.harness.figures import Figure
+from edge_agent.update.recovery import InstallTable
+from tests.edge_agent.doubles.deadly import assigned, back, dies
+from tests.edge_agent.doubles.updates_bench import bench
+from wire.protocol.rollout import InstallState
+
+TIMES = 5
+LIMIT_STARTS, LIMIT_S = 3, 2.0
+
+
+async def run(folder: Path, _bundle: Path) -> list[Figure]:
+    crashes, spent_s, listening_s = [], [], []
+    for number in range(TIMES):
+        (place := folder / f"device-{number}").mkdir()
+        found = await asyncio.to_thread(_once, place)
+        crashes.append(found[0])
+        spent_s.append(found[1])
+        listening_s.append(found[2])
+    worst = f"worst {max(spent_s):.2f} s of {TIMES}; until it listens: {median(listening_s):.2f} s"
+    return [
+        Figure("crash loop without a hub: processes that ended", max(crashes), "starts", LIMIT_STARTS),
+        Figure(
+            "crash loop: model before answers, from the start after the last",
+            max(spent_s),
+            "s",
+            LIMIT_S,
+            terms=(worst,),
+        ),
+    ]
+
+
+def _once(folder: Path) -> tuple[int, float, float]:
+    """(processes that crashed, seconds until the model before answers, of these until anybody listens)."""
+    with bench(folder) as device:
+        config = assigned(device, 2)
+        crashes = 0
+        while True:
+            dies(config)
+            crashes += 1
+            if InstallTable(device.store).read().attempts <= 1:
+                break
+        spent_s, listening_s = back(config)
+        if InstallTable(device.store).read().state not in (InstallState.IDLE, InstallState.ROLLED_BACK):
+            raise RuntimeError("it has not come back")
+        return crashes, spent_s, listening_s
+
+
+if __name__ == "__main__":
+    sys.exit(alone(run))

@@ -1,0 +1,93 @@
+"""The nets that gangs are measured with: a transformer of two blocks, and a stack of layers large on purpose."""
+
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_GRAPH_FILE, HubModel, InputSpec, ParallelPlan
+from models.graph.merging_hub_model_graph import encode_graphs, exported, shards
+from models.runtime.runner import echo_manifest
+from wire.protocol.messages import DType, FieldSpec, Level
+
+LENGTH, PIECE, WIDTH, HEADS = 32, 16, 512, 8
+LARGE_WIDTH, LARGE_LAYERS = 4096, 18  # 18 x 64 MiB: two shards of 576 MiB
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, length, width = x.shape
+        y = self.before(x)
+        q, k, v = (part(y).view(n, length, HEADS, width // HEADS).transpose(1, 2) for part in (self.q, self.k, self.v))
+        mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, length, width)
+        x = x + self.out(mixed)
+        deeper: Tensor = x + self.down(gelu(self.up(self.between(x))))
+        return deeper
+
+
+class Transformer(nn.Module):
+    """`[n, LENGTH, PIECE]` -> `[n, 10]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = nn.Linear(PIECE, WIDTH)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.last = nn.LayerNorm(WIDTH)
+        self.labels = nn.Linear(WIDTH, 10)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        x = self.lift(codes)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.labels(self.last(x).mean(1))
+        return logits
+
+
+class Large(nn.Module):
+    """`[n, LENGTH, PIECE]` -> `[n, 10]`, by more than a gigabyte of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = nn.Linear(LENGTH * PIECE, LARGE_WIDTH)
+        self.layers = nn.ModuleList([nn.Linear(LARGE_WIDTH, LARGE_WIDTH, bias=False) for _ in range(LARGE_LAYERS)])
+        self.labels = nn.Linear(LARGE_WIDTH, 10)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        x = self.lift(codes.flatten(1))
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        logits: Tensor = self.labels(x)
+        return logits
+
+
+def transformer() -> Transformer:
+    """The same numbers in every process."""
+    torch.manual_seed(11)
+    return Transformer().eval()
+
+
+def bundle_of(folder: Path, net: nn.Module) -> Bundle:
+    """`net` is the tail and the whole model at once."""
+    example = torch.zeros(2, LENGTH, PIECE)
+    graph, weights = encode_graphs({"tail": exported(net, (example,)), "whole": exported(net, (example,))})
+    parts = shards(weights)
+    names = tuple(f"hub-{at:05d}.safetensors" for at in range(1, len(parts) + 1))
+    manifest = msgspec.structs.replace(
+        echo_manifest(),
+        name=type(net).__name__.lower(),
+        input=InputSpec("image", DType.FP32, (LENGTH, PIECE), 0.0, 15.0),
+        features=(FieldSpec("features", DType.UINT8, (LENGTH, PIECE), 0, 15, Level.P2, "features"),),
+        hub=HubModel(HUB_GRAPH_FILE, names),
+        parallel=ParallelPlan(),
+    )
+    files = {HUB_GRAPH_FILE: graph, EDGE_FILE: b"edge", GOLDEN_FILE: b"golden", **dict(zip(names, parts, strict=True))}
+    return write_bundle(folder / manifest.name, manifest, files)

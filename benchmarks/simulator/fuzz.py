@@ -1,0 +1,35 @@
+"""Random schedules of faults through the production cores: how many, how many broke a law, and how long it took.
+
+`python -m benchmarks.simulator.fuzz [--schedules 1000]`.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from benchmarks.harness.benchmark import alone
+from benchmarks.harness.figures import Figure
+from simulations.fuzzing.fuzz import Wish, search
+
+SCHEDULES = 1000
+PROCESSES = 2
+
+
+async def run(folder: Path, _bundle: Path, schedules: int = SCHEDULES) -> list[Figure]:
+    found = search(Wish(schedules, processes=PROCESSES, folder=folder))
+    struck = ", ".join(f"{count:,} {kind}" for kind, count in found.struck.items())
+    terms = (
+        f"{found.accepted:,} questions accepted, {found.effects:,} verdicts stored, {found.late:,} corrections; "
+        f"{found.events:,} events in {found.wall_s:.0f} s",
+        f"faults: {struck}",
+        *(f"seed {each.seed}: {each.story}" for each in found.findings),
+    )
+    name = f"random fault schedules that break a law, of {found.schedules:,} in {PROCESSES} processes"
+    return [Figure(name, len(found.findings), "", 0, terms=terms)]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulator.fuzz", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"how many (default {SCHEDULES})")
+    sys.exit(alone(partial(run, schedules=parser.parse_args().schedules)))

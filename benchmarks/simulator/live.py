@@ -1,0 +1,181 @@
+"""Real agents by the thousand in one process, and the simulator beside them.
+
+`python -m benchmarks.simulator.live held` takes `SKERRY_LIVE_AGENTS` (several numbers: the next is tried while the last
+held) and `SKERRY_LIVE_S`; `python -m benchmarks.simulator.live against` compares five live runs of 200 agents with the
+simulator, fitted to a sixth that is three times as long. Connecting costs about as many seconds as there are hundreds
+of agents.
+"""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from benchmarks.harness.benchmark import alone
+from benchmarks.harness.figures import Figure
+from simulations.live.run import Wish, live
+from simulations.regions.run import run as simulated
+from simulations.report.outcome import Bins, Outcome, upper_s
+from simulations.scenario.conditions import CALM, Climate
+from simulations.scenario.types import Link, Region, Scenario
+
+AIM_AGENTS = 10_000
+HELD_S = 300.0
+PULSE_S = 5.0
+LATE_MS = 2000
+AGENTS, RUN_S, LIVE_RUNS, SIM_RUNS = 200, 120.0, 5, 20
+LATENCY_S = 0.05
+FITS, FIT_TIMES = 4, 3
+_COMMITS = 3  # on a question's way: the device's outbox, the hub's question, the hub's verdict
+
+
+async def held(folder: Path, _bundle: Path) -> list[Figure]:
+    """The most agents that were held for as long as asked."""
+    seconds = float(os.environ.get("SKERRY_LIVE_S", HELD_S))
+    best, terms = 0, []
+    for count in map(int, os.environ.get("SKERRY_LIVE_AGENTS", "2000,3000,4000,5000").split(",")):
+        outcome = await asyncio.to_thread(live, _steady(count, seconds, 0.0), Wish(folder / str(count), PULSE_S))
+        flaws = _flaws(outcome)
+        terms += [f"{count} agents: {'; '.join(flaws) or 'held'}: {words}" for words in _words(outcome)]
+        if flaws:
+            break
+        best = count
+    name = f"live agents held for {seconds:.0f} s, a sample per 10 s, a fifth asked"
+    return [Figure(name, best, "agents", AIM_AGENTS, more_is_better=True, terms=tuple(terms))]
+
+
+def _steady(devices: int, seconds: float, latency_s: float) -> Scenario:
+    """Nothing happens but samples."""
+    region = Region(link=Link(climate=replace(CALM, latency_s=latency_s)))
+    return Scenario(name="live", devices=devices, duration_s=seconds, regions=(region,), heal_s=60.0)
+
+
+def _flaws(outcome: Outcome) -> list[str]:
+    """Why they were not held; nothing if they were."""
+    report, late_ms = outcome.history, outcome.counts["load.late_ms"]
+    last = int(outcome.duration_s // outcome.step_s)
+    fewest = min(outcome.states["online"][:last])
+    found = {
+        f"{report.lost} lost, {report.doubled} doubled": not report.ok,
+        f"{fewest} links up at the least": fewest < outcome.devices,
+        f"the driver fell {late_ms} ms behind": late_ms > LATE_MS,
+        "it ended early": not outcome.complete,
+    }
+    return [words for words, wrong in found.items() if wrong]
+
+
+def _words(outcome: Outcome) -> Iterator[str]:
+    counts, seconds = outcome.counts, outcome.until_s
+    report = outcome.history
+    spent = {name: counts[f"cpu_ms.{name}"] / 10 / seconds for name in ("agents", "hub", "broker", "proxy")}
+    held = {name: counts[f"rss_mb.{name}"] for name in spent}
+    hub = _bins(outcome, "hub")
+    yield f"{outcome.samples} samples, {report.accepted} asked; {report.text().splitlines()[0]}"
+    yield f"answers of the hub: p50 {_at(hub, 0.5):.3f} s, p99 {_at(hub, 0.99):.3f} s"
+    yield "of a core: " + ", ".join(f"{name} {share:.0f} %" for name, share in spent.items())
+    yield "MB: " + ", ".join(f"{name} {size}" for name, size in held.items())
+    yield f"{outcome.wall.seconds - outcome.until_s:.0f} s to enrol and connect"
+
+
+# Simulated against live
+
+
+class Seen(NamedTuple):
+    """What is compared: the share that was asked, and how long answers of the hub took."""
+
+    asked: float
+    p50_s: float
+    p99_s: float
+
+
+async def against(folder: Path, _bundle: Path) -> list[Figure]:
+    """Five live runs, and the mean of twenty simulated ones after a fit to a sixth live run."""
+    scenario = _steady(AGENTS, RUN_S, LATENCY_S)
+    longer = replace(scenario, duration_s=FIT_TIMES * RUN_S, seed=LIVE_RUNS)
+    fitted = fit(scenario, await asyncio.to_thread(live, longer, Wish(folder / "fit")))
+    seeds = range(LIVE_RUNS)
+    runs = [await asyncio.to_thread(live, replace(scenario, seed=seed), Wish(folder / str(seed))) for seed in seeds]
+    mean = _mean([_seen(simulated(replace(fitted, seed=seed))) for seed in range(SIM_RUNS)])
+    seen = [_seen(outcome) for outcome in runs]
+    climate = fitted.regions[0].link.climate
+    told = (
+        f"fitted to a run of its own: one way {climate.latency_s * 1000:.1f} ms ({LATENCY_S * 1000:.0f} in the proxy), "
+        f"a commit {fitted.commit_s * 1000:.1f} ms, a batch {_cost_ms(fitted):.1f} ms"
+    )
+    return [_inside(name, mean, seen, told) for name in Seen._fields]
+
+
+def _inside(name: str, mean: Seen, seen: list[Seen], told: str) -> Figure:
+    """0 inside the spread of the live runs; else how far outside, in parts of the live mean."""
+    value, found = getattr(mean, name), [getattr(each, name) for each in seen]
+    low, high = min(found), max(found)
+    outside = max(low - value, value - high, 0.0) / fmean(found)
+    terms = (f"simulated {value:.4f}, live {', '.join(f'{each:.4f}' for each in found)}", told)
+    return Figure(f"simulated outside the spread of {len(seen)} live runs: {name}", outside, "of it", 0.0, terms=terms)
+
+
+def fit(scenario: Scenario, measured: Outcome) -> Scenario:
+    """Engine from the hub's own times; link and commit so that simulated p50 and p90 are those of the measured run.
+
+    The spread between p50 and p90 is the link's alone (half of its latency is random), what remains of p50 is work:
+    commits, sealing, the broker and event loops, all of it put into the commits.
+    """
+    compute_s = measured.counts["hub.compute_us"] / 1e6
+    region = replace(scenario.regions[0], cost_base_s=compute_s, cost_item_s=0.0)
+    scenario = replace(scenario, regions=(region,), seed=10_000)
+    bins = _bins(measured, "hub")
+    for _ in range(FITS):
+        mine = _bins(simulated(scenario), "hub")
+        climate = scenario.regions[0].link.climate
+        latency_s = climate.latency_s * (_at(bins, 0.9) - _at(bins, 0.5)) / (_at(mine, 0.9) - _at(mine, 0.5))
+        more_s = _at(bins, 0.5) - _at(mine, 0.5) - 1.7 * (latency_s - climate.latency_s)
+        scenario = _with(scenario, replace(climate, latency_s=latency_s), scenario.commit_s + more_s / _COMMITS)
+    return scenario
+
+
+def _with(scenario: Scenario, climate: Climate, commit_s: float) -> Scenario:
+    region = replace(scenario.regions[0], link=Link(climate=climate))
+    return replace(scenario, regions=(region,), commit_s=max(0.0, commit_s))
+
+
+def _cost_ms(scenario: Scenario) -> float:
+    return scenario.regions[0].cost_base_s * 1000
+
+
+def _seen(outcome: Outcome) -> Seen:
+    hub = _bins(outcome, "hub")
+    return Seen(outcome.history.accepted / outcome.samples, _at(hub, 0.5), _at(hub, 0.99))
+
+
+def _mean(found: list[Seen]) -> Seen:
+    return Seen(*(fmean(column) for column in zip(*found, strict=True)))
+
+
+def _bins(outcome: Outcome, source: str) -> Bins:
+    found: Counter[int] = Counter()
+    for latency in outcome.latency:
+        if latency.source == source:
+            for bins in latency.bins:
+                found.update(bins)
+    return dict(found)
+
+
+def _at(bins: Bins, share: float) -> float:
+    """A quantile, as if a bin's latencies were spread evenly over it."""
+    rank, seen = share * sum(bins.values()), 0.0
+    for number in sorted(bins):
+        if bins[number] and seen + bins[number] >= rank:
+            low = upper_s(number - 1) if number else 0.0
+            return low + (upper_s(number) - low) * (rank - seen) / bins[number]
+        seen += bins[number]
+    return float("nan")
+
+
+if __name__ == "__main__":
+    sys.exit(alone({"held": held, "against": against}[sys.argv[1]]))

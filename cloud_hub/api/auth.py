@@ -1,0 +1,126 @@
+"""Who asks, and may he: the one door before every route of the hub's web API.
+
+Rule: closed unless a route says otherwise. 401 = say who you are; 403 = you may not; 404 = no such thing for you: what
+belongs to another tenant looks exactly like what does not exist. Every refusal and every change is audited.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from cloud_hub.api.merging_routing_routes import Door, Route
+from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, Caller, Keys, Scope
+from cloud_hub.registry.audit import Audit, Entry
+from wire.http.guards import given_token, is_token, refusal
+from wire.http.merging_oip_oip import OipError, short
+
+_CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
+_HERE = frozenset({Door.HERE, Door.WHOLE_HERE})
+_WHOLE = frozenset({Door.WHOLE, Door.WHOLE_HERE})
+_LOUD = frozenset({401, 403})
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who asks; `NOBODY` on a route that asks nobody."""
+    found: Caller = request.get(_CALLER, NOBODY)
+    return found
+
+
+def only_own(request: web.Request, tenant: str) -> None:
+    """OipError(403) if a tenant's key reaches for another tenant's name in a body."""
+    if not caller_of(request).sees(tenant):
+        raise OipError(403, "this key belongs to another tenant")
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """`admin_sha256` is of the admin token; `local`: the door is reached from this machine alone."""
+
+    admin_sha256: bytes
+    local: bool
+    keys: Keys
+    audit: Audit
+    now_ms: Callable[[], int]
+
+    def known(self, token: str) -> Caller | None:
+        if is_token(token, self.admin_sha256):
+            return ADMIN
+        return self.keys.caller(token, self.now_ms())
+
+
+def guarding(entrance: Entrance, routes: Iterable[Route]) -> Middleware:
+    """401 or 403 unless the route lets this caller in; writes the audit once the answer is known."""
+    table = {(route.method, route.canonical): route for route in routes}
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = _route(request, table)
+        if route is not None and route.door is Door.OPEN:
+            return await handler(request)
+        found = _enter(entrance, request, route)
+        if isinstance(found, web.Response):
+            _note(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
+            return found
+        request[_CALLER] = found
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+        except (web.HTTPException, OipError) as error:
+            status = error.status
+            raise
+        finally:
+            if _worth_noting(route, found, status):
+                _note(entrance, request, found, status)
+        return response
+
+    return middleware
+
+
+def _enter(entrance: Entrance, request: web.Request, route: Route | None) -> Caller | web.Response:
+    """Who it is, or the answer that keeps him out. Only who said who he is hears that a path does not exist."""
+    token = given_token(request)
+    if token is None and route is not None and entrance.local and route.door in _HERE:
+        return LOCAL
+    caller = entrance.known(token) if token else None
+    if caller is None:
+        return refusal(401, "this route needs the bearer token or a key", {"WWW-Authenticate": "Bearer"})
+    request[_CALLER] = caller
+    if route is None:
+        return caller
+    if route.scope not in caller.scopes:
+        return refusal(403, f"this key lacks the scope '{route.scope}'")
+    if caller.tenant and route.door in _WHOLE:
+        return refusal(403, "this route is the whole hub's, and the key is one tenant's")
+    return caller
+
+
+def _route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Route | None:
+    resource = request.match_info.route.resource
+    if resource is None:
+        return None
+    return table.get(("GET" if request.method == "HEAD" else request.method, resource.canonical))
+
+
+def _worth_noting(route: Route | None, caller: Caller, status: int) -> bool:
+    if status in _LOUD or (status == 404 and caller.tenant):
+        return True
+    return route is not None and route.scope in (Scope.OPERATE, Scope.ADMIN) and route.method != "GET"
+
+
+def _note(entrance: Entrance, request: web.Request, caller: Caller, status: int) -> None:
+    resource = request.match_info.route.resource
+    entrance.audit.write(
+        Entry(
+            at_ms=entrance.now_ms(),
+            caller=caller.name,
+            tenant=caller.tenant,
+            method=request.method[:16],
+            route=resource.canonical if resource is not None else "none",
+            subject=" ".join(short(value) for value in request.match_info.values()),
+            status=status,
+            address=request.remote or "unix",
+        )
+    )

@@ -1,0 +1,207 @@
+"""`skerry models measure`: attack what a policy lets leave of a bundle, and write the finding into its manifest.
+
+Law: the chains that are attacked are those that the policy makes, with each set of its rules, by the same functions
+devices and hubs use. It needs policies and models both, so it lives above them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.manifest import BundleError
+from models.cli.flags import takes
+from models.runtime.runner import SampleError
+from policies.analysis.cases import TooManyError
+from policies.analysis.merging_check_chains import chains
+from policies.decisions import leakage, merging_egress_egress
+from policies.language.merging_document_document import PolicyError, parse
+from policies.model.policy import Policy, Privacy
+from policies.model.reasons import Denied
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_text
+
+if TYPE_CHECKING:
+    from models.forge.data.types import Data
+    from models.forge.leakage.merging_remeasure_remeasure import Case
+
+Steps = dict[str, tuple[Any, ...]]  # transforms per feature
+
+Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+DataFrom = Annotated[
+    str, typer.Option("--data", metavar="PKG:FUNCTION", help="Returns the samples.", show_default=False)
+]
+PolicyFile = Annotated[Path | None, typer.Option("--policy", help="Attack the codes as this policy changes them.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: weaker attacks.")]
+Defences = Annotated[bool, typer.Option("--defences", help="Show noise, clip, coarser steps and short answers too.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print only; leave the bundle as it is.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+@dataclass(frozen=True)
+class MeasureFlags:
+    bundle: Folder
+    data: DataFrom
+    policy: PolicyFile = None
+    quick: Quick = False
+    defences: Defences = False
+    dry_run: DryRun = False
+    as_json: AsJson = False
+
+
+@takes(MeasureFlags)
+def measure(flags: MeasureFlags) -> None:
+    """Attack a bundle's codes as they would leave, print what was won, and add the rows to its manifest.
+
+    The manifest's digest changes, so the bundle has to be published again. Exit code 40 if the attack had no power
+    (nothing was measured) or the policy, by these figures, lets nothing leave; 11, 12 and 13 for a policy, bundle or
+    samples that cannot be used.
+    """
+    opened, rules = _open(flags.bundle), _policy(flags.policy)
+    asked = _chains(opened, rules)
+    cases = _attacked(opened, flags.data, asked, quick=flags.quick, defences=flags.defences)
+    made = opened if flags.dry_run else _written(opened, cases, len(asked))
+    verdict = None if rules is None else _judged(rules, cases[: len(asked)])
+    if flags.as_json:
+        Console().print_json(data=_facts(opened, made, cases, verdict))
+    else:
+        _say(opened, made, cases, verdict)
+    if any(case.found.void for case in cases[: len(asked)]) or verdict:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def _judged(rules: Policy, cases: "Sequence[Case]") -> Denied | None:
+    """By the limits of the base; a rule's own are judged where it applies."""
+    limits = rules.base.privacy or (Privacy(),)
+    found = (leakage.within(each, case.found.rows) for case in cases for each in limits)
+    return next(filter(None, found), None)
+
+
+def _open(path: Path) -> Bundle:
+    try:
+        return open_bundle(path)
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _policy(file: Path | None) -> Policy | None:
+    if file is None:
+        return None
+    text = read_text(file, Exit.POLICY)
+    try:
+        return parse(text).compile()
+    except PolicyError as error:
+        raise ExitError(Exit.POLICY, f"{file}: {error}; skerry policy check {file}") from None
+
+
+def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
+    """What could leave, with each set of rules.
+
+    ExitError if the policy lets these features leave under no condition.
+    """
+    features = bundle.manifest.features
+    if policy is None:
+        return [{spec.name: () for spec in features}]
+    try:
+        found = chains(policy, features)
+    except TooManyError as error:
+        raise ExitError(Exit.POLICY, f"{policy.name}@{policy.version}: {error}") from None
+    if not found:
+        out = merging_egress_egress.plan(policy.base, features)
+        why = f": {out.detail}" if isinstance(out, Denied) else ""
+        raise ExitError(Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure")
+    return [{plan.spec.name: plan.transforms for plan in chain} for chain in found]
+
+
+def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, defences: bool) -> "tuple[Case, ...]":
+    from models.forge.data.types import ForgeError  # noqa: PLC0415
+    from models.forge.leakage.merging_remeasure_remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
+
+    data = _data(where)
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("opening", total=1.0)
+
+        def tell(stage: str, share: float) -> None:
+            bar.update(task, description=stage, completed=share)
+
+        try:
+            first = [remeasure(bundle, data, steps, "quick" if quick else "full", tell) for steps in asked]
+            return (*first, *(defended(bundle, data, tell) if defences else ()))
+        except ForgeError as error:
+            raise ExitError(Exit.SAMPLE, str(error)) from None
+        except SampleError as error:
+            raise ExitError(Exit.SAMPLE, f"{where}: {error}") from None
+        except BundleError as error:
+            raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _data(where: str) -> "Data":
+    from models.forge.data.types import ForgeError  # noqa: PLC0415
+    from models.forge.pipeline.loading import load_data  # noqa: PLC0415
+
+    try:
+        return load_data(where, Path.cwd())
+    except ForgeError as error:
+        raise ExitError(Exit.SAMPLE, str(error)) from None
+
+
+def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
+    """Rows of the first `asked` cases count; a quick look at defences does not take the place of a full measurement."""
+    from models.forge.data.types import ForgeError  # noqa: PLC0415
+    from models.forge.leakage.merging_remeasure_remeasure import with_rows  # noqa: PLC0415
+
+    known = {row.chain for row in bundle.manifest.leakage} | {case.chain for case in cases[:asked]}
+    new = [*cases[:asked], *(case for case in cases[asked:] if case.chain not in known)]
+    try:
+        return with_rows(bundle, new)
+    except ForgeError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{bundle.path}: {error.strerror}; make room or choose another folder") from None
+
+
+def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> dict[str, Any]:
+    return {
+        "model": made.manifest.model,
+        "digest": made.digest,
+        "digest_before": old.digest,
+        "denied": None if verdict is None else {"why": verdict.why.value, "detail": verdict.detail},
+        "chains": [
+            {
+                "what": case.what,
+                "chain": case.chain,
+                "void": case.found.void,
+                "rows": [msgspec.to_builtins(row) for row in case.found.rows],
+            }
+            for case in cases
+        ],
+    }
+
+
+def _say(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> None:
+    console = Console()
+    table = Table("codes", "attack", "pairs", "figure", "won (at most)", "label alone", "untouched", box=None)
+    for case in cases:
+        for row in case.found.rows:
+            subject = f" of {row.subject}" if row.subject else ""
+            won = f"{row.score:.3f} ({row.upper95:.3f})"
+            about = f"{row.kind}{subject}: {row.metric}"
+            table.add_row(case.what, row.attack, str(row.pairs), about, won, f"{row.floor:.3f}", f"{row.ceiling:.3f}")
+    console.print(table)
+    for case in cases:
+        if case.found.void:
+            console.print(f"{case.what}: {case.found.void}", markup=False)
+    if verdict:
+        console.print(f"denied  {verdict.detail} ({verdict.why})", markup=False)
+    if made.digest != old.digest:
+        console.print(f"digest  {made.digest} (was {old.digest[:16]}): publish the bundle again", markup=False)
+    else:
+        console.print(f"digest  {made.digest}: the bundle is unchanged", markup=False)

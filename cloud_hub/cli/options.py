@@ -1,0 +1,65 @@
+"""What the hub's commands take and how they speak: options, spans of time, ids; words for people, JSON for programs."""
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cloud_hub.runtime.config import HubConfig, load
+from wire.errors import LocalError
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.topics import device_id
+
+DEFAULT_FILE = Path("hub.toml")
+QUIET: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SPAN = re.compile(r"(\d{1,7})([smhd])")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; ./hub.toml if it is there.", show_default=False)
+]
+State = Annotated[Path | None, typer.Option("--state", help="State folder, over what the file says.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+def load_config(config: Path | None, state: Path | None) -> HubConfig:
+    loaded = load(file_of(config))
+    return loaded.model_copy(update={"state": state}) if state else loaded
+
+
+def file_of(config: Path | None) -> Path | None:
+    return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+
+
+def whole_id(tenant: str, device: str) -> str:
+    """`tenant--device`; a whole id is left as it is."""
+    try:
+        return device if "--" in device else device_id(tenant, device)
+    except LocalError as error:
+        raise ExitError(Exit.USAGE, str(error)) from None
+
+
+def seconds(span: str, option: str) -> float:
+    """Of 90s, 30m, 1h or 7d."""
+    match = _SPAN.fullmatch(span)
+    if not match:
+        raise ExitError(Exit.USAGE, f"{option} {span!r}: write 90s, 30m, 1h or 7d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def minute(ms: int) -> str:
+    """A time for people, UTC; "-" for none."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") if ms else "-"
+
+
+def say(found: dict[str, Any], *, as_json: bool) -> None:
+    """One thing, a line for each of its facts."""
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for key, value in found.items():
+        shown = minute(value) if key.endswith("_ms") else ", ".join(value) if isinstance(value, list) else value
+        typer.echo(f"{key:<20} {shown if shown != '' else '-'}")

@@ -1,0 +1,246 @@
+"""`skerry models publish`, `skerry policy publish`, `skerry repository ...`: the hub's half of the update repository.
+
+Law: a command says what it did and what a person has to do next; what needs a signature from elsewhere is a file to
+carry, and nothing is served before that signature is back.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cloud_hub.repository.publish import Published, publish_bundle, publish_policy, revoke, withdraw
+from cloud_hub.repository.repository import Repository
+from cloud_hub.repository.signing_keys import OnlineKeys
+from cloud_hub.runtime.config import HubConfig, load
+from models.bundle.manifest import BundleError
+from models.signing.keyring import read_file
+from models.signing.merging_roles_roles import KEYS, ONLINE, TOP_LEVEL, role_named
+from models.signing.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
+from models.signing.review import describe
+from policies.language.merging_document_document import PolicyError
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_private
+
+DEFAULT_FILE = Path("hub.toml")
+MAX_POLICY_BYTES = 1 << 20
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The update repository of this hub: what devices trust and fetch.",
+)
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; ./hub.toml if it is there.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+Out = Annotated[Path | None, typer.Option("--request", help="Where a request goes that has to be signed elsewhere.")]
+T = TypeVar("T")
+
+
+def models_publish(
+    bundle: Annotated[Path | None, typer.Argument(help="A bundle folder.", show_default=False)] = None,
+    *,
+    finish: Annotated[Path | None, typer.Option("--finish", help="A signed request: install it.")] = None,
+    request: Out = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a bundle into the update repository: at once where its key is at the hub, else as a request to sign."""
+    if (bundle is None) == (finish is None):
+        raise ExitError(Exit.USAGE, "give a bundle folder, or --finish and the signed request")
+    repository = open_repository(config)
+    if finish is not None:
+        _install(repository, finish)
+    elif bundle is not None:
+        published = guard(lambda: publish_bundle(repository, bundle, now()))
+        say_published(published, request, as_json=as_json)
+
+
+def policy_publish(
+    file: Annotated[Path, typer.Argument(help="A policy document (TOML).", show_default=False)],
+    *,
+    request: Out = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a policy into the update repository: at once where its key is at the hub, else as a request to sign."""
+    document = _document(file)
+    published = guard(lambda: publish_policy(open_repository(config), document, now()))
+    say_published(published, request, as_json=as_json)
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="Where it goes; carry it to the keys.", show_default=False)],
+    *,
+    hold: Annotated[
+        list[str] | None, typer.Option("--hold", help="Also offer a key of this hub for this role: policy, a family.")
+    ] = None,
+    new: Annotated[list[str] | None, typer.Option("--new", help="Offer a fresh key for this role.")] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Write what `skerry keys` needs to know of this hub: its public signing keys and all metadata. Nothing secret."""
+    repository = open_repository(config)
+    with repository.writing():
+        repository.online.ensure(_online_role(word) for word in hold or [])
+        for word in new or []:
+            repository.online.renew(_online_role(word))
+        state = repository.state()
+    write_private(file, dump_state(state))
+    typer.echo(f"wrote {file}: keys of this hub for {', '.join(sorted(state.online))}")
+    verb = "skerry keys init FOLDER --hub" if not state.roots else "skerry keys ... --hub"
+    typer.echo(f"next  where the keys are: {verb} {file.name}")
+
+
+@app.command()
+def install(
+    file: Annotated[Path, typer.Argument(help="A request signed by enough keys.", show_default=False)],
+    *,
+    config: ConfigFile = None,
+) -> None:
+    """Put signed changes into the repository: a first root, a rotation, a bundle, a policy."""
+    _install(open_repository(config), file)
+
+
+@app.command("withdraw")
+def withdraw_target(
+    target: Annotated[str, typer.Argument(help="Its path: models/digits/digits-7.skb.", show_default=False)],
+    *,
+    request: Out = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a target no more: devices do not install it any longer."""
+    published = guard(lambda: withdraw(open_repository(config), target, now()))
+    say_published(published, request, as_json=as_json, verb="withdrew")
+
+
+@app.command("revoke")
+def revoke_target(
+    target: Annotated[str, typer.Argument(help="Its path: models/digits/digits-7.skb.", show_default=False)],
+    *,
+    request: Out = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say that nobody may run it: devices that do leave it for the one before."""
+    published = guard(lambda: revoke(open_repository(config), target, now()))
+    say_published(published, request, as_json=as_json, verb="revoked")
+
+
+@app.command()
+def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Every role: its version, until when it is valid, who signs it. Exit code 40 if one has expired."""
+    repository = open_repository(config)
+    facts = status_facts(repository, now())
+    if as_json:
+        typer.echo(json.dumps(facts))
+    elif not facts["roles"]:
+        typer.echo("no root yet: `skerry repository export hub.json`, then `skerry keys init` where the keys shall be")
+    else:
+        table = Table("role", "version", "valid until", "signed", "")
+        for row in facts["roles"]:
+            table.add_row(*(str(value) for value in row.values()))
+        Console().print(table)
+        typer.echo(f"root {facts['root_sha256']}, {facts['targets']} targets")
+    if any(row["state"] == "expired" for row in facts["roles"]):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def status_facts(repository: Repository, now: datetime) -> dict[str, Any]:
+    """`roles` with role, version, until, signed, state ("" | `sign soon` | `expired`); `root_sha256`; `targets`."""
+    standing = repository.standing()
+    waning = repository.waning(now)
+    state = repository.state()
+    at_hub = {*ONLINE, *(repository.at_hub(state.targets) if state.targets else ())}
+    rows = [
+        {
+            "role": role,
+            "version": metadata.signed.version,
+            "until": f"{metadata.signed.expires:%Y-%m-%d %H:%M}",
+            "signed": "at the hub" if role in at_hub else "offline",
+            "state": "expired" if metadata.signed.is_expired(now) else "sign soon" if role in waning else "",
+        }
+        for role, metadata in standing.items()
+    ]
+    root = repository.root()
+    targets = sum(len(metadata.signed.targets) for metadata in state.base.values())
+    return {"root_sha256": sha256(root).hexdigest() if root else "", "targets": targets, "roles": rows}
+
+
+def open_repository(config: Path | None) -> Repository:
+    """Of the configured hub; its state folder and its first signing keys are made where they are missing."""
+    settings: HubConfig = load(config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None))
+    state = settings.state_dir().prepare()
+    online = OnlineKeys(state.online)
+    online.ensure()
+    return Repository(state.repository, online)
+
+
+def _install(repository: Repository, file: Path) -> None:
+    asked = guard(lambda: load_request(read_file(file, MAX_REQUEST_BYTES)))
+    guard(lambda: repository.install(asked, now()))
+    for line in describe(asked):
+        typer.echo(line)
+    typer.echo(f"installed; root {sha256(repository.root()).hexdigest()}")
+
+
+def say_published(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
+    """What happened; a request is written before it is spoken of."""
+    file = None
+    if published.request is not None:
+        ((role, changed),) = published.request.changes.items()
+        file = out or Path(f"{role}-{changed.signed.version}.json")
+        write_private(file, dump_request(published.request))
+    facts = {"path": published.path, "version": published.version, "sha256": published.sha256}
+    if as_json:
+        typer.echo(json.dumps({**facts, "done": file is None, "request": os.fspath(file or "")}))
+    elif file is None:
+        typer.echo(f"{verb if published.new else 'there already:'} {published.path}  sha256 {published.sha256}")
+    else:
+        typer.echo(f"wrote {file}: {published.path}  sha256 {published.sha256}")
+        typer.echo(f"next  where the keys are: skerry keys sign {file.name}")
+        typer.echo(f"then  here: skerry models publish --finish {file}")
+
+
+def _document(file: Path) -> bytes:
+    try:
+        return read_file(file, MAX_POLICY_BYTES)
+    except ExitError as stop:
+        raise ExitError(Exit.POLICY, str(stop)) from None
+
+
+def _online_role(word: str) -> str:
+    """A role the hub may sign. ExitError(USAGE) for root and targets."""
+    try:
+        role = role_named(word)
+    except ValueError as error:
+        raise ExitError(Exit.USAGE, str(error)) from None
+    if role in TOP_LEVEL and role not in (*ONLINE, KEYS):
+        raise ExitError(Exit.USAGE, f"{role} is never signed at a hub")
+    return role
+
+
+def guard(work: Callable[[], T]) -> T:
+    """What must not be published: one line and the exit code of its kind."""
+    try:
+        return work()
+    except RequestError as error:
+        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+    except (PolicyError, UnicodeDecodeError) as error:
+        raise ExitError(Exit.POLICY, str(error)) from None
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,260 @@
+"""Which questions go to which engine next, and what is done when an engine fails, is missing, or is to go. Pure.
+
+Rule 1: an engine with a free slot never waits. Rule 2: a batch that fails is tried once more, then item by item; an
+item that fails alone is refused only if the engine's own sample still works, else the engine is down and all waits.
+Rule 3: a model that goes away finishes what it has; one that is known but not loaded is loaded by what arrives for it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from cloud_hub.core.commands import Check, Infer, Item, Key, Load, Unload
+from cloud_hub.core.queues import Batch, ModelQueue, ModelState
+from cloud_hub.engine.merging_types_work import ModelCard
+from policies.monitoring.backoff import delay
+from policies.serving.batching import Cost
+
+__all__ = ["Batch", "Batcher", "ModelState"]
+
+RECHECK_BASE_S = 1.0
+RECHECK_CAP_S = 30.0
+
+
+class Batcher:
+    """`alive` tells whether anybody still waits for an item of a device; of web requests this knows itself."""
+
+    def __init__(
+        self, cards: Iterable[ModelCard], max_batch: int, alive: Callable[[Item], bool] = lambda _item: True
+    ) -> None:
+        self._max_batch = max_batch
+        self._device_alive = alive
+        self._queues: dict[str, ModelQueue] = {}
+        self._running: dict[int, Batch] = {}
+        self._tickets = 0
+        self._local: dict[Key, Item] = {}
+        self._tenants: Counter[str] = Counter()  # of web requests
+        self._expired: list[Item] = []
+        for card in cards:
+            self.know(card, ModelState.READY)
+
+    # -- what others may ask
+
+    def queued(self) -> dict[str, int]:
+        return {name: len(queue) for name, queue in self._queues.items()}
+
+    def down(self) -> tuple[str, ...]:
+        """Engines that do not even manage their own sample."""
+        return tuple(name for name, queue in self._queues.items() if queue.down)
+
+    def state(self, model: str) -> ModelState:
+        return self._queues[model].state
+
+    def states(self) -> dict[str, tuple[ModelState, str]]:
+        """By model: its state, and why it could not be loaded."""
+        return {name: (queue.state, queue.why) for name, queue in self._queues.items()}
+
+    @property
+    def served_per_s(self) -> float:
+        """Of all engines that have work, or of all if none has; 0 = not known."""
+        busy = [queue for queue in self._queues.values() if queue.running or len(queue)]
+        return sum(queue.served_per_s for queue in busy or self._queues.values())
+
+    @property
+    def pressed(self) -> int:
+        """Models for which more waits than a batch can take."""
+        return sum(queue.pressed for queue in self._queues.values())
+
+    def ahead(self, model: str, band: int, tenant: str) -> float:
+        return self._queues[model].ahead(band, tenant)
+
+    def last_used(self, model: str) -> float:
+        return self._queues[model].used_s
+
+    def locals(self) -> list[Item]:
+        """Samples of web requests that somebody waits for."""
+        return list(self._local.values())
+
+    # -- models that come and go
+
+    def know(self, card: ModelCard, state: ModelState = ModelState.COLD) -> None:
+        """Another model may be asked for."""
+        if card.name not in self._queues:
+            queue = self._queues[card.name] = ModelQueue(card, self._max_batch, self._alive)
+            queue.state = state
+
+    def forget(self, model: str) -> tuple[Item, ...]:
+        """The model is gone for good: what still waits for it."""
+        queue = self._queues.pop(model)
+        left: list[Item] = []
+        while len(queue):
+            _, items, over = queue.form(0.0)
+            left += [*items, *over]
+        return (*left, *queue.suspects)
+
+    def load(self, model: str) -> list[Load | Unload]:
+        queue = self._queues[model]
+        if queue.state is ModelState.CLOSING:
+            queue.state = ModelState.READY
+        if queue.state is not ModelState.COLD:
+            return []
+        queue.state = ModelState.LOADING
+        return [Load(model)]
+
+    def unload(self, model: str) -> list[Load | Unload]:
+        """It takes nothing new; once it has finished what it has, its engine goes."""
+        queue = self._queues[model]
+        if queue.state is ModelState.READY:
+            queue.state = ModelState.CLOSING
+        return self._closed(queue)
+
+    def loaded(self, model: str, why: str, now: float, card: ModelCard | None = None) -> None:
+        """`why` "" = its engine is ready. Else it is tried again, ever more seldom, while something waits for it."""
+        queue = self._queues.get(model)
+        if queue is None:
+            return
+        queue.why, queue.card = why, card or queue.card
+        queue.state = ModelState.COLD if why else ModelState.READY
+        queue.down = queue.down + 1 if why else 0
+        if why:
+            queue.check_at = now + delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
+
+    def expect(self, model: str, cost: Cost) -> None:
+        self._queues[model].expect(cost)
+
+    # -- items
+
+    def add(self, model: str, item: Item) -> None:
+        self._queues[model].put(item)
+
+    @property
+    def local(self) -> int:
+        """Samples of web requests under way."""
+        return len(self._local)
+
+    def tenant_open(self, tenant: str) -> int:
+        return self._tenants[tenant]
+
+    @property
+    def tenants(self) -> int:
+        """Tenants with web requests under way."""
+        return len(self._tenants)
+
+    def add_local(self, model: str, item: Item) -> None:
+        self._local[item.key] = item
+        self._tenants[item.tenant] += 1
+        self.add(model, item)
+
+    def take_local(self, key: Key) -> Item | None:
+        """Once for each sample that somebody still waits for."""
+        item = self._local.pop(key, None)
+        if item is not None:
+            self._tenants[item.tenant] -= 1
+            if not self._tenants[item.tenant]:
+                del self._tenants[item.tenant]
+        return item
+
+    def drop_local(self, model: str, keys: Iterable[Key]) -> None:
+        """Nobody waits any more for what is left of these."""
+        for key in keys:
+            if self.take_local(key) is not None:
+                self.ended(model)
+
+    def ended(self, model: str) -> None:
+        """An item of this model has nobody any more who waits for it."""
+        if model in self._queues:
+            self._queues[model].died()
+
+    def take_expired(self) -> list[Item]:
+        """Items whose time was over before their turn came."""
+        expired, self._expired = self._expired, []
+        return expired
+
+    def _alive(self, item: Item) -> bool:
+        return self._local.get(item.key) is item if not item.key.device else self._device_alive(item)
+
+    # -- batches
+
+    def next(self, now: float) -> list[Infer | Load | Unload]:
+        """A batch for every free slot that has work, an engine for every model that is asked for and has none."""
+        commands: list[Infer | Load | Unload] = []
+        for name, queue in self._queues.items():
+            while queue.idle and len(queue):
+                attempt, items, over = queue.form(now)
+                self._expired += over
+                if items:
+                    commands.append(self._start(queue, attempt, items, now))
+            if queue.state is ModelState.COLD and len(queue) and not queue.down:
+                commands += self.load(name)
+            elif queue.state is ModelState.CLOSING:
+                commands += self._closed(queue)
+        return commands
+
+    def running(self, ticket: int) -> Batch:
+        """One that an engine has."""
+        return self._running[ticket]
+
+    def done(self, ticket: int, seconds: float = 0.0) -> Batch:
+        """`seconds` it took; 0 = it did not work."""
+        batch = self._running.pop(ticket)
+        queue = self._queues.get(batch.model)
+        if queue is not None:
+            queue.running.pop(ticket, None)
+            queue.learn(batch, seconds)
+        return batch
+
+    def failed(self, ticket: int) -> list[Check]:
+        batch = self.done(ticket)
+        queue = self._queues.get(batch.model)
+        if queue is None:
+            return []
+        if batch.attempt == 0:
+            queue.again.append((1, batch.items))
+        elif len(batch.items) > 1:
+            queue.again.extend((2, (item,)) for item in batch.items)
+        else:
+            queue.suspects.extend(batch.items)
+            return [] if queue.checking else [self._check(queue)]
+        return []
+
+    def checked(self, model: str, works: bool, now: float) -> tuple[Item, ...]:
+        """Items to refuse for good: they failed alone on an engine that works. A broken engine keeps them for later."""
+        queue = self._queues.get(model)
+        if queue is None:
+            return ()
+        queue.checking = False
+        suspects, queue.suspects = tuple(queue.suspects), []
+        if works:
+            queue.down = 0
+            return suspects
+        queue.again.extendleft((2, (item,)) for item in reversed(suspects))
+        queue.down += 1
+        queue.check_at = now + delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
+        return ()
+
+    def wake(self, now: float) -> list[Check | Load | Unload]:
+        """Engines that are down are tried again, ever more seldom."""
+        commands: list[Check | Load | Unload] = []
+        for name, queue in self._queues.items():
+            if not queue.down or queue.checking or queue.check_at > now:
+                continue
+            if queue.state is ModelState.COLD:
+                commands += self.load(name) if len(queue) else []
+            elif queue.state is not ModelState.LOADING:
+                commands.append(self._check(queue))
+        return commands
+
+    def _check(self, queue: ModelQueue) -> Check:
+        queue.checking = True
+        return Check(queue.card.name)
+
+    def _closed(self, queue: ModelQueue) -> list[Load | Unload]:
+        if queue.state is not ModelState.CLOSING or not queue.empty:
+            return []
+        queue.state = ModelState.COLD
+        return [Unload(queue.card.name)]
+
+    def _start(self, queue: ModelQueue, attempt: int, items: tuple[Item, ...], now: float) -> Infer:
+        self._tickets += 1
+        batch = Batch(self._tickets, queue.card.name, items, attempt, now)
+        queue.running[batch.ticket] = self._running[batch.ticket] = batch
+        return Infer(batch.ticket, batch.model, items)

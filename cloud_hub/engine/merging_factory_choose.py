@@ -1,0 +1,82 @@
+"""From a bundle's folder to a started engine: which kind of engine it takes is decided here and nowhere else.
+
+Rule: one process unless the bundle's plan, the hub's configuration or its memory asks for more.
+"""
+
+from pathlib import Path
+
+from cloud_hub.engine.base import Engine
+from cloud_hub.engine.merging_types_means import Means, spreads
+from cloud_hub.engine.merging_types_work import card_of_bundle
+from models.bundle.bundle import Bundle, open_apart, open_bundle, peek
+from models.bundle.manifest import BundleError, Manifest
+from models.graph.format import HubForm
+from policies.serving.placement import NoPlace, Placement
+
+
+def open_engine(path: Path, means: Means) -> Engine:
+    """Built and started, not yet warm. BundleError or EngineError, one line, in bounded time."""
+    engine = _built(path, means)
+    engine.start()
+    return engine
+
+
+def _built(path: Path, means: Means) -> Engine:
+    manifest = peek(path)
+    if manifest.hub.whole:
+        from cloud_hub.engine.onnx import OnnxEngine  # noqa: PLC0415 - for these bundles alone
+
+        return OnnxEngine(open_bundle(path), means.max_batch, means.threads)
+    from cloud_hub.engine.torch import LocalEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
+
+    sharded = _sharded(path, manifest, means) if spreads(manifest, means) else None
+    return sharded or LocalEngine(open_bundle(path), means.max_batch, means.threads)
+
+
+def _sharded(path: Path, manifest: Manifest, means: Means) -> Engine | None:
+    """None if one device is enough."""
+    from cloud_hub.engine.merging_factory_sizing import devices_of, form_of, size_up  # noqa: PLC0415
+    from cloud_hub.engine.torch import device_for  # noqa: PLC0415
+
+    kind = device_for(manifest).type
+    bundle = open_apart(path)
+    try:
+        form = form_of(bundle.read(manifest.hub.graph), manifest)
+        decision = _settled(size_up(form, manifest, means, devices_of(means, kind)).decision, manifest)
+        if decision.devices > 1:
+            return _spread(bundle, form, decision, (means, kind))
+    except BundleError:
+        bundle.close()
+        raise
+    bundle.close()
+    return None
+
+
+def _settled(decision: Placement | NoPlace, manifest: Manifest) -> Placement:
+    if isinstance(decision, NoPlace):
+        raise BundleError(f"{manifest.model}: {decision.why}")
+    return decision
+
+
+def _spread(bundle: Bundle, form: HubForm, decision: Placement, told: tuple[Means, str]) -> Engine:
+    from cloud_hub.engine.merging_bundle_buckets import ladder  # noqa: PLC0415
+    from cloud_hub.engine.sharded.engine import Limits, ShardedEngine  # noqa: PLC0415
+    from cloud_hub.engine.sharded.group import Recipe  # noqa: PLC0415
+    from cloud_hub.engine.sharded.protocol import Charter  # noqa: PLC0415
+    from models.graph.merging_hub_model_graph_hub import check_blank  # noqa: PLC0415
+
+    means, kind = told
+    manifest, need = bundle.manifest, decision.need
+    card = card_of_bundle(bundle, means.max_batch)
+    check_blank(form, manifest, ladder(means.max_batch))
+    recipes = []
+    for replica in range(decision.replicas):
+        device = f"cuda:{replica * need.ranks}" if kind == "cuda" else kind
+        backend = "nccl" if kind == "cuda" else "gloo"
+        charter = Charter(
+            1, 0, tensor=need.tensor, pipeline=need.pipeline, store="", backend=backend, device=device,
+            timeout_s=means.ready_s, threads=means.threads,
+        )  # fmt: skip
+        files = tuple(bundle.files[name] for name in manifest.hub.weights)
+        recipes.append(Recipe(manifest.model, charter, bundle.read(manifest.hub.graph), files))
+    return ShardedEngine(bundle, card, recipes, Limits(ready_s=means.ready_s))

@@ -1,0 +1,208 @@
+"""A model over several processes: gangs that are watched, killed and rebuilt, one gang for each replica.
+
+Rule: a lost generation costs the batch that was in it, which comes back as an `EngineError` after the generation is
+dead, so that whoever asks again is answered once. The next call, or the next idle moment, makes a new generation and
+warms it as the first was.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.engine.base import Engine, EngineError, Health, State
+from cloud_hub.engine.merging_bundle_buckets import Array
+from cloud_hub.engine.merging_bundle_bundled import BundleEngine
+from cloud_hub.engine.merging_types_work import ModelCard, Work
+from cloud_hub.engine.sharded.fork_server import Nursery
+from cloud_hub.engine.sharded.group import Answer, Gang, LostError, Recipe
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import BundleError
+from policies.monitoring.backoff import delay
+from wire.protocol.messages import Prediction
+
+_KEPT = 256  # seconds of steps, per graph and bucket
+_KNOWN = 8
+_REBUILD_CAP_S = 30.0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`ready_s`: for a generation to get ready; `silence_s`: the least silence that counts as hung."""
+
+    ready_s: float = 60.0
+    silence_s: float = 2.0
+    times_p99: float = 5.0
+
+
+class GangGraphs:
+    """One gang after another behind the `Graphs` seam."""
+
+    inline = False
+
+    def __init__(self, recipe: Recipe, limits: Limits) -> None:
+        self._recipe = recipe
+        self._limits = limits
+        self._gang: Gang | None = None
+        self._nursery: Nursery | None = None
+        self._generation = 0
+        self._why = "not started"
+        self._failures = 0
+        self._not_before = 0.0
+        self._steps: dict[tuple[str, int], deque[float]] = {}
+        self._rehearsed: dict[tuple[str, int], list[Array]] = {}  # the first batch of every bucket, to warm the next
+        self.last: Answer | None = None
+        self.rebuilt_s = 0.0
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        return tuple(enumerate(self.last.seconds)) if self.last else ()
+
+    @property
+    def gang(self) -> Gang | None:
+        """The living generation."""
+        return self._gang
+
+    def start(self) -> None:
+        """BundleError or EngineError; no process is left behind."""
+        if self._gang is None:
+            self._build()
+
+    def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+        key = (graph, len(columns[0]))
+        gang = self._gang or self._rebuild()
+        self._rehearsed.setdefault(key, [column.copy() for column in columns])
+        outputs: npt.NDArray[np.float32] = self._step(gang, key, columns).outputs[0]
+        return outputs
+
+    def health(self) -> Health:
+        """Ask every rank for a sign of life; make a new generation if there is none."""
+        try:
+            if self._gang is None and self._generation and time.monotonic() >= self._not_before:
+                self._rebuild()
+            elif self._gang is not None:
+                self._watched(lambda gang: gang.ping(self._limits.silence_s - 0.25), self._gang)
+        except (EngineError, BundleError) as error:
+            self._why = str(error)
+        state = State.READY if self._gang else State.LOST if self._generation else State.NEW
+        return Health(state, "" if self._gang else self._why, max(1, self._generation))
+
+    def stop(self) -> None:
+        if self._gang is not None:
+            self._gang.kill()
+        if self._nursery is not None:
+            self._nursery.close()
+        self._gang = self._nursery = None
+
+    def limit_s(self, graph: str, batch: int) -> float:
+        """How long a step may take before it counts as hung."""
+        known = self._steps.get((graph, batch), ())
+        if len(known) < _KNOWN:
+            return self._limits.ready_s
+        p99 = sorted(known)[math.ceil(0.99 * len(known)) - 1]
+        return max(self._limits.silence_s, self._limits.times_p99 * p99)
+
+    def _step(self, gang: Gang, key: tuple[str, int], columns: Sequence[Array]) -> Answer:
+        started = time.monotonic()
+        answer: Answer = self._watched(lambda gang: gang.step(key[0], columns, self.limit_s(*key)), gang)
+        self._steps.setdefault(key, deque(maxlen=_KEPT)).append(time.monotonic() - started)
+        self.last = answer
+        return answer
+
+    def _watched(self, call: Any, gang: Gang) -> Any:
+        try:
+            return call(gang)
+        except (LostError, BundleError) as error:
+            self._gang, self._why = None, str(error)
+            raise
+
+    def _rebuild(self) -> Gang:
+        if time.monotonic() < self._not_before:
+            raise EngineError(f"{self._why}; next try in {self._not_before - time.monotonic():.0f} s")
+        started = time.monotonic()
+        gang = self._build()
+        self.rebuilt_s = time.monotonic() - started
+        return gang
+
+    def _build(self) -> Gang:
+        self._generation += 1
+        told = msgspec.structs.replace(self._recipe.charter, generation=self._generation)
+        until = time.monotonic() + self._limits.ready_s
+        try:
+            self._gang = gang = Gang(self._recipe, told, self._born_in(), until)
+            self._watched(lambda gang: gang.await_ready(until), gang)
+            for key, columns in list(self._rehearsed.items()):
+                self._step(gang, key, columns)
+        except (LostError, BundleError):
+            self._failures += 1
+            self._not_before = time.monotonic() + delay(self._failures, 1.0, 0.5, _REBUILD_CAP_S)
+            raise
+        self._failures, self._not_before = 0, 0.0
+        return gang
+
+    def _born_in(self) -> Nursery:
+        if self._nursery is not None and not self._nursery.alive:
+            self._nursery.close()
+            self._nursery = None
+        self._nursery = self._nursery or Nursery()
+        return self._nursery
+
+
+class ShardedEngine:
+    """A gang for each recipe. BundleError or EngineError from `start`, with no process left behind.
+
+    `bundle` was opened apart; its files stay open for the gangs to come, until `stop`.
+    """
+
+    inline = False
+
+    def __init__(self, bundle: Bundle, card: ModelCard, recipes: Sequence[Recipe], limits: Limits) -> None:
+        self._bundle = bundle
+        self.gangs = tuple(GangGraphs(recipe, limits) for recipe in recipes)
+        slots = msgspec.structs.replace(card, slots=len(self.gangs))
+        self._parts = tuple(BundleEngine(bundle.manifest, slots, gang) for gang in self.gangs)
+        self.card = self._parts[0].card
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        return self._parts[0].ranks
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return self._parts
+
+    def start(self) -> None:
+        try:
+            for part in self._parts:
+                part.start()
+        except (BundleError, EngineError):
+            self.stop()
+            raise
+
+    def warm(self) -> None:
+        for part in self._parts:
+            part.warm()
+
+    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+        """On the first replica; a lane calls the replicas themselves."""
+        return self._parts[0].infer(batch)
+
+    def health(self) -> Health:
+        """The worst of its replicas."""
+        return min((part.health() for part in self._parts), key=lambda health: health.state is State.READY)
+
+    def drain(self) -> None:
+        for part in self._parts:
+            part.drain()
+
+    def stop(self) -> None:
+        for part in self._parts:
+            part.stop()
+        self._bundle.close()
+
+    def sample(self) -> Work:
+        return self._parts[0].sample()

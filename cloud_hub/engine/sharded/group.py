@@ -1,0 +1,167 @@
+"""One generation of a gang: its processes from birth to death, and one batch at a time through all of them.
+
+Rule: a generation that lost one rank, dead or silent, is dead as a whole: all are killed before anybody hears of it, so
+nothing of it can answer later. A new generation has new processes, new sockets and a new meeting place.
+"""
+
+import selectors
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy.typing as npt
+
+from cloud_hub.engine.base import EngineError
+from cloud_hub.engine.sharded import protocol
+from cloud_hub.engine.sharded.fork_server import Child, Nursery, NurseryError
+from cloud_hub.engine.sharded.protocol import Array, Charter, Done, Failed, Ping, Pong, Ready, Step
+from models.bundle.manifest import BundleError
+
+_GONE_S = 5.0
+
+
+class LostError(EngineError):
+    """A rank died, fell silent or failed; the whole generation is dead."""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """What each generation is made from. `graphs`: JSON; `files`: the weights, open, which every rank inherits."""
+
+    name: str
+    charter: Charter
+    graphs: bytes
+    files: tuple[int, ...] = ()
+
+
+class Answer(NamedTuple):
+    """`seconds`: of each rank, by its number; `meetings`: collectives of the first rank since it was born."""
+
+    outputs: list[npt.NDArray[Any]]
+    seconds: tuple[float, ...]
+    meetings: dict[str, int]
+
+
+class Gang:
+    """Its ranks are born by `until` (monotonic), or `LostError`; `await_ready` says when they can work."""
+
+    def __init__(self, recipe: Recipe, charter: Charter, nursery: Nursery, until: float) -> None:
+        self._name = recipe.name
+        self._world = charter.tensor * charter.pipeline
+        self._folder = Path(tempfile.mkdtemp(prefix="skerry-gang-"))
+        self._charter = msgspec.structs.replace(charter, store=str(self._folder / "meet"))
+        self._graphs = recipe.graphs
+        self._ranks: list[Child] = []
+        self._links: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        self._ticket = 0
+        self.ready: tuple[Ready, ...] = ()
+        self._spawn(nursery, recipe.files, until)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(rank.pid for rank in self._ranks)
+
+    def await_ready(self, until: float) -> None:
+        """LostError if it takes longer, BundleError if weights or plan are at fault; killed in both cases."""
+        words = self._all(Ready, until, "was not ready in time")
+        self.ready = tuple(word for word, _ in words if isinstance(word, Ready))
+
+    def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> Answer:
+        """LostError if a rank dies, or if any takes longer than `limit_s`."""
+        self._ticket += 1
+        until = time.monotonic() + limit_s
+        batch = len(columns[0])
+        for at, link in enumerate(self._links):
+            fed = at < self._charter.tensor
+            word = Step(self._ticket, graph, batch, protocol.forms_of(columns) if fed else ())
+            self._say(at, link, word, protocol.bytes_of(columns) if fed else ())
+        words = self._all(Done, until, f"silent for {limit_s:.1f} s")
+        dones = [word for word, _ in words if isinstance(word, Done)]
+        if any(done.ticket != self._ticket for done in dones):
+            raise self._lost("speaks of another batch", 0)
+        last = self._world - self._charter.tensor
+        outputs = protocol.arrays_of(dones[last].forms, words[last][1])
+        return Answer(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
+
+    def ping(self, limit_s: float) -> None:
+        """LostError unless every rank answers in time."""
+        self._ticket += 1
+        for at, link in enumerate(self._links):
+            self._say(at, link, Ping(self._ticket))
+        self._all(Pong, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
+
+    def kill(self) -> None:
+        """All of it, now."""
+        ranks, self._ranks = self._ranks, []
+        for rank in ranks:
+            rank.kill(_GONE_S)
+            rank.close()
+        for link in self._links:
+            link.close()
+        self._links = []
+        self._selector.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _spawn(self, nursery: Nursery, files: Sequence[int], until: float) -> None:
+        for at in range(self._world):
+            ours, theirs = socket.socketpair()
+            self._links.append(ours)
+            self._selector.register(ours, selectors.EVENT_READ, at)
+            try:
+                self._ranks.append(nursery.bear(theirs, files, until))
+            except NurseryError as error:
+                raise self._lost(str(error), at) from None
+            finally:
+                theirs.close()
+        for at, link in enumerate(self._links):
+            own = msgspec.structs.replace(self._charter, rank=at, device=_device(self._charter.device, at))
+            self._say(at, link, own, [self._graphs])
+
+    def _say(self, at: int, link: socket.socket, word: protocol.Word, body: Sequence[Any] = ()) -> None:
+        link.settimeout(_GONE_S)
+        try:
+            protocol.send(link, word, body)
+        except protocol.PipeError as error:
+            raise self._lost(str(error), at) from None
+
+    def _all(self, kind: type, until: float, silent: str) -> list[tuple[protocol.Word, bytearray]]:
+        """One word of `kind` from every rank, in their order. The first that fails is the one that is named."""
+        found: dict[int, tuple[protocol.Word, bytearray]] = {}
+        while len(found) < self._world:
+            events = self._selector.select(max(0.0, until - time.monotonic()))
+            if not events:
+                raise self._lost(silent, min(set(range(self._world)) - found.keys()))
+            for key, _ in events:
+                found[key.data] = self._hear(key.data, kind, until)
+        return [found[at] for at in range(self._world)]
+
+    def _hear(self, at: int, kind: type, until: float) -> tuple[protocol.Word, bytearray]:
+        try:
+            word, body = protocol.receive(self._links[at], until)
+        except protocol.PipeError as error:
+            raise self._lost(str(error), at) from None
+        if isinstance(word, Failed):
+            lost = self._lost(word.why, at)
+            raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
+        if not isinstance(word, kind):
+            raise self._lost("speaks out of turn", at)
+        return word, body
+
+    def _lost(self, why: str, at: int) -> LostError:
+        """Names the rank that died, if one did: its fellows only say that they miss it."""
+        dead = [rank for rank, child in enumerate(self._ranks) if not child.alive]
+        if dead and at not in dead:
+            at, why = dead[0], "died"
+        self.kill()
+        return LostError(f"{self._name}: rank {at} of generation {self._charter.generation}: {why}")
+
+
+def _device(first: str, at: int) -> str:
+    """Graphics cards one after another; there is one CPU."""
+    kind, _, number = first.partition(":")
+    return f"{kind}:{int(number) + at}" if number else kind

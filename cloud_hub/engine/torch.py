@@ -1,0 +1,72 @@
+"""A bundle's hub model in this process, in torch: the tail on forwarded codes, the whole model on raw samples.
+
+Rule: everything runs in evaluation mode without gradients, on the one device that the bundle was made for.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cloud_hub.engine.base import EngineError, Health, State
+from cloud_hub.engine.merging_bundle_buckets import Array
+from cloud_hub.engine.merging_bundle_bundled import TAIL, WHOLE, BundleEngine
+from cloud_hub.engine.merging_types_work import card_of_bundle
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import BundleError, Manifest
+from models.graph.merging_hub_model_graph_hub import open_hub
+from models.graph.module import Served
+
+
+class TorchGraphs:
+    """BundleError at `start` if the graphs or weights cannot be used. `threads`: of torch, for this process."""
+
+    ranks = ()
+
+    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+        self.device = device_for(bundle.manifest)
+        self.inline = self.device.type == "cpu"  # an accelerator belongs to one thread
+        self._bundle: Bundle | None = bundle
+        self._threads = threads
+        self._served: dict[str, Served] = {}
+
+    def start(self) -> None:
+        torch.set_num_threads(self._threads)
+        if self._bundle is None:
+            return  # started before
+        graphs, self._bundle = open_hub(self._bundle), None  # the file's bytes go, the tensors stay
+        self._served = {TAIL: graphs.tail.to(self.device), WHOLE: graphs.whole.to(self.device)}
+
+    def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+        try:
+            made: torch.Tensor = self._served[graph](*map(self._moved, columns))
+        except BundleError as error:
+            raise EngineError(str(error)) from None
+        found: npt.NDArray[np.float32] = made.float().cpu().numpy()
+        return found
+
+    def health(self) -> Health:
+        return Health(State.READY if self._served else State.NEW)
+
+    def stop(self) -> None:
+        self._served = {}
+
+    def _moved(self, column: Array) -> torch.Tensor:
+        tensor = torch.from_numpy(column)
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+
+class LocalEngine(BundleEngine):
+    def __init__(self, bundle: Bundle, max_batch: int = 32, threads: int = 1) -> None:
+        graphs = TorchGraphs(bundle, threads)
+        self.device = graphs.device
+        super().__init__(bundle.manifest, card_of_bundle(bundle, max_batch), graphs)
+
+
+def device_for(manifest: Manifest) -> torch.device:
+    """A graphics card if the bundle was made for one and there is one."""
+    wanted = any(name.startswith(("CUDA", "Tensorrt")) for name in manifest.target.providers)
+    return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")

@@ -1,0 +1,59 @@
+"""A device asks that a subject be forgotten here, signed by its identity key; the hub does it and signs that it did.
+
+Rule: only the device can name a subject: what it sends is a hash under a key that never leaves it. Whether there was
+anything to forget is no secret from the device, and nobody else can ask.
+"""
+
+import base64
+from typing import Annotated
+
+import msgspec
+
+from cloud_hub.core.commands import Erase
+from cloud_hub.core.commands import Tombstone as Buried
+from cloud_hub.enrollment.merging_enrollment_enrol import Rejection
+from cloud_hub.enrollment.renewal import STRANGER, proven
+from cloud_hub.registry.merging_device_states_devices import Device
+from cloud_hub.registry.merging_device_states_standing import HEARD
+from cloud_hub.registry.registry import Registry
+from wire.protocol.merging_sealing_erasure import Signed, Tombstone, erase_text
+
+_HEX64 = r"^[0-9a-f]{64}$"
+
+
+class EraseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`subject`: its keyed hash, hex; what was kept until `before_ms` (hub time) goes. `proof`: over `erase_text`."""
+
+    device: str
+    subject: Annotated[str, msgspec.Meta(pattern=_HEX64)]
+    before_ms: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    proof: str
+
+
+class Erasures:
+    """Who may ask for what."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def asked(self, request: EraseRequest, now_ms: int) -> Erase | Rejection:
+        """What is to be done. A time that is still to come counts as now."""
+        text = erase_text(request.device, request.subject, request.before_ms)
+        device: Device | None = proven(self._registry, request.device, request.proof, text)
+        if device is None:
+            return Rejection(STRANGER, invite=True, kind="stranger")
+        if device.state not in HEARD:  # one that is suspended may be a thief's; a person decides
+            return Rejection(f"the device is {device.state}", invite=False, kind=str(device.state))
+        return Erase(device.id, bytes.fromhex(request.subject), min(request.before_ms, now_ms), now_ms)
+
+
+def stone(buried: Buried, hub: str, region: str) -> bytes:
+    """The text of a tombstone, to be signed."""
+    told = Tombstone(
+        buried.device, buried.mark.hex(), buried.before_ms, rows=buried.rows, at_ms=buried.at_ms, hub=hub, region=region
+    )
+    return msgspec.json.encode(told)
+
+
+def signed(text: bytes, signature: bytes) -> Signed:
+    return Signed(text.decode(), base64.b64encode(signature).decode())

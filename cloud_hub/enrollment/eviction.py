@@ -1,0 +1,88 @@
+"""Throws a device whose keys count no more off the broker: the hub connects in its name, which ends its session.
+
+Rule: the broker is neither reloaded nor restarted for this (docs/adr/0008): a client id is taken over, and the
+session with its queue is gone. What a device still says afterwards is refused by the registry, and it is thrown off
+again, at most once in ten seconds.
+"""
+
+import asyncio
+import ssl
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cloud_hub.registry.registry import Device, Registry
+from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authority import utc_now
+from wire.process.logging import Log, name
+from wire.transport.base import LinkLostError, Transport
+
+AGAIN_S = 10.0
+MAX_WAITING = 1024
+
+TakeOver = Callable[[str], Awaitable[Transport]]
+
+
+class Doorman:
+    """The registry as the hub's core asks it, on every message; whoever is gone and still speaks is thrown off."""
+
+    def __init__(self, registry: Registry, take_over: TakeOver, log: Log) -> None:
+        self._registry = registry
+        self._take_over = take_over
+        self._log = log
+        self._waiting: dict[str, None] = {}  # in order
+        self._last: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        self.counts: Counter[str] = Counter()
+
+    def device(self, device: str, /) -> Device | None:
+        found = self._registry.device(device)
+        if found is not None and found.gone:
+            self.evict(device)
+        return found
+
+    def suspect(self, device: str, now_ms: int, /) -> bool:
+        suspected = self._registry.suspect(device, now_ms)
+        if suspected:
+            self._log.error("clone_suspect", device=name(device))
+        return suspected
+
+    def evict(self, device: str) -> None:
+        """Soon, and not again within ten seconds."""
+        now = time.monotonic()
+        if now - self._last.get(device, -AGAIN_S) < AGAIN_S or len(self._waiting) >= MAX_WAITING:
+            return
+        self._last[device] = now  # bounded: devices that enrolled once
+        self._waiting[device] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                device = next(iter(self._waiting))
+                del self._waiting[device]
+                await self._throw_off(device)
+
+    async def _throw_off(self, device: str) -> None:
+        try:
+            stand_in = await self._take_over(device)
+        except (LinkLostError, OSError):
+            self.counts["eviction_failed"] += 1  # no broker, no session
+            return
+        await stand_in.close()
+        self.counts["evictions"] += 1
+        self._log.info("evicted", device=name(device))
+
+
+def stand_in_context(authorities: Authorities, folder: Path, device: str) -> ssl.SSLContext:
+    """TLS in a device's name: a certificate of five minutes, on disk only while it is read."""
+    context = ssl.create_default_context(cafile=authorities.trusted_file)
+    with tempfile.TemporaryDirectory(dir=folder) as private:
+        pair = authorities.current.stand_in(Path(private), device, utc_now())
+        context.load_cert_chain(pair.certificate, pair.key)
+    return context

@@ -1,0 +1,43 @@
+"""How fast strangers may try tokens and proofs: the gate before enrolment and renewal.
+
+Rule: at most 1024 addresses are remembered, whoever comes.
+"""
+
+from policies.serving.admission import Bucket, take
+
+_MAX_ADDRESSES = 1024
+
+
+class AttemptLimiter:
+    """Slows down who tries tokens: a bucket per address for failures, one for everything. At most 1024 addresses.
+
+    A hub without this would check tokens as fast as an attacker can send them.
+    """
+
+    def __init__(self, rate_per_s: float, burst: float, failures_per_s: float, failures: float) -> None:
+        self._rate = (rate_per_s, burst)
+        self._failure_rate = (failures_per_s, failures)
+        self._all = Bucket(burst, 0.0)
+        self._failed: dict[str, Bucket] = {}
+
+    @property
+    def remembered(self) -> int:
+        """Addresses kept in mind."""
+        return len(self._failed)
+
+    def admit(self, address: str, now: float) -> bool:
+        """Whether this attempt may be looked at. `now` in seconds, monotonic."""
+        bucket = self._failed.get(address)
+        if bucket is not None and take(bucket, *self._failure_rate, now) is None:
+            return False
+        after = take(self._all, *self._rate, now)
+        if after is not None:
+            self._all = after
+        return after is not None
+
+    def failed(self, address: str, now: float) -> None:
+        """Charge a wrong token to its sender."""
+        bucket = self._failed.pop(address, Bucket(self._failure_rate[1], now))
+        if len(self._failed) >= _MAX_ADDRESSES:
+            self._failed.pop(next(iter(self._failed)))
+        self._failed[address] = take(bucket, *self._failure_rate, now) or bucket

@@ -1,0 +1,89 @@
+"""What the hub gives a device in writing: its certificate, whom to trust, where everything is; signed by the CA.
+
+Rule: the CA that signs is one the device knows already; `request` names the very request that is answered, so that an
+old letter cannot be handed out again.
+"""
+
+import base64
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+from cryptography import x509
+
+from cloud_hub.repository.merging_files_anchor import NOWHERE, Anchor
+from cloud_hub.security.hub_keys import HubCard
+
+
+class Ca(Protocol):
+    """One CA (`pki.Authority`), or two of which one speaks and one issues (`authorities.Authorities`)."""
+
+    @property
+    def certificate_pem(self) -> bytes: ...
+    @property
+    def trusted(self) -> tuple[str, ...]: ...
+    @property
+    def issuer_sha256(self) -> str: ...
+
+    def sign(self, body: bytes) -> bytes: ...
+
+    def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate: ...
+
+
+class SignedReply(msgspec.Struct, frozen=True):
+    """`body` is JSON text, `signature` base64 ECDSA P-256 SHA-256 (DER) of the CA key over its UTF-8 bytes."""
+
+    body: str
+    signature: str
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device finds what it needs. `url`: of the hub's web API, where certificates are renewed."""
+
+    broker: BrokerAddress
+    hubs: tuple[HubCard, ...]
+    url: str = ""
+    anchor: Anchor = NOWHERE
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate (PEM) just made. `request`: SHA-256 of the certificate request it answers, hex.
+
+    `first`: the device has no root of trust for updates yet and is given one.
+    """
+
+    device: str
+    certificate: str
+    now_ms: int
+    request: str = ""
+    first: bool = False
+
+
+def signed_reply(authority: Ca, place: Place, issued: Issued) -> SignedReply:
+    body: dict[str, Any] = {
+        "device": issued.device,
+        "certificate": issued.certificate,
+        "ca": authority.certificate_pem.decode(),
+        "trusted": authority.trusted,
+        "broker": place.broker,
+        "hubs": place.hubs,
+        "hub_url": place.url,
+        "hub_time_ms": issued.now_ms,
+        "request": issued.request,
+        **(place.anchor.words(place.url) if issued.first else {}),
+    }
+    text = msgspec.json.encode(body)
+    return SignedReply(text.decode(), base64.b64encode(authority.sign(text)).decode())
+
+
+def facts_of(certificate: x509.Certificate) -> tuple[str, int]:
+    """Serial number (hex) and end (ms since 1970)."""
+    return f"{certificate.serial_number:x}", int(certificate.not_valid_after_utc.timestamp() * 1000)

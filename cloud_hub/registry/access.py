@@ -1,0 +1,184 @@
+"""API keys of tenants: who a caller is, and what it may do. The only owner of the rows of `access.db`.
+
+Rule: a key is shown once, when it is made; on disk lies its SHA-256 (256 random bits need no slow hash). A tenant's key
+never reaches beyond its tenant, and no key makes keys: that takes the admin token.
+"""
+
+import hmac
+import re
+import secrets
+import sqlite3
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from wire.process.exit_codes import Exit, ExitError
+
+MAX_KEYS = 10_000
+MAX_NAME = 64
+_TOKEN = re.compile(r"skerry_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+_TENANT = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,61}")
+_TABLE = """
+create table if not exists keys (
+  id text primary key, name text not null, tenant text not null, scopes text not null,
+  made_ms integer not null, ends_ms integer not null, revoked_ms integer not null, digest blob not null
+) strict
+"""
+
+
+class Scope(StrEnum):
+    """What a caller may do. `admin` belongs to the admin token alone."""
+
+    INFER = "infer"
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+GRANTED = frozenset({Scope.INFER, Scope.READ, Scope.OPERATE})
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. `tenant` "" = the whole hub. `name`: a key's id, or `admin`, `local`, `nobody`."""
+
+    name: str
+    tenant: str = ""
+    scopes: frozenset[Scope] = frozenset()
+
+    def sees(self, tenant: str) -> bool:
+        """Whether a thing of `tenant` exists for this caller."""
+        return not self.tenant or self.tenant == tenant
+
+
+ADMIN = Caller("admin", "", frozenset(Scope))
+LOCAL = Caller("local", "", frozenset({Scope.INFER, Scope.READ}))
+NOBODY = Caller("nobody")
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to be made. `tenant` "" = for the whole hub; `expires_s` 0 = until it is revoked."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    tenant: str = ""
+    expires_s: float = 0.0
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A key without its secret. Times in ms of hub time, 0 = none."""
+
+    id: str
+    name: str
+    tenant: str
+    scopes: tuple[Scope, ...]
+    made_ms: int
+    ends_ms: int
+    revoked_ms: int
+
+    def good(self, now_ms: int) -> bool:
+        return not self.revoked_ms and (not self.ends_ms or now_ms < self.ends_ms)
+
+
+class AccessError(Exception):
+    """A key that cannot be made or is not there; one line for a person."""
+
+
+class Keys:
+    """In memory as a whole: a caller is known without a read of the disk."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, tuple[Key, bytes]] = {}
+        for row in connection.execute("select * from keys"):
+            key, title, tenant, words, made_ms, ends_ms, revoked_ms, digest = row
+            scopes = tuple(Scope(word) for word in words.split())
+            self._known[key] = (
+                Key(key, title, tenant, scopes, made_ms=made_ms, ends_ms=ends_ms, revoked_ms=revoked_ms),
+                digest,
+            )
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """ExitError(DATABASE) if it cannot be used."""
+        try:
+            path.touch(mode=0o600, exist_ok=True)
+            connection = sqlite3.connect(path, isolation_level=None)
+            connection.execute("pragma synchronous=full")
+            connection.execute(_TABLE)
+            return cls(connection)
+        except (OSError, sqlite3.Error, ValueError) as error:
+            raise ExitError(Exit.DATABASE, f"{path}: {error}") from None
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """For a hub that keeps none."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.execute(_TABLE)
+        return cls(connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def all(self) -> tuple[Key, ...]:
+        """Oldest first."""
+        return tuple(sorted((key for key, _ in self._known.values()), key=lambda key: (key.made_ms, key.id)))
+
+    def create(self, wanted: Wanted, now_ms: int) -> tuple[Key, str]:
+        """The key and its token, which is nowhere kept. AccessError if it may not be."""
+        _check(wanted)
+        if len(self._known) >= MAX_KEYS:
+            raise AccessError(f"there are {MAX_KEYS} keys already")
+        ends_ms = now_ms + int(wanted.expires_s * 1000) if wanted.expires_s else 0
+        scopes = tuple(sorted(set(wanted.scopes)))
+        key = Key(
+            secrets.token_hex(6),
+            wanted.name,
+            wanted.tenant,
+            scopes=scopes,
+            made_ms=now_ms,
+            ends_ms=ends_ms,
+            revoked_ms=0,
+        )
+        token = f"skerry_{key.id}_{secrets.token_urlsafe(32)}"
+        self._write(key, sha256(token.encode()).digest())
+        return key, token
+
+    def revoke(self, key_id: str, now_ms: int) -> Key:
+        """From now on it opens nothing. AccessError if there is none of this id."""
+        found = self._known.get(key_id)
+        if found is None:
+            raise AccessError("no such key")
+        key, digest = found
+        revoked = key if key.revoked_ms else msgspec.structs.replace(key, revoked_ms=now_ms)
+        self._write(revoked, digest)
+        return revoked
+
+    def caller(self, token: str, now_ms: int) -> Caller | None:
+        """Who holds this token; None if it is no good key."""
+        match = _TOKEN.fullmatch(token)
+        found = self._known.get(match[1]) if match else None
+        if found is None:
+            return None
+        key, digest = found
+        if not hmac.compare_digest(sha256(token.encode()).digest(), digest) or not key.good(now_ms):
+            return None
+        return Caller(key.id, key.tenant, frozenset(key.scopes))
+
+    def _write(self, key: Key, digest: bytes) -> None:
+        facts = (key.id, key.name, key.tenant, " ".join(key.scopes), key.made_ms, key.ends_ms, key.revoked_ms, digest)
+        self._connection.execute("insert or replace into keys values (?, ?, ?, ?, ?, ?, ?, ?)", facts)
+        self._known[key.id] = (key, digest)
+
+
+def _check(wanted: Wanted) -> None:
+    if not wanted.scopes or not set(wanted.scopes) <= GRANTED:
+        raise AccessError("scopes are one or more of infer, read, operate")
+    if wanted.tenant and not _TENANT.fullmatch(wanted.tenant):
+        raise AccessError("a tenant is lower-case letters, digits and single dashes")
+    if not 0 < len(wanted.name) <= MAX_NAME or not wanted.name.isprintable():
+        raise AccessError(f"a name is 1 to {MAX_NAME} printable characters")
+    if not 0 <= wanted.expires_s <= 10 * 365 * 86_400:
+        raise AccessError("a key lives for at most ten years")

@@ -1,0 +1,89 @@
+"""Who changed what over the web API, and who was refused: one JSON line each, in a file that stays small.
+
+Rule: no token and no body ever stands here. Refusals are written at most twice a second in the long run, the rest is
+counted into the next line, so that a flood of wrong tokens fills no disk.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from policies.serving.admission import Bucket, take
+
+MAX_BYTES = 4 << 20  # of each of two files
+BURST, PER_S = 50.0, 2.0
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """`subject`: the names in the path. `missed`: refusals before this one that were only counted."""
+
+    at_ms: int
+    caller: str
+    tenant: str
+    method: str
+    route: str
+    subject: str
+    status: int
+    address: str
+    missed: int = 0
+
+
+class Audit:
+    """`path` None = kept nowhere (a hub in a test). A disk that is full stops nothing; `lost` counts."""
+
+    def __init__(self, path: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
+        self.lost = 0
+        self._path = path
+        self._max_bytes = max_bytes
+        self._bucket = Bucket(BURST, 0.0)
+        self._missed = 0
+
+    def write(self, entry: Entry) -> None:
+        if entry.status >= 400:
+            after = take(self._bucket, PER_S, BURST, entry.at_ms / 1000)
+            if after is None:
+                self._missed += 1
+                return
+            self._bucket = after
+        missed, self._missed = self._missed, 0
+        self._append(msgspec.json.encode(msgspec.structs.replace(entry, missed=missed)) + b"\n")
+
+    def last(self, count: int) -> list[Entry]:
+        """The newest entries, oldest first; a line that a crash cut short is left out."""
+        lines = [line for path in self._files() for line in _lines(path)]
+        return list(_entries(lines[-count:]))
+
+    def _files(self) -> tuple[Path, ...]:
+        return (self._older(self._path), self._path) if self._path else ()
+
+    def _older(self, path: Path) -> Path:
+        return path.with_suffix(".1.jsonl")
+
+    def _append(self, line: bytes) -> None:
+        if self._path is None:
+            return
+        try:
+            if self._path.exists() and self._path.stat().st_size + len(line) > self._max_bytes:
+                self._path.replace(self._older(self._path))
+            if not self._path.exists():
+                self._path.touch(mode=0o600)
+            with self._path.open("ab") as file:
+                file.write(line)
+        except OSError:
+            self.lost += 1
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError:
+        return []
+
+
+def _entries(lines: list[bytes]) -> Iterator[Entry]:
+    for line in lines:
+        try:
+            yield msgspec.json.decode(line, type=Entry)
+        except msgspec.DecodeError:
+            continue

@@ -1,0 +1,352 @@
+"""Which devices exist, with which keys, and who may still become one. The only owner of the rows of `devices.db`.
+
+Rule: memory is a copy of the file, changed only after the commit; the hub asks memory on every message. Enrolment and
+admin work are rare, so they commit inline (about a millisecond). Invite tokens are kept as SHA-256: 256 random bits
+need no salt, and a stolen file gives no token away.
+"""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from cloud_hub.registry.merging_device_states_standing import (
+    GONE,
+    HEARD,
+    Because,
+    DeviceState,
+    may_be_invited,
+    may_become,
+    refusal,
+)
+from cloud_hub.registry.schema import devices as _devices
+from cloud_hub.registry.schema import invites as _invites
+from cloud_hub.registry.schema import open_engine
+from wire.errors import LocalError
+from wire.protocol.topics import check_id, device_id, tenant_of
+
+MAX_OPEN_INVITES = 10_000
+MAX_HARDWARE_CHARS = 64
+MAX_HARDWARE = 1000
+_TOLD = sa.select(_invites.c.device_class, _invites.c.region)
+
+
+class InviteFault(StrEnum):
+    """Why a token is not taken."""
+
+    UNKNOWN = "the invite is not known to this hub"
+    USED = "the invite has been used already"
+    EXPIRED = "the invite has expired"
+    BLOCKED = "the device is suspended, retiring or revoked"
+    HARDWARE = "the invite is for a machine with another serial number"
+
+
+class RegistryError(Exception):
+    """A request that the registry refuses: one line that says why."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Raw public keys of a device, 32 bytes each; serial, end and issuer (SHA-256 of the CA, hex) of its certificate.
+
+    `hardware`: the serial number the machine gives of itself; it proves nothing, it tells boxes apart.
+    """
+
+    signing: bytes
+    hpke: bytes
+    serial: str
+    certificate_ends_ms: int
+    authority: str = ""
+    hardware: str = ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One enrolled device, its keys parsed once. `ledger`: SHA-256 of what it exported when it retired, hex."""
+
+    id: str
+    state: DeviceState
+    signing_key: Ed25519PublicKey
+    hpke_key: X25519PublicKey
+    serial: str
+    certificate_ends_ms: int
+    enrolled_ms: int
+    changed_ms: int
+    why: str = ""
+    authority: str = ""
+    hardware: str = ""
+    retire_at_ms: int = 0
+    ledger: str = ""
+    device_class: str = ""
+    region: str = ""
+
+    @property
+    def tenant(self) -> str:
+        return tenant_of(self.id)
+
+    @property
+    def active(self) -> bool:
+        return self.state is DeviceState.ACTIVE
+
+    @property
+    def heard(self) -> bool:
+        """Whether its signed messages are answered."""
+        return self.state in HEARD
+
+    @property
+    def gone(self) -> bool:
+        """Whether its keys will never count again."""
+        return self.state in GONE
+
+
+@dataclass(frozen=True)
+class Invite:
+    """`token` is shown once and never stored."""
+
+    token: str
+    device: str
+    expires_ms: int
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What an invite is for: `hardware` = serial numbers it is limited to, () = any machine.
+
+    `replace`: the device is suspended, and a person wants it to enrol anew, with new keys. `device_class`, `region`:
+    what the rules of policies may ask of it, "" = not known here.
+    """
+
+    device: str
+    hardware: tuple[str, ...] = ()
+    replace: bool = False
+    device_class: str = ""
+    region: str = ""
+
+
+class Registry:
+    """Devices in memory, devices and invites on disk."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._devices: dict[str, Device] = {}
+
+    @classmethod
+    def open(cls, path: Path) -> "Registry":
+        """Open, make or migrate `devices.db`. ExitError(DATABASE) if it is damaged or written by a newer version."""
+        registry = cls(open_engine(path))
+        registry._devices = registry._load()
+        return registry
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def device(self, device: str) -> Device | None:
+        """From memory, whatever its state; None if it never enrolled."""
+        return self._devices.get(device)
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(self._devices[name] for name in sorted(self._devices))
+
+    # Invites
+
+    def invite(self, wanted: Welcome | str, now_ms: int, life_s: float) -> Invite:
+        """A one-time token. RegistryError for an id or serial number that may not stand, or a blocked device."""
+        asked = Welcome(wanted) if isinstance(wanted, str) else wanted
+        self._check_invitable(asked)
+        invite = Invite(secrets.token_urlsafe(32), asked.device, now_ms + int(life_s * 1000))
+        row = {
+            **asdict(asked),
+            "token_hash": _hashed(invite.token),
+            "created_ms": now_ms,
+            "expires_ms": invite.expires_ms,
+            "hardware": json.dumps(asked.hardware) if asked.hardware else "",
+            "replace": int(asked.replace),
+        }
+        with self._engine.begin() as connection:
+            connection.execute(_invites.delete().where(_invites.c.expires_ms < now_ms - 86_400_000))
+            if _count_open(connection) >= MAX_OPEN_INVITES:
+                raise RegistryError(f"{MAX_OPEN_INVITES} invites are open: let some expire first")
+            connection.execute(_invites.insert().values(row))
+        return invite
+
+    def open_invite(self, token: str, now_ms: int, hardware: str = "", signing: bytes = b"") -> str | InviteFault:
+        """The device a token invites, or why not. Takes nothing: `enrol` does.
+
+        A used token is still good for the very key (`signing`, raw) that used it, while its device is active: the
+        reply may have been lost.
+        """
+        with self._engine.connect() as connection:
+            row = connection.execute(_invites.select().where(_invites.c.token_hash == _hashed(token))).first()
+        if row is None:
+            return InviteFault.UNKNOWN
+        known = self._devices.get(row.device)
+        if row.used_ms is not None and not _same_key(known, signing):
+            return InviteFault.USED
+        if row.expires_ms <= now_ms:
+            return InviteFault.EXPIRED
+        if not may_be_invited(known.state if known else None, replace=bool(row.replace)):
+            return InviteFault.BLOCKED
+        return InviteFault.HARDWARE if row.hardware and hardware not in json.loads(row.hardware) else str(row.device)
+
+    def enrol(self, token: str, keys: Keys, now_ms: int) -> Device | InviteFault:
+        """Use the token up and write the device in one transaction; a second use by another key changes nothing."""
+        invited = self.open_invite(token, now_ms, keys.hardware, keys.signing)
+        if isinstance(invited, InviteFault):
+            return invited
+        row = _row(invited, keys, now_ms)
+        with self._engine.begin() as connection:
+            mine = _invites.c.token_hash == _hashed(token)
+            row |= connection.execute(_TOLD.where(mine)).mappings().one()
+            connection.execute(_invites.update().where(mine).values(used_ms=now_ms))
+            connection.execute(_devices.delete().where(_devices.c.id == invited))
+            connection.execute(_devices.insert().values(row))
+        self._devices[invited] = _device(row)
+        return self._devices[invited]
+
+    def open_invites(self, now_ms: int) -> int:
+        usable = (_invites.c.used_ms.is_(None), _invites.c.expires_ms > now_ms)
+        with self._engine.connect() as connection:
+            return connection.execute(sa.select(sa.func.count()).select_from(_invites).where(*usable)).scalar_one()
+
+    # The life of a device
+
+    def renewed(self, device: str, keys: Keys) -> Device:
+        """Note the certificate it was given; its own keys stay. RegistryError if the device is unknown."""
+        values = {"serial": keys.serial, "certificate_ends_ms": keys.certificate_ends_ms, "authority": keys.authority}
+        return self._change(device, values)
+
+    def set_state(
+        self, device: str, state: DeviceState, now_ms: int, because: Because = Because.OPERATOR, drain_s: float = 0.0
+    ) -> Device:
+        """RegistryError if the device is unknown, or its state may not become `state`. The same state changes nothing.
+
+        `drain_s`: how long a retiring device still gets what it is owed.
+        """
+        found = self._devices.get(device)
+        if found is None:
+            raise RegistryError(f"no device {device!r}")
+        if found.state is state:
+            return found
+        if not may_become(found.state, state):
+            raise RegistryError(f"{device!r} {refusal(found.state, state)}")
+        retire_at_ms = now_ms + int(drain_s * 1000) if state is DeviceState.RETIRING else 0
+        values = {"state": state.value, "changed_ms": now_ms, "why": because.value, "retire_at_ms": retire_at_ms}
+        return self._change(device, values)
+
+    def suspect(self, device: str, now_ms: int) -> bool:
+        """Two machines speak with its keys: suspend both. False if there was nothing to suspend."""
+        found = self._devices.get(device)
+        if found is None or not found.heard:
+            return False
+        self.set_state(device, DeviceState.SUSPENDED, now_ms, Because.CLONE_SUSPECT)
+        return True
+
+    def suspects(self) -> tuple[str, ...]:
+        """Devices that are suspended as clones."""
+        return tuple(
+            each.id
+            for each in self.devices()
+            if each.state is DeviceState.SUSPENDED and each.why == Because.CLONE_SUSPECT
+        )
+
+    def retired(self, device: str, ledger_sha256: str, now_ms: int) -> Device:
+        """It said so itself and exported its ledger. RegistryError if it may not become retired."""
+        self.set_state(device, DeviceState.RETIRED, now_ms, Because.DEVICE)
+        return self._change(device, {"ledger": ledger_sha256})
+
+    def end_retirements(self, now_ms: int) -> tuple[str, ...]:
+        """Retiring devices whose time is over become retired."""
+        over = [d.id for d in self.devices() if d.state is DeviceState.RETIRING and d.retire_at_ms <= now_ms]
+        for device in over:
+            self.set_state(device, DeviceState.RETIRED, now_ms, Because.RETIREMENT_OVER)
+        return tuple(over)
+
+    def _change(self, device: str, values: dict[str, Any]) -> Device:
+        if device not in self._devices:
+            raise RegistryError(f"no device {device!r}")
+        mine = _devices.c.id == device
+        with self._engine.begin() as connection:
+            connection.execute(_devices.update().where(mine).values(values))
+            row = connection.execute(_devices.select().where(mine)).mappings().one()
+        self._devices[device] = _device(dict(row))
+        return self._devices[device]
+
+    def _check_invitable(self, asked: Welcome) -> None:
+        split_id(asked.device)
+        known = self._devices.get(asked.device)
+        if known and not may_be_invited(known.state, replace=asked.replace):
+            hint = "; --replace lets it enrol anew" if known.state is DeviceState.SUSPENDED else ""
+            raise RegistryError(f"{asked.device!r} is {known.state}: it cannot be invited{hint}")
+        if len(asked.hardware) > MAX_HARDWARE:
+            raise RegistryError(f"{len(asked.hardware)} serial numbers, at most {MAX_HARDWARE}")
+        for word in (*asked.hardware, *filter(None, (asked.device_class, asked.region))):
+            check_hardware(word)
+
+    def _load(self) -> dict[str, Device]:
+        with self._engine.connect() as connection:
+            return {row["id"]: _device(dict(row)) for row in connection.execute(_devices.select()).mappings()}
+
+
+def check_hardware(serial: str) -> str:
+    """A serial number as makers print them; RegistryError otherwise."""
+    if not serial or len(serial) > MAX_HARDWARE_CHARS or not serial.isascii() or not serial.isprintable():
+        raise RegistryError(f"serial number {serial[:80]!r}: 1 to {MAX_HARDWARE_CHARS} printable ASCII characters")
+    return serial
+
+
+def split_id(device: str) -> tuple[str, str]:
+    """(tenant, name) of a proper device id; RegistryError otherwise."""
+    try:
+        tenant, separator, name = check_id(device).partition("--")
+        if not separator or device_id(tenant, name) != device:
+            raise RegistryError(f"device id {device!r}: write it as tenant--name")
+    except LocalError as error:
+        raise RegistryError(str(error)) from None
+    return tenant, name
+
+
+def _same_key(known: Device | None, signing: bytes) -> bool:
+    return known is not None and known.active and known.signing_key.public_bytes_raw() == signing
+
+
+def _hashed(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _count_open(connection: sa.Connection) -> int:
+    unused = _invites.c.used_ms.is_(None)
+    return connection.execute(sa.select(sa.func.count()).select_from(_invites).where(unused)).scalar_one()
+
+
+def _row(device: str, keys: Keys, now_ms: int) -> dict[str, Any]:
+    return {
+        "id": device,
+        "state": DeviceState.ACTIVE.value,
+        "signing_key": keys.signing,
+        "hpke_key": keys.hpke,
+        "serial": keys.serial,
+        "certificate_ends_ms": keys.certificate_ends_ms,
+        "enrolled_ms": now_ms,
+        "changed_ms": now_ms,
+        "why": Because.ENROLLED.value,
+        "authority": keys.authority,
+        "hardware": keys.hardware,
+        "retire_at_ms": 0,
+        "ledger": "",
+    }
+
+
+def _device(row: dict[str, Any]) -> Device:
+    parsed = {
+        "state": DeviceState(row["state"]),
+        "signing_key": Ed25519PublicKey.from_public_bytes(row["signing_key"]),
+        "hpke_key": X25519PublicKey.from_public_bytes(row["hpke_key"]),
+    }
+    return Device(**{**row, **parsed})

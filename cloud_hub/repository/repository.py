@@ -1,0 +1,315 @@
+"""The update repository of a hub: what stands, what comes next, and who signs it (TUF specification 2 and 5).
+
+Rule: every change is judged by `models.signing.review` and signed before the first byte is written, under one lock, on
+top of what the disk says at that moment. The hub signs snapshot, timestamp and the roles that were delegated to its
+keys; for all others it writes a request and waits.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
+from tuf.ngclient.config import UpdaterConfig
+
+from cloud_hub.repository.merging_files_shelf import TIMESTAMP_FILE, Shelf
+from cloud_hub.repository.signing_keys import OnlineKeys
+from models.signing import review
+from models.signing.merging_roles_roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, due, expiry, life
+from models.signing.request import Changed, Request, RequestError, State, decode, encode, successor, verified
+from models.update.trust import SIGNED_MS
+from wire.process.daemon import Lock
+from wire.process.exit_codes import Exit, ExitError
+
+PATIENCE_S = 10.0  # for another command, or the hub itself, at work on the same repository
+_POLL_S = 0.05
+_LIMITS = UpdaterConfig()  # a device refuses longer metadata
+Edit = Callable[[Targets], object]
+
+
+class Repository:
+    """`folder` holds what is served, `online` the hub's own keys. Every method reads the disk anew."""
+
+    def __init__(self, folder: Path, online: OnlineKeys, patience_s: float = PATIENCE_S) -> None:
+        self.shelf = Shelf(folder)
+        self.online = online
+        self._patience_s = patience_s
+        self._held = False
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One writer at a time; another is waited for, then ExitError(LOCKED). May be nested."""
+        if self._held:
+            yield
+            return
+        self.shelf.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _patient_lock(self.shelf.folder, self._patience_s):
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.shelf.read("1.root.json"))
+
+    def root(self) -> bytes:
+        """The newest root, as served; b"" before there is one. Its SHA-256 goes into invites."""
+        roots = self.shelf.roots()
+        return roots[-1] if roots else b""
+
+    def snapshot_version(self) -> int:
+        """Rises with everything that is published; 0 before there is anything.
+
+        ExitError(DATABASE or DISK) if unreadable.
+        """
+        data = self.shelf.read(TIMESTAMP_FILE)
+        try:
+            return int(decode(data, Timestamp).signed.snapshot_meta.version) if data else 0
+        except RequestError as error:
+            raise ExitError(Exit.DATABASE, f"{self.shelf.folder} is damaged ({error})") from None
+
+    def state(self) -> State:
+        """As the newest timestamp has it. ExitError(DATABASE) if a file is missing or damaged."""
+        try:
+            roots = tuple(decode(data, Root) for data in self.shelf.roots())
+            base = {
+                name.removesuffix(".json"): decode(self._versioned(name, meta.version), Targets)
+                for name, meta in self._snapshot().signed.meta.items()
+            }
+        except RequestError as error:
+            raise ExitError(
+                Exit.DATABASE, f"{self.shelf.folder} is damaged ({error}): restore it from a backup or a mirror"
+            ) from None
+        return State(self.online.offered(), roots, base if roots else {})
+
+    def standing(self) -> dict[str, Metadata[Any]]:
+        """Every role's newest metadata, by name; {} before there is a root."""
+        state = self.state()
+        if not state.roots:
+            return {}
+        timestamp = decode(self.shelf.read(TIMESTAMP_FILE), Timestamp)
+        return {ROOT: state.roots[-1], SNAPSHOT: self._snapshot(), TIMESTAMP: timestamp, **state.base}
+
+    def at_hub(self, targets: Targets) -> frozenset[str]:
+        """Delegated roles that the hub can sign alone."""
+        roles = review.delegated(targets).items()
+        return frozenset(name for name, role in roles if len(self.online.signers(role.keyids)) >= role.threshold)
+
+    def amend(self, role: str, edit: Edit, now: datetime) -> Request | None:
+        """One more version of a delegated role. None if it is out; a request if its keys are elsewhere.
+
+        RequestError if nobody delegates to the role, or the result is one that no device may be given.
+        """
+        with self.writing():
+            state = self.state()
+            if state.targets is None:
+                raise RequestError("there is no root yet: docs/trust.md, the first keys")
+            if role not in state.base:
+                family = role.removeprefix("models-")
+                raise RequestError(f"{role} is not delegated yet: `skerry keys add {family}` where the keys are")
+            fresh = successor(state.base[role])
+            fresh.signed.expires = expiry(role, now)
+            edit(fresh.signed)
+            reduced = State({}, state.roots, {name: state.base[name] for name in (TARGETS, role)})
+            request = Request(reduced, {role: fresh})
+            review.check(request, state.roots[-1], now)
+            if role not in self.at_hub(state.targets):
+                return request
+            self._sign_delegated(state.targets, role, fresh)
+            self._commit(state, request.changes, now)
+            return None
+
+    def install(self, request: Request, now: datetime) -> None:
+        """Signed changes from the holders of the offline keys. RequestError, and nothing changes, if one is not good.
+
+        Of the request only the new versions are used: what they rest on is read from the disk.
+        """
+        with self.writing():
+            state = self.state()
+            asked = Request(state, dict(request.changes))
+            if _stands(asked):
+                return  # installed before; whoever does not know may try again
+            review.check(asked, state.roots[-1] if state.roots else None, now)
+            self._check_online(asked.root)
+            at_hub = self.at_hub(asked.targets)
+            review.check_whole(asked, at_hub)
+            self._check_present(asked)
+            own = {role: made for role in sorted(at_hub) if (made := self._own_role(asked, role, now))}
+            self._commit(state, {**asked.changes, **own}, now)
+            self.online.retire(self._named())
+
+    def tend(self, now: datetime) -> tuple[str, ...]:
+        """Sign again what the hub signs and what would expire: the timestamp daily. Returns the roles."""
+        with self.writing():
+            standing = self.standing()
+            targets = standing[TARGETS].signed if standing else None
+            if not isinstance(targets, Targets):
+                return ()
+            ours = (*ONLINE, *sorted(self.at_hub(targets)))
+            late = [role for role in ours if due(role, standing[role].signed.expires, now)]
+            changes: dict[str, Changed] = {}
+            for role in late:
+                if role not in ONLINE:
+                    changes[role] = self._renewed(targets, role, standing[role], now)
+            if late:
+                self._commit(self.state(), changes, now, snapshot=SNAPSHOT in late)
+            return tuple(late)
+
+    def waning(self, now: datetime) -> dict[str, datetime]:
+        """Roles that people have to sign again soon, and when they expire: less than a third of their life is left."""
+        standing = self.standing()
+        if not standing:
+            return {}
+        ours = {*ONLINE, *self.at_hub(standing[TARGETS].signed)}
+        return {
+            role: metadata.signed.expires
+            for role, metadata in standing.items()
+            if role not in ours and metadata.signed.expires - now <= life(role) / 3
+        }
+
+    def _commit(self, state: State, changes: Mapping[str, Changed], now: datetime, *, snapshot: bool = True) -> None:
+        """Sign snapshot and timestamp over it and write all, the timestamp last."""
+        root = changes.get(ROOT, state.roots[-1] if state.roots else None)
+        if root is None or not isinstance(root.signed, Root):
+            raise RequestError("there is no root yet")
+        signing = [root.signed, *([state.root] if state.root else [])]
+        files = {f"{changed.signed.version}.{role}.json": encode(changed) for role, changed in _in_order(changes)}
+        current = self._snapshot()
+        if snapshot or changes:
+            current = self._next_snapshot(current, changes, now)
+            self._sign_online(current, signing)
+            files[f"{current.signed.version}.snapshot.json"] = encode(current)
+        timestamp = self._next_timestamp(current, now)
+        self._sign_online(timestamp, signing)
+        files[TIMESTAMP_FILE] = encode(timestamp)
+        _check_sizes(files)
+        if ROOT in changes:
+            self.shelf.turn(files, root.signed.version)
+        else:
+            self.shelf.put(files)
+        self.shelf.prune()
+
+    def _next_snapshot(
+        self, before: Metadata[Snapshot], changes: Mapping[str, Changed], now: datetime
+    ) -> Metadata[Snapshot]:
+        fresh = successor(before) if self.begun else Metadata(Snapshot(meta={}))
+        fresh.signed.expires = expiry(SNAPSHOT, now)
+        for role, changed in changes.items():
+            if role != ROOT:
+                fresh.signed.meta[f"{role}.json"] = _described(changed.signed.version, encode(changed))
+        return fresh
+
+    def _next_timestamp(self, snapshot: Metadata[Snapshot], now: datetime) -> Metadata[Timestamp]:
+        data = self.shelf.read(TIMESTAMP_FILE)
+        version = decode(data, Timestamp).signed.version if data else 0
+        meta = _described(snapshot.signed.version, encode(snapshot))
+        signed_ms = {SIGNED_MS: int(now.timestamp() * 1000)}
+        return Metadata(
+            Timestamp(version + 1, None, expiry(TIMESTAMP, now), snapshot_meta=meta, unrecognized_fields=signed_ms)
+        )
+
+    def _sign_online(self, metadata: Metadata[Any], roots: Iterable[Root]) -> None:
+        """By the keys of the new root, and of the old one where they are still here: whoever is in between reads on."""
+        role = metadata.signed.type
+        metadata.signatures.clear()
+        for signer in self.online.signers(keyid for root in roots for keyid in root.roles[role].keyids):
+            metadata.sign(signer, append=True)
+
+    def _sign_delegated(self, targets: Targets, role: str, metadata: Metadata[Targets]) -> None:
+        for signer in self.online.signers(review.delegated(targets)[role].keyids):
+            metadata.sign(signer, append=True)
+
+    def _own_role(self, request: Request, role: str, now: datetime) -> Metadata[Targets] | None:
+        """A role of ours that the new targets would leave without a valid signature, signed anew."""
+        standing = request.state.base.get(role)
+        if role in request.changes or (standing and verified(request.targets, role, standing)):
+            return None
+        return self._renewed(request.targets, role, standing, now)
+
+    def _renewed(
+        self, targets: Targets, role: str, standing: Metadata[Targets] | None, now: datetime
+    ) -> Metadata[Targets]:
+        fresh = successor(standing) if standing else Metadata(Targets())
+        fresh.signed.expires = expiry(role, now)
+        self._sign_delegated(targets, role, fresh)
+        return fresh
+
+    def _check_online(self, root: Root) -> None:
+        for role in ONLINE:
+            if not self.online.signers(root.roles[role].keyids):
+                raise RequestError(f"root names a key for {role} that this hub does not have: export it anew")
+
+    def _check_present(self, request: Request) -> None:
+        for changed in request.changes.values():
+            files = changed.signed.targets if isinstance(changed.signed, Targets) else {}
+            for path, info in files.items():
+                if not self.shelf.holds(info):
+                    raise RequestError(f"{path}: its bytes are not at this hub; publish it here first")
+
+    def _named(self) -> set[str]:
+        """Every key that root or targets name."""
+        state = self.state()
+        root, targets = state.root, state.targets
+        known = set(root.keys) if root else set()
+        return known | (set(targets.delegations.keys) if targets and targets.delegations else set())
+
+    def _snapshot(self) -> Metadata[Snapshot]:
+        """The one that the timestamp names; an empty one before there is any."""
+        data = self.shelf.read(TIMESTAMP_FILE)
+        if not data:
+            return Metadata(Snapshot(meta={}))
+        timestamp = decode(data, Timestamp).signed
+        return decode(self._versioned("snapshot.json", timestamp.snapshot_meta.version), Snapshot)
+
+    def _versioned(self, name: str, version: int) -> bytes:
+        return self.shelf.read(f"{version}.{name}")
+
+
+def _stands(request: Request) -> bool:
+    roots = request.state.roots
+    held: dict[str, Metadata[Any]] = {**request.state.base, **({ROOT: roots[-1]} if roots else {})}
+    return all(role in held and encode(held[role]) == encode(changed) for role, changed in request.changes.items())
+
+
+def _described(version: int, data: bytes) -> MetaFile:
+    return MetaFile.from_data(version, data, ["sha256"])
+
+
+def _in_order(changes: Mapping[str, Changed]) -> list[tuple[str, Changed]]:
+    """Delegated roles, then targets, then root."""
+    return sorted(changes.items(), key=lambda item: (item[0] == ROOT, item[0] == TARGETS, item[0]))
+
+
+def _check_sizes(files: Mapping[str, bytes]) -> None:
+    limits = {
+        ROOT: _LIMITS.root_max_length,
+        SNAPSHOT: _LIMITS.snapshot_max_length,
+        TIMESTAMP: _LIMITS.timestamp_max_length,
+    }
+    for name, data in files.items():
+        role = name.removesuffix(".json").partition(".")[2] or TIMESTAMP
+        if len(data) > limits.get(role, _LIMITS.targets_max_length):
+            raise RequestError(f"{name} has {len(data)} bytes, more than a device accepts: withdraw old targets")
+
+
+@contextmanager
+def _patient_lock(folder: Path, patience_s: float) -> Iterator[None]:
+    deadline = time.monotonic() + patience_s
+    lock = Lock(folder)
+    while True:
+        try:
+            lock.__enter__()
+            break
+        except ExitError as stop:
+            if stop.code is not Exit.LOCKED or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)

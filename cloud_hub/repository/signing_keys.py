@@ -1,0 +1,87 @@
+"""The hub's own signing keys of the update repository: files of mode 0600, several of a role during a rotation.
+
+Rule: a private key is made here and never leaves. The newest of a role is offered to the holders of the offline keys;
+which of them count is for root and targets to say, so an older one goes only once nothing names it any more.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.signer import CryptoSigner, SSlibKey
+
+from cloud_hub.system.state_folder import private_folder
+from models.signing.keyring import signer_of
+from models.signing.merging_roles_roles import KEYS, ONLINE
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+
+ALWAYS = (*ONLINE, KEYS)  # hub keys change weekly, so their role is the hub's
+_FILE = re.compile(r"([a-z0-9._-]+)-(\d{4})\.key")
+
+
+class OnlineKeys:
+    """One folder of keys, read anew at every call: a command beside the running hub may have changed it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ensure(self, roles: Iterable[str] = ALWAYS) -> None:
+        """Make folder and first keys where there are none."""
+        private_folder(self._folder)
+        there = self._by_role()
+        for role in roles:
+            if role not in there:
+                self._add(role, 1)
+
+    def renew(self, role: str) -> None:
+        """One more key for a role, the one that is offered from now on."""
+        self.ensure((role,))
+        self._add(role, self._by_role()[role][-1][0] + 1)
+
+    def offered(self) -> dict[str, SSlibKey]:
+        """The newest public key of each role."""
+        return {
+            role: self._signer(path).public_key for role, files in self._by_role().items() for _, path in files[-1:]
+        }
+
+    def signers(self, keyids: Iterable[str]) -> list[CryptoSigner]:
+        """Those of the named keys that are here."""
+        wanted = set(keyids)
+        held = (self._signer(path) for files in self._by_role().values() for _, path in files)
+        return [signer for signer in held if signer.public_key.keyid in wanted]
+
+    def retire(self, named: Iterable[str]) -> None:
+        """Destroy every key that is neither named nor its role's newest."""
+        keep = set(named)
+        for files in self._by_role().values():
+            for _, path in files[:-1]:
+                if self._signer(path).public_key.keyid not in keep:
+                    path.unlink()
+
+    def _by_role(self) -> dict[str, list[tuple[int, Path]]]:
+        """Role -> its (number, file), oldest first."""
+        found: dict[str, list[tuple[int, Path]]] = {}
+        names = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        for path in names:
+            if match := _FILE.fullmatch(path.name):
+                found.setdefault(match[1], []).append((int(match[2]), path))
+        return found
+
+    def _add(self, role: str, number: int) -> None:
+        pem = Ed25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_private(self._folder / f"{role}-{number:04d}.key", pem)
+
+    def _signer(self, path: Path) -> CryptoSigner:
+        try:
+            key = serialization.load_pem_private_key(read_private(path), None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise ExitError(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ExitError(Exit.CREDENTIALS, f"{path} is not an Ed25519 key: restore it from a backup")
+        return signer_of(key, f"hub-{path.stem}")

@@ -1,0 +1,85 @@
+"""What a rollout may name: bundles that the update repository lists, what the fleet runs now, and permits to go back.
+
+Rule: read anew each time, nothing is decided here; every refusal says what to type next.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuf.api.metadata import TargetFile
+
+from cloud_hub.repository.publish import permits
+from cloud_hub.repository.repository import Repository
+from cloud_hub.rollout.types import Plan, RolloutError, Target
+from models.signing.merging_roles_roles import model_path, model_role
+from models.signing.review import REVOKED
+
+Speaking = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that speak it
+
+
+class Catalog:
+    """`speaking`: who speaks a version now; nobody for a version that the hub does not know."""
+
+    def __init__(self, repository: Repository, speaking: Speaking, now_ms: Callable[[], int]) -> None:
+        self._repository = repository
+        self._speaking = speaking
+        self._now_ms = now_ms
+
+    def target(self, model: str) -> tuple[str, Target]:
+        """The family and the bundle of `digits@8`. RolloutError if it is not published, or revoked."""
+        family, at, version = model.partition("@")
+        if not (at and family and version.isdecimal() and version.isascii() and len(version) < 16):
+            raise RolloutError("invalid", f"{model!r}: name one version, as in digits@8")
+        return family, self._listed(family, int(version))
+
+    def back(self, family: str, version: int) -> Target | None:
+        """What most devices run now beside `version`; None while nobody runs anything of the family."""
+        known = (each for each in self._versions(family) if each != version)
+        counted = [(len(self._speaking(f"{family}@{each}")), each) for each in known]
+        spoken, newest = max(counted, default=(0, 0))
+        return self._listed(family, newest) if spoken else None
+
+    def permit(self, family: str, here: int, version: int) -> str:
+        """The path of a permit that lets devices of version `here` down to `version`. RolloutError if there is none."""
+        now_ms = self._now_ms()
+        for path, permit in permits(self._repository, family).items():
+            if permit.to_version == version and here < permit.from_below and now_ms < permit.expires_ms:
+                return path
+        why = f"devices that run {family}@{here} go down to {version} only under a permit that no hub can sign:"
+        raise RolloutError("refused", f"{why} skerry models permit {family} --to {version} --from-below {here + 1}")
+
+    def check(self, plan: Plan) -> str:
+        """Why a plan's bundles cannot be assigned now, "" if they can. Reads the disk."""
+        try:
+            for target in (plan.target, plan.back):
+                if target is not None and self._listed(plan.family, target.version) != target:
+                    return f"{target.path} is not what the repository lists"
+            if plan.permit:
+                self.permit(plan.family, plan.back.version if plan.back else 0, plan.target.version)
+        except RolloutError as error:
+            return str(error)
+        return ""
+
+    def _listed(self, family: str, version: int) -> Target:
+        path = model_path(family, version)
+        info = self._files(family).get(path)
+        if info is None:
+            raise RolloutError("not_found", f"{family}@{version} is not published: skerry models publish BUNDLE")
+        if _custom(info).get(REVOKED) is True:
+            raise RolloutError("refused", f"{family}@{version} is revoked: nobody may run it")
+        return Target(path, version, str(info.hashes["sha256"]))
+
+    def _versions(self, family: str) -> list[int]:
+        found = (_custom(info).get("version") for info in self._files(family).values())
+        return sorted(version for version in found if isinstance(version, int))
+
+    def _files(self, family: str) -> dict[str, TargetFile]:
+        try:
+            role = self._repository.state().base.get(model_role(family))
+        except ValueError as error:
+            raise RolloutError("invalid", str(error)) from None
+        return role.signed.targets if role else {}
+
+
+def _custom(info: TargetFile) -> dict[str, Any]:
+    return info.custom if isinstance(info.custom, dict) else {}

@@ -1,0 +1,328 @@
+"""The loop that obeys `RolloutCore`: reports in, assignments out, and every step on disk before anything is said.
+
+Rule: one task owns all cores. What the disk does not take, or another hub was faster to decide, did not happen: the
+rollout is read anew and the event judged again. A defect costs the rollouts a few seconds, the hub nothing.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.planning import Order, plan_of, record_of
+from cloud_hub.rollout.store import RolloutStore
+from cloud_hub.rollout.types import (
+    OPEN,
+    TERMINAL,
+    UNSURE,
+    Alarm,
+    Approval,
+    Assign,
+    Changes,
+    Command,
+    Entry,
+    Goal,
+    Plan,
+    RolloutError,
+)
+from cloud_hub.rollout.view import DeviceView, View, device_view, view
+from policies.rollout.merging_plan_waves import Member
+from wire.process.logging import Log, fault, name
+from wire.protocol.rollout import Assignment, InstallReport
+
+T = TypeVar("T")
+TICK_S = 1.0
+LOOK_S = 4.0  # how often it is asked whether another hub has changed something
+REST_S = 5.0  # after a defect
+TRIES = 5
+REMEMBERED_MS = 40 * 86_400_000  # what an ended rollout said last is said again for so long
+_FULL = "it could not be written: the disk is full or damaged"
+Act = Callable[[RolloutCore, float], list[Command]]
+
+
+class SteadyClock:
+    """Hub time that reads the wall once, at its start: setting the clock neither ends a soak nor frees a place."""
+
+    def __init__(
+        self, floor_s: float, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
+        self._began_s = max(floor_s, wall()) - monotonic()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._began_s + self._monotonic()
+
+
+class Desk(NamedTuple):
+    """What the rollouts need of the hub. `check`: why a plan's targets cannot be assigned, "" if they can."""
+
+    tell: Callable[[str, Assignment], None]
+    seen: Callable[[str, int], None]
+    members: Callable[[], Iterable[Member]]
+    check: Callable[[Plan], str]
+    words: Log
+
+
+class _Wish(NamedTuple):
+    rollout: str
+    act: Act
+    done: "asyncio.Future[View]"
+
+
+class Rollouts:
+    """Every method is called on the hub's event loop; the store is read and written in one thread of its own."""
+
+    def __init__(self, store: RolloutStore, desk: Desk, clock: SteadyClock | None = None) -> None:
+        self.alarms: Counter[str] = Counter()  # by rollout: how often a person should have looked
+        self._store = store
+        self._desk = desk
+        self._clock = clock or SteadyClock(store.newest_ms() / 1000)
+        self._cores: dict[str, RolloutCore] = {}
+        self._said: dict[str, dict[str, Assignment]] = {}  # by rollout and device: what is on disk, and so may be said
+        self._wishes: list[_Wish] = []
+        self._reports: list[tuple[str, InstallReport]] = []
+        self._heard: set[str] = set()
+        self._news = asyncio.Event()
+        self._looked_s = 0.0
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-rollouts")
+
+    # -- for the link
+
+    def report(self, device: str, report: InstallReport) -> None:
+        """Believed to be the device's; `Desk.seen` says when it is kept."""
+        self._reports.append((device, report))
+        self._news.set()
+
+    def heard(self, device: str) -> None:
+        """Any signed word of it."""
+        self._heard.add(device)
+
+    def assignments_for(self, device: str) -> tuple[Assignment, ...]:
+        """What it has to be told again: for each family the newest word, unless it has answered that."""
+        newest: dict[str, Assignment] = {}
+        now_ms = self._clock.now() * 1000
+        for said in self._said.values():
+            word = said.get(device)
+            if word and word.counter > (newest[word.family].counter if word.family in newest else 0):
+                newest[word.family] = word
+        return tuple(word for word in newest.values() if word.expires_ms > now_ms and self._owed(word))
+
+    def _owed(self, word: Assignment) -> bool:
+        row = self._cores[word.rollout].fleet.rows[word.device]
+        return row.goal is Goal.WITHDRAWN or not row.heard or row.state in OPEN | UNSURE
+
+    # -- for people
+
+    async def start(self, order: Order, by: str) -> View:
+        """RolloutError if it cannot be."""
+        plan = plan_of(order, self._desk.members(), by, int(self._clock.now() * 1000))
+        record, entry = record_of(plan)
+        try:
+            await self._on_disk(lambda store: store.create(record, (entry,)))
+        except sqlite3.Error:
+            raise RolloutError("conflict", _FULL) from None
+        return await self._wish(plan.id, lambda core, now: core.on_tick(now))
+
+    async def pause(self, rollout: str, by: str, why: str) -> View:
+        return await self._wish(rollout, lambda core, now: core.pause(by, why, now))
+
+    async def resume(self, rollout: str, by: str) -> View:
+        return await self._wish(rollout, lambda core, now: core.resume(by, now))
+
+    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View:
+        """It wins over whatever else is decided at the same time, here or by another hub."""
+        return await self._wish(rollout, lambda core, now: core.abort(by, why, now, revert=revert))
+
+    async def approve(self, rollout: str, by: str, digest: str) -> View:
+        return await self._wish(
+            rollout, lambda core, now: core.approve(Approval(by, digest, int(now * 1000)), now) + core.on_tick(now)
+        )
+
+    def views(self) -> tuple[View, ...]:
+        """Newest first; those that ended long ago are left out."""
+        return tuple(view(core) for core in sorted(self._cores.values(), key=lambda c: -c.plan.made_ms))
+
+    def view(self, rollout: str) -> View:
+        return view(self._core(rollout))
+
+    def devices(self, rollout: str) -> tuple[DeviceView, ...]:
+        return tuple(device_view(row) for row in self._core(rollout).fleet.rows.values())
+
+    async def history(self, rollout: str) -> list[Entry]:
+        """Who did what, oldest first."""
+        return await self._on_disk(lambda store: store.history(self._core(rollout).plan.id))
+
+    # -- the task
+
+    async def run(self, tick_s: float = TICK_S, rest_s: float = REST_S) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                work = asyncio.create_task(self._work(tick_s), name="rollouts-work")
+                try:
+                    await asyncio.wait([work])
+                finally:
+                    work.cancel()
+                self._failed(work)
+                await asyncio.sleep(rest_s)
+        finally:
+            self._thread.shutdown(wait=True)
+            self._store.close()
+
+    def _failed(self, work: "asyncio.Task[None]") -> None:
+        """A defect, or a disk that cannot be read: all is read anew. What waits is granted then."""
+        error = work.exception()
+        self._desk.words.error("rollouts_failed", fault=fault(error) if error else name("none"))
+        self._cores.clear()
+        self._said.clear()
+
+    async def _work(self, tick_s: float) -> None:
+        await self._look(REMEMBERED_MS)
+        while True:
+            await self._round()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), tick_s)
+            self._news.clear()
+
+    async def _round(self) -> None:
+        """Wishes first, so that an abort waits for nothing; then reports; then time."""
+        while self._wishes:
+            await self._grant(self._wishes.pop(0))
+        reports, self._reports = self._reports, []
+        heard, self._heard = self._heard, set()
+        await self._take(reports, heard)
+        for rollout in [each for each, core in self._cores.items() if core.wake_at <= self._clock.now()]:
+            await self._try(rollout, lambda core, now: core.on_tick(now))
+        if self._clock.now() >= self._looked_s + LOOK_S:
+            await self._look()
+
+    async def _grant(self, wish: _Wish) -> None:
+        refusal = RolloutError("conflict", "the rollouts were interrupted: try again")
+        try:
+            seen = view(await self._step(wish.rollout, wish.act))
+            if not wish.done.done():
+                wish.done.set_result(seen)
+        except RolloutError as error:
+            refusal = error
+        except sqlite3.Error:
+            refusal = RolloutError("conflict", _FULL)
+        finally:
+            if not wish.done.done():
+                wish.done.set_exception(refusal)
+
+    async def _take(self, reports: list[tuple[str, InstallReport]], heard: set[str]) -> None:
+        by_rollout: dict[str, list[tuple[str, InstallReport]]] = {}
+        for device, report in reports:
+            by_rollout.setdefault(report.rollout, []).append((device, report))
+        for rollout in {*by_rollout, *(self._cores if heard else ())}:
+            said = by_rollout.get(rollout, [])
+            if rollout not in self._cores or await self._try(rollout, _hearing(said, heard)):
+                self._acknowledge(said)
+
+    def _acknowledge(self, said: list[tuple[str, InstallReport]]) -> None:
+        for device, report in said:
+            self._desk.seen(device, report.seq)
+
+    async def _try(self, rollout: str, act: Act) -> bool:
+        """False if it did not come to disk: devices say it again, and time goes on."""
+        try:
+            await self._step(rollout, act)
+        except (RolloutError, sqlite3.Error) as error:
+            self._desk.words.warning("rollout_not_written", rollout=name(rollout), error=name(type(error).__name__))
+            return False
+        return True
+
+    async def _step(self, rollout: str, act: Act) -> RolloutCore:
+        """One event: judged, written, obeyed. Judged again if another hub has decided something meanwhile."""
+        if rollout not in self._cores:
+            await self._reload(rollout)
+        for _ in range(TRIES):
+            core = self._core(rollout)
+            try:
+                commands = act(core, self._clock.now())
+                written = await self._write(core.changes())
+            except sqlite3.Error:
+                await self._reload(rollout)
+                raise
+            if written:
+                core.told.pace.settle(self._clock.now())
+                await self._obey(core, commands)
+                return core
+            await self._reload(rollout)
+        raise RolloutError("conflict", "other hubs are changing it all the time: try again")
+
+    async def _obey(self, core: RolloutCore, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Assign):
+                self._said[core.plan.id][command.device] = command.assignment
+                self._desk.tell(command.device, command.assignment)
+            elif isinstance(command, Alarm):
+                self._desk.words.warning("rollout", rollout=name(core.plan.id), state=core.state)
+                self.alarms[core.plan.id] += 1
+            else:
+                await self._validate(command.plan)
+
+    async def _validate(self, plan: Plan) -> None:
+        why = await asyncio.to_thread(self._desk.check, plan)
+        await self._step(plan.id, lambda core, now: core.on_validated(why, now))
+
+    # -- what is on disk
+
+    async def _write(self, changes: Changes | None) -> bool:
+        """False if another hub was faster."""
+        return changes is None or await self._on_disk(lambda store: store.apply(changes))
+
+    def _core(self, rollout: str) -> RolloutCore:
+        core = self._cores.get(rollout)
+        if core is None:
+            raise RolloutError("not_found", f"there is no rollout {rollout!r}")
+        return core
+
+    async def _wish(self, rollout: str, act: Act) -> View:
+        wish = _Wish(rollout, act, asyncio.get_running_loop().create_future())
+        self._wishes.append(wish)
+        self._news.set()
+        return await wish.done
+
+    async def _look(self, remembered_ms: int = 0) -> None:
+        """What other hubs have made or changed."""
+        self._looked_s = self._clock.now()
+        since_ms = int(self._looked_s * 1000) - remembered_ms if remembered_ms else 1 << 60
+        ids, revisions = await self._on_disk(lambda store: (store.ids(since_ms), store.revisions()))
+        for rollout in ids:
+            known = self._cores.get(rollout)
+            if known is None or known.head.revision != revisions.get(rollout, known.head.revision):
+                await self._reload(rollout)
+        for rollout in [each for each, core in self._cores.items() if core.state not in TERMINAL]:
+            if rollout not in revisions:
+                await self._reload(rollout)
+
+    async def _reload(self, rollout: str) -> None:
+        record = await self._on_disk(lambda store: store.record(rollout))
+        if record is None:
+            return
+        core = RolloutCore(record, now=self._clock.now(), before=self._cores.get(rollout))
+        self._cores[rollout] = core
+        words = ((device, core.word_to(device)) for device in core.fleet.rows)
+        self._said[rollout] = {device: word for device, word in words if word is not None}
+
+    async def _on_disk(self, job: Callable[[RolloutStore], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job, self._store)
+
+
+def _hearing(said: list[tuple[str, InstallReport]], heard: set[str]) -> Act:
+    def act(core: RolloutCore, now: float) -> list[Command]:
+        commands: list[Any] = []
+        for device in heard:
+            core.fleet.speaks(device)
+        for device, report in said:
+            commands += core.on_report(device, report, now)
+        return commands
+
+    return act

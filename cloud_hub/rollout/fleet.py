@@ -1,0 +1,198 @@
+"""The devices of one rollout: what a report makes of a device, what each wave adds up to, whose time is up. Pure.
+
+Rule: every change of a row goes through `change`, which keeps the sums of its wave, so that a report costs the same in
+a fleet of ten and of ten thousand. A success is only what a device says to have committed, with the right bytes, under
+the counter that it was given.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from math import inf
+from typing import Any
+
+from cloud_hub.rollout.types import OPEN, UNSURE, Goal, Plan, RolloutDeviceState, Row
+from policies.rollout.merging_plan_rollout import Counts, Rules
+from wire.protocol.rollout import Failure, InstallReport, InstallState
+
+D = RolloutDeviceState
+_ENDS = {
+    InstallState.COMMITTED: D.SUCCEEDED,
+    InstallState.FAILED: D.FAILED,
+    InstallState.SAFE_MODE: D.FAILED,
+    InstallState.ROLLED_BACK: D.ROLLED_BACK,
+    InstallState.REJECTED: D.REJECTED,
+    InstallState.CANCELLED: D.CANCELLED,
+    InstallState.SUPERSEDED: D.SUPERSEDED,
+}
+_EARLY = frozenset(
+    (InstallState.IDLE, InstallState.CHECKING, InstallState.ACCEPTED, InstallState.DOWNLOADING, InstallState.PAUSED)
+)
+_FAILED = frozenset((D.FAILED, D.ROLLED_BACK, D.TIMED_OUT, D.REJECTED))
+_LEFT = frozenset((D.CANCELLED, D.SUPERSEDED))
+
+
+class Fleet:
+    """`changed`: rows that are not saved yet. `news`: something may have to be stopped."""
+
+    def __init__(self, plan: Plan, rules: Rules, rows: Iterable[Row]) -> None:
+        self.rows = {row.device: row for row in rows}
+        self.changed: dict[str, Row] = {}
+        self.news = True
+        self.exposed = sum(row.exposed for row in self.rows.values())
+        self.states = Counter(row.state for row in self.rows.values() if row.wave >= 0)
+        self._plan = plan
+        self._rules = rules
+        self._sums: list[Counter[str]] = [Counter() for _ in plan.waves]
+        self._timers: list[tuple[int, str]] = []
+        for row in self.rows.values():
+            self._add(row, 1)
+            self.watch(row)
+
+    # -- sums
+
+    def counts(self, wave: int) -> Counts:
+        sums = self._sums[wave]
+        return Counts(len(self._plan.waves[wave]), **{name: sums[name] for name in Counts._fields[1:]})
+
+    @property
+    def succeeded(self) -> int:
+        return self.states[D.SUCCEEDED]
+
+    def of_wave(self, wave: int) -> list[Row]:
+        return [self.rows[device] for device in self._plan.waves[wave]]
+
+    def open(self) -> list[Row]:
+        """Told, and not heard to be at an end."""
+        return [row for row in self.rows.values() if row.state in OPEN]
+
+    def change(self, row: Row, **values: Any) -> None:
+        """Set these fields of a row."""
+        self._add(row, -1)
+        was_exposed, was = row.exposed, row.state
+        for name, value in values.items():
+            setattr(row, name, value)
+        self._add(row, 1)
+        self.exposed += row.exposed - was_exposed
+        if row.wave >= 0 and row.state is not was:
+            self.states[was] -= 1
+            self.states[row.state] += 1
+        self.changed[row.device] = row
+
+    def _add(self, row: Row, sign: int) -> None:
+        if row.wave >= 0:
+            sums = self._sums[row.wave]
+            for kind in _kinds(row):
+                sums[kind] += sign
+
+    # -- reports
+
+    def hear(self, device: str, report: InstallReport, ms: int) -> str:
+        """What a device says of this rollout. Returns what is odd about it for a person, or "".
+
+        What is not newer than the last, or about another assignment, changes nothing.
+        """
+        row = self.rows.get(device)
+        if row is None or report.seq <= row.seq:
+            return ""
+        if not row.counter or report.counter not in {row.counter, row.base}:
+            self.change(row, seq=report.seq)
+            return ""
+        values: dict[str, Any] = {"seq": report.seq, "heard": True}
+        if report.counter == row.counter and row.goal in {Goal.CANDIDATE, Goal.CONTROL}:
+            values |= {"quality": report.quality or row.quality, "signals": report.signals or row.signals}
+        self.change(row, **values)
+        return "" if row.goal in {Goal.NONE, Goal.CONTROL} else self._progress(row, report, ms)
+
+    def speaks(self, device: str) -> None:
+        """It is there: any signed word of it."""
+        row = self.rows.get(device)
+        if row is not None and row.goal is not Goal.NONE and not row.heard:
+            self.change(row, heard=True)
+
+    def _progress(self, row: Row, report: InstallReport, ms: int) -> str:
+        end = _ENDS.get(report.state)
+        if end is D.SUCCEEDED and not self._right_bytes(row, report):
+            return f"{row.device} says that it has committed, but runs other bytes"
+        if end is D.ROLLED_BACK and row.goal is Goal.WITHDRAWN and report.failure is None:
+            end = D.CANCELLED
+        if end is not None:
+            self.news = True
+            self.change(row, state=end, sub=report.state, failure=report.failure)
+        elif row.state in OPEN or row.state in UNSURE:
+            since = row.since_ms if _phase(row.sub) == _phase(report.state) and row.sub else ms
+            self.change(row, state=D.IN_PROGRESS, sub=report.state, failure=None, since_ms=since)
+            self.watch(row)
+        return ""
+
+    def _right_bytes(self, row: Row, report: InstallReport) -> bool:
+        wanted = self._plan.back if row.goal is Goal.BACK and self._plan.back else self._plan.target
+        return (report.running, report.version) == (wanted.digest, wanted.version)
+
+    # -- time
+
+    @property
+    def due_at(self) -> float:
+        """When the next device's time is up, in seconds; inf while none is waited for."""
+        return self._timers[0][0] / 1000 if self._timers else inf
+
+    def expire(self, ms: int) -> None:
+        """Whose time is up is at an end, until it says otherwise."""
+        while self._timers and self._timers[0][0] <= ms:
+            row = self.rows[heapq.heappop(self._timers)[1]]
+            if row.state in OPEN and self._due(row) > ms:
+                self.watch(row)
+            elif row.state in OPEN:
+                self.news = True
+                self._give_up(row)
+
+    def close(self) -> None:
+        """Nobody is waited for any more."""
+        for row in self.open():
+            self._give_up(row)
+
+    def _give_up(self, row: Row) -> None:
+        self.change(row, state=D.UNREACHED if row.state is D.NOTIFIED else D.TIMED_OUT)
+
+    def watch(self, row: Row) -> None:
+        """Its time runs."""
+        if row.state in OPEN:
+            heapq.heappush(self._timers, (self._due(row), row.device))
+
+    def _due(self, row: Row) -> int:
+        rules = self._rules
+        if row.state is D.NOTIFIED or row.sub is InstallState.PAUSED:
+            limit_s = rules.wave_deadline_s
+        elif row.sub in _EARLY:
+            limit_s = rules.download_s
+        elif row.sub is InstallState.PROBATION:
+            limit_s = rules.in_progress_s + max(rules.max_soak_s, rules.probation_s)
+        else:
+            limit_s = rules.in_progress_s
+        return row.since_ms + int(limit_s * 1000)
+
+
+def _phase(sub: InstallState | None) -> int:
+    """Each has its own time limit: until the bytes are there, probation, the rest."""
+    return 0 if sub in _EARLY or sub is None else 2 if sub is InstallState.PROBATION else 1
+
+
+def _kinds(row: Row) -> tuple[str, ...]:
+    """What a row counts for in its wave."""
+    state = row.state
+    if state is D.QUEUED:
+        return ("reachable",)
+    if state in _LEFT:
+        return ("told", "left")
+    if state is D.REJECTED and row.failure is Failure.INCOMPATIBLE:
+        return ("told", "incompatible")
+    kinds = ("told", "reachable") if row.heard else ("told",)
+    if state is D.SUCCEEDED:
+        return (*kinds, "succeeded")
+    return (*kinds, *_badly(row)) if state in _FAILED else kinds
+
+
+def _badly(row: Row) -> tuple[str, ...]:
+    if row.failure is Failure.INTEGRITY:
+        return ("failed", "integrity")
+    return ("failed", "crashed") if row.failure is Failure.HEALTH or row.sub is InstallState.SAFE_MODE else ("failed",)

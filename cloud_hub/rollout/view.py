@@ -1,0 +1,133 @@
+"""A rollout as people and programs see it: how far it is, what became of its devices, what its gate said."""
+
+from math import isfinite
+
+import msgspec
+
+from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.types import BEFORE, Goal, RolloutDeviceState, RolloutState, Row, Target
+from policies.rollout.gate import Gate
+from policies.rollout.merging_plan_rollout import excluded_above, minimum, per_minute
+
+
+class WaveView(msgspec.Struct, frozen=True):
+    """One wave. `needed`: results before its soak begins; `failed`: also rolled back, timed out, refused."""
+
+    number: int
+    devices: int
+    told: int
+    reachable: int
+    succeeded: int
+    failed: int
+    incompatible: int
+    needed: int
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """One device. `sub`: the state of its install; `wave` from 1, 0 = it is only compared with."""
+
+    device: str
+    wave: int
+    state: RolloutDeviceState
+    goal: Goal
+    sub: str
+    failure: str
+    counter: int
+    told_ms: int
+
+
+class View(msgspec.Struct, frozen=True):
+    """`wave` from 1, 0 before the first. `ends_ms`: when time alone leads on from here, 0 = never.
+
+    `excluded_above`: if not one of the wave's results was a failure, then with 95 % confidence only failure rates above
+    this share (0..1) are excluded. `plan`: the digest that people approve. `exposed`: devices ever told to install.
+    """
+
+    id: str
+    family: str
+    target: Target
+    back: Target | None
+    permit: str
+    to: str
+    by: str
+    plan: str
+    state: RolloutState
+    why: str
+    made_ms: int
+    changed_ms: int
+    ends_ms: int
+    wave: int
+    waves: tuple[WaveView, ...]
+    states: dict[str, int]
+    devices: int
+    fleet: int
+    exposed: int
+    controls: int
+    gone_back: int
+    per_minute: int
+    approvals: tuple[str, ...]
+    people: int
+    inconclusive: int
+    held: bool
+    excluded_above: float
+    gate: Gate | None
+    rules: dict[str, object]
+
+
+def view(core: RolloutCore) -> View:
+    """How it is now."""
+    plan, head, fleet = core.plan, core.head, core.fleet
+    rows = fleet.rows.values()
+    begun = head.state not in BEFORE and head.wave_ms > 0
+    return View(
+        id=plan.id,
+        family=plan.family,
+        target=plan.target,
+        back=plan.back,
+        permit=plan.permit,
+        to=plan.to,
+        by=plan.by,
+        plan=core.course.digest,
+        state=head.state,
+        why=head.why,
+        made_ms=plan.made_ms,
+        changed_ms=head.changed_ms,
+        ends_ms=int(core.course.ends_ms) if isfinite(core.course.ends_ms) else 0,
+        wave=head.wave + 1 if begun else 0,
+        waves=tuple(_wave(core, number) for number in range(len(plan.waves))),
+        states={state.value: count for state, count in fleet.states.items() if count},
+        devices=plan.size,
+        fleet=plan.fleet,
+        exposed=fleet.exposed,
+        controls=sum(row.goal is Goal.CONTROL for row in rows),
+        gone_back=sum(row.goal is Goal.BACK and row.state is RolloutDeviceState.SUCCEEDED for row in rows),
+        per_minute=per_minute(core.rules, fleet.succeeded),
+        approvals=tuple(each.by for each in head.approvals if each.digest == core.course.digest),
+        people=plan.people,
+        inconclusive=head.inconclusive,
+        held=head.held,
+        excluded_above=excluded_above(fleet.counts(head.wave).terminal if plan.waves else 0),
+        gate=core.gate,
+        rules=plan.rules,
+    )
+
+
+def device_view(row: Row) -> DeviceView:
+    sub, failure = (row.sub or "", row.failure or "")
+    return DeviceView(
+        row.device,
+        row.wave + 1,
+        row.state,
+        goal=row.goal,
+        sub=sub,
+        failure=failure,
+        counter=row.counter,
+        told_ms=row.told_ms,
+    )
+
+
+def _wave(core: RolloutCore, number: int) -> WaveView:
+    counts = core.fleet.counts(number)
+    needed = minimum(counts, core.rules, small=core.plan.small)
+    told = (counts.told, counts.reachable, counts.succeeded, counts.failed, counts.incompatible)
+    return WaveView(number + 1, counts.size, *told, needed)

@@ -1,0 +1,320 @@
+"""Mosquitto as the hub's child: a generated configuration, a watched process, and no orphan.
+
+Rule: the broker is a lossy pipe under our own configuration; it never outlives the hub, and its configuration and ACL
+are never edited or reloaded while it runs (a broken ACL at SIGHUP would open every topic).
+"""
+
+import asyncio
+import contextlib
+import os
+import pwd
+import random
+import re
+import shutil
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cloud_hub.security.authority import Pair
+from policies.monitoring.backoff import delay
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_private
+from wire.process.logging import Log, Name, name
+from wire.protocol.codec import MAX_FRAME_BYTES
+from wire.protocol.topics import broker_acl
+
+WINDOW = 32  # unreceipted questions a device may have in flight
+MAX_PACKET_BYTES = MAX_FRAME_BYTES + 4096  # topic, properties
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
+STEADY_S = 60.0  # a broker that lived this long begins again with the shortest wait
+_PROBE_EVERY_S = 0.01
+_FIRST_WAIT_S = 0.25
+_LONGEST_WAIT_S = 15.0
+_LINE_BYTES = 4096
+_NOT_A_WORD = re.compile(r"[^A-Za-z0-9_.:@/\[\]+-]+")
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/mosquitto/sbin")
+_HOW_TO_INSTALL = (
+    "mosquitto is missing: install it with `sudo apt-get install mosquitto` (Debian, Ubuntu) "
+    "or `brew install mosquitto` (macOS)"
+)
+# The child asks the kernel to end it with us (PR_SET_PDEATHSIG = 1), then becomes the broker. Done in a fresh
+# interpreter instead of between fork and exec: the hub has threads, and a lock held at the fork would stay held.
+_FOLLOW_PARENT = (
+    "import ctypes,os,sys\n"
+    "if sys.platform=='linux':\n"
+    " ctypes.CDLL(None).prctl(1,15)\n"
+    "if os.getppid()!=int(sys.argv[1]): sys.exit(1)\n"
+    "os.execv(sys.argv[2],sys.argv[2:])\n"
+)
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """`devices` sizes the queues; `program` "" = look for mosquitto; port 0 = a free one, chosen once."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 18883
+    devices: int = 1000
+    program: str = ""
+    session_days: int = 7
+
+
+def render(settings: BrokerSettings, ca: Path, server: Pair) -> str:
+    """The whole mosquitto.conf. ValueError if a path could end its line early."""
+    for path in (settings.folder, ca, server.certificate, server.key):
+        if "\n" in str(path) or "\r" in str(path):
+            raise ValueError(f"a path with a line break cannot stand in mosquitto.conf: {str(path)!r}")
+    queue = max(1000, settings.devices * WINDOW)
+    ip6 = ":" in settings.host
+    lines = (
+        "per_listener_settings false",
+        f"user {_own_name()}",  # as root mosquitto would become another user and could not read our 0600 files
+        f"listener {settings.port} {settings.host}",
+        f"socket_domain {'ipv6' if ip6 else 'ipv4'}",
+        f"{'capath' if ca.is_dir() else 'cafile'} {ca}",  # a folder may gain a CA while the broker runs
+        f"certfile {server.certificate}",
+        f"keyfile {server.key}",
+        "tls_version tlsv1.2",
+        "require_certificate true",
+        "use_identity_as_username true",
+        "use_username_as_clientid true",  # without it a device takes over another's session by naming its client id
+        "allow_anonymous false",
+        f"acl_file {settings.folder / 'acl'}",
+        "set_tcp_nodelay true",
+        f"max_packet_size {MAX_PACKET_BYTES}",
+        "max_keepalive 120",
+        "max_inflight_messages 1000",
+        f"max_queued_messages {queue}",  # per client: the hub's own queue must hold every device's window
+        "max_queued_bytes 0",
+        "retain_available false",
+        "sys_interval 0",
+        "persistence true",
+        f"persistence_location {settings.folder}/",
+        "autosave_interval 5",
+        f"persistent_client_expiration {settings.session_days}d",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+        "log_type notice",
+        "log_timestamp false",
+        "connection_messages false",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def find_program(wanted: str = "", path: str | None = None) -> str:
+    """Where mosquitto is.
+
+    ExitError(BROKER) that says how to install it. `path` None = $PATH and where packages put it.
+    """
+    everywhere = os.pathsep.join((os.environ.get("PATH", ""), *_PLACES))
+    found = shutil.which(wanted or "mosquitto", path=everywhere if path is None else path)
+    if found is None:
+        raise ExitError(
+            Exit.BROKER, f"{wanted} is not a program: correct [broker] program" if wanted else _HOW_TO_INSTALL
+        )
+    return found
+
+
+def choose_port(host: str, port: int) -> int:
+    """`port` if it can be bound now (0: a free one); ExitError(PORT) otherwise."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ExitError(
+                Exit.PORT, f"broker: cannot use {host}:{port} ({error.strerror}): set another [broker] port"
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """One mosquitto child. `start`, then `supervise` as a task of the hub's group, then `stop`."""
+
+    def __init__(self, settings: BrokerSettings, ca: Path, server: Pair, log: Log) -> None:
+        self._settings = settings
+        self._log = log
+        self._program = find_program(settings.program)
+        self.port = choose_port(settings.host, settings.port)
+        self._config = settings.folder / "mosquitto.conf"
+        self._render: Callable[[], str] = lambda: render(replace(settings, port=self.port), ca, server)
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._last_lines: deque[str] = deque(maxlen=5)
+        self._wanted = False  # the restart under way
+        self._back = asyncio.Event()
+        self.restarts = 0
+        self.stop_timeout_s = STOP_TIMEOUT_S
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running broker, None while there is none."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if self._process and running else None
+
+    @property
+    def host(self) -> str:
+        return self._settings.host
+
+    async def start(self) -> None:
+        """Write the configuration, start the child, wait until it accepts.
+
+        ExitError(BROKER) with its own last words.
+        """
+        write_private(self._settings.folder / "acl", broker_acl().encode())
+        write_private(self._config, self._render().encode())
+        try:
+            await self._launch()
+        except ExitError:
+            if not self._set_queues_aside():
+                raise
+            await self._launch()
+
+    async def supervise(self) -> None:
+        """Restart a dead broker with a jittered wait, for ever; returns after `stop`."""
+        attempt = 0
+        loop = asyncio.get_running_loop()
+        while self._process is not None:
+            began = loop.time()
+            code = await self._process.wait()
+            if self._stopping:
+                return
+            attempt = 0 if loop.time() - began > STEADY_S or self._wanted else attempt + 1
+            wait_s = 0.0 if self._wanted else delay(attempt, random.random(), _FIRST_WAIT_S, _LONGEST_WAIT_S)  # noqa: S311 - jitter
+            self._log.warning("broker_restarts" if self._wanted else "broker_died", code=code, wait_s=wait_s)
+            self._wanted = False
+            await asyncio.sleep(wait_s)
+            await self._restart()
+
+    async def restart(self) -> None:
+        """At once, with a configuration written anew; sessions and queues are kept. No reload reads a new CA.
+
+        Returns when the new child accepts; `supervise` must be running.
+        """
+        if self.pid is None:
+            return  # the next one reads the new files anyway
+        self._wanted = True
+        self._back.clear()
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._back.wait(), self.stop_timeout_s)
+            return
+        self._signal(signal.SIGKILL)
+        await self._back.wait()
+
+    async def stop(self) -> None:
+        """End the child by its pid and wait for it; SIGKILL after 5 s."""
+        self._stopping = True
+        if self._process is not None and self._process.returncode is None:
+            self._signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), self.stop_timeout_s)
+            except TimeoutError:
+                self._signal(signal.SIGKILL)
+                await self._process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    async def _launch(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())),
+            *(self._program, "-c", str(self._config)),
+            # A child that kept our stdout would hold the reader of `skerry ... | tee` for ever.
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._last_lines.clear()
+        self._reader = asyncio.create_task(self._read_log(self._process), name="broker-log")
+        if self._stopping:  # `stop` came while the child was being made
+            self._signal(signal.SIGKILL)
+        await self._ready(self._process)
+
+    def _set_queues_aside(self) -> bool:
+        """The broker is a lossy pipe: a damaged queue file is kept for a look and must not keep the hub down."""
+        queues = self._settings.folder / "mosquitto.db"
+        if not queues.exists() or not any("persistent database" in line for line in self._last_lines):
+            return False
+        queues.replace(queues.with_name("mosquitto.db.damaged"))
+        self._log.error("broker_queues_damaged", kept=name("mosquitto.db.damaged"))
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _restart(self) -> None:
+        if self._stopping:
+            return
+        self.restarts += 1
+        try:
+            await self.start()
+        except ExitError as stop:
+            self._log.error("broker_does_not_start", said=_said(str(stop)))
+        self._back.set()
+
+    async def _ready(self, process: asyncio.subprocess.Process) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + START_TIMEOUT_S
+        while loop.time() < deadline:
+            if process.returncode is not None:
+                break
+            if await _accepts(self._settings.host, self.port):
+                return
+            await asyncio.sleep(_PROBE_EVERY_S)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        if self._reader is not None:
+            await self._reader
+        raise ExitError(Exit.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'it said nothing'}")
+
+    async def _read_log(self, process: asyncio.subprocess.Process) -> None:
+        """Always drains the pipe: a full one would block the broker."""
+        rest = b""
+        while process.stderr is not None:
+            chunk = await process.stderr.read(_LINE_BYTES)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._log_line(line[:_LINE_BYTES].decode("utf-8", "replace").strip())
+            rest = rest[:_LINE_BYTES]
+            if not chunk:
+                return
+
+    def _log_line(self, line: str) -> None:
+        if line:
+            self._last_lines.append(line[:400])
+            self._log.info("mosquitto", said=_said(line))
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's arbitrary user; mosquitto reads the line only as root
+        return "nobody"
+
+
+async def _accepts(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def _said(line: str) -> Name:
+    """A line of the broker's as one word: it names devices and addresses, never payloads."""
+    return name(_NOT_A_WORD.sub("_", line)[:120])

@@ -1,0 +1,230 @@
+"""The hub's configuration: what its file and its environment (`SKERRY_HUB_API__PORT=8443`) may say."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from cloud_hub.engine.merging_types_means import Means
+from cloud_hub.runtime.broker import BrokerSettings
+from cloud_hub.runtime.policies import TUF, Entry, Published, nothing, policies_of
+from cloud_hub.system.settings import HubSettings
+from cloud_hub.system.state_folder import StateDir
+from policies.serving.placement import GIB
+from wire.http.guards import WILDCARDS, ServerAccess, validate_access
+from wire.process.config import ConfigSection, ProcessConfig, build_config, make_absolute
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_toml
+
+PREFIX = "SKERRY_HUB_"
+_DEFAULTS = HubSettings()
+_NOT_YET = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
+
+
+class HubSection(ConfigSection):
+    """The hub itself: see `HubSettings` for what each limit means."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")] = _DEFAULTS.name
+    region: Annotated[str, Field(min_length=1, max_length=64)] = _DEFAULTS.region
+    policies: frozenset[str] = frozenset()
+    max_queued: Annotated[int, Field(ge=1)] = _DEFAULTS.max_queued
+    device_open: Annotated[int, Field(ge=1)] = _DEFAULTS.device_open
+    device_rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _DEFAULTS.device_rate_per_s
+    device_burst: Annotated[float, Field(ge=1, allow_inf_nan=False)] = _DEFAULTS.device_burst
+    tenant_rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _DEFAULTS.tenant_rate_per_s
+    tenant_burst: Annotated[float, Field(ge=1, allow_inf_nan=False)] = _DEFAULTS.tenant_burst
+    max_wait_s: Annotated[float, Field(gt=0, le=3600)] = _DEFAULTS.max_wait_s
+    held_back: Annotated[float, Field(ge=0, lt=1)] = _DEFAULTS.held_back
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = _DEFAULTS.max_batch
+    max_loaded: Annotated[int, Field(ge=0)] = _DEFAULTS.max_loaded
+    leave_file: Annotated[str, Field(max_length=4096)] = ""
+    drain_s: Annotated[float, Field(ge=0, le=300)] = _DEFAULTS.drain_s
+
+
+class ApiSection(ConfigSection):
+    """`tls` = with the hub's own certificate, or with `tls_cert` and `tls_key` where both are given.
+
+    `names` are host names and addresses that callers may use; `url` is what invites carry ("" = the address opened).
+    `unix` (a socket's path) beats host and port.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    unix: Annotated[str, Field(max_length=100)] = ""
+    names: tuple[str, ...] = ()
+    tls: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    url: str = ""
+    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 * 1024 * 1024
+    ready_timeout_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+
+
+class BrokerSection(ConfigSection):
+    """`start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
+
+    `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues.
+    """
+
+    start: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 18883
+    address: str = ""
+    names: tuple[str, ...] = ()
+    devices: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    program: str = ""
+
+
+class EnrolSection(ConfigSection):
+    """How fast tokens may be tried: by everybody together, and wrongly by one address.
+
+    `hardware_file`: a text file of serial numbers, one per line; only these machines may enrol ("" = any).
+    `certificate_days`: how long a device's certificate lasts; it is renewed at two thirds.
+    """
+
+    per_s: Annotated[float, Field(gt=0)] = 20.0
+    burst: Annotated[float, Field(ge=1)] = 200.0
+    failures_per_minute: Annotated[float, Field(gt=0)] = 10.0
+    failures: Annotated[float, Field(ge=1)] = 20.0
+    hardware_file: Path | None = None
+    certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
+
+
+class EngineSection(ConfigSection):
+    """How models are spread over devices; 0 = the bundle's plan, else one process. See docs/engines.md.
+
+    `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `threads`: of torch, in each process;
+    `ready_s`: for an engine to get ready.
+    """
+
+    devices: Annotated[int, Field(ge=0, le=64)] = 0
+    memory_gib: Annotated[float, Field(ge=0, le=4096)] = 0.0
+    tensor: Annotated[int, Field(ge=0, le=64)] = 0
+    pipeline: Annotated[int, Field(ge=0, le=64)] = 0
+    replicas: Annotated[int, Field(ge=0, le=64)] = 0
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    ready_s: Annotated[float, Field(ge=5, le=3600)] = 60.0
+
+
+class RepositorySection(ConfigSection):
+    """`url`: of the mirror or CDN that devices read the update repository from ("" = this hub, below `/tuf`)."""
+
+    url: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
+
+
+class TraceSection(ConfigSection):
+    """Where spans go: a `file` of JSON lines, a collector's OTLP/HTTP `endpoint`. Off by default."""
+
+    file: Path | None = None
+    endpoint: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
+
+
+class HubConfig(ProcessConfig):
+    """Everything `python -m cloud_hub` is told. `models` are bundle folders.
+
+    `policies` are documents, each a TOML file or `tuf:NAME` of the hub's own update repository, or a list of the layers
+    of one: once any is named, questions are served under these alone, and each is judged again before it is stored.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
+    state: Path = Path("skerry-hub")
+    models: tuple[Path, ...] = ()
+    models_folder: Path | None = None
+    policies: tuple[Entry, ...] = ()
+    hub: HubSection = HubSection()
+    api: ApiSection = ApiSection()
+    broker: BrokerSection = BrokerSection()
+    enrol: EnrolSection = EnrolSection()
+    repository: RepositorySection = RepositorySection()
+    engine: EngineSection = EngineSection()
+    trace: TraceSection = TraceSection()
+
+    def state_dir(self) -> StateDir:
+        return StateDir(self.state.expanduser().absolute())
+
+    def hub_settings(self, published: Published = nothing) -> HubSettings:
+        """ExitError(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
+        told = self.hub.model_dump()
+        documents = policies_of(self.policies, published)
+        named = {_NOT_YET} if self.policies else set()
+        told["policies"] = self.hub.policies | {document.hash for document in documents} | named
+        return HubSettings(**told, documents=documents, database_url=f"sqlite:///{self.state_dir().store}")
+
+    def means(self) -> Means:
+        """What engines may use here."""
+        section = self.engine
+        return Means(
+            max_batch=self.hub.max_batch,
+            threads=section.threads,
+            devices=section.devices,
+            memory_bytes=int(section.memory_gib * GIB),
+            tensor=section.tensor,
+            pipeline=section.pipeline,
+            replicas=section.replicas,
+            ready_s=section.ready_s,
+        )
+
+    def broker_settings(self) -> BrokerSettings:
+        section = self.broker
+        return BrokerSettings(
+            self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program
+        )
+
+    def door(self) -> ServerAccess:
+        """Where the web API listens; its certificate is the hub's own unless files are named."""
+        own = self.state_dir().certificates
+        certificate = self.api.tls_cert or (str(own / "server.pem") if self.api.tls else "")
+        key = self.api.tls_key or (str(own / "server.key") if self.api.tls else "")
+        return ServerAccess(
+            host=self.api.host,
+            port=self.api.port,
+            unix=self.api.unix,
+            names=self.api.names,
+            tls_cert=certificate,
+            tls_key=key,
+            token_file=str(self.state_dir().token_file),
+        )
+
+    def public_url(self, port: int) -> str:
+        """The address that invites carry, for an API opened on `port`. ExitError(CONFIG) if no name is known for it."""
+        if self.api.url:
+            return self.api.url.rstrip("/")
+        host = next((name for name in (self.api.host, *self.api.names) if name not in WILDCARDS), "")
+        if not host or not port:
+            raise ExitError(Exit.CONFIG, "set api.url: devices need an address to reach this hub at")
+        return f"{'https' if self.door().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def broker_host(self) -> str:
+        """The host devices are told to connect to. ExitError(CONFIG) if only a wildcard is known."""
+        found = next(
+            (name for name in (self.broker.address, self.broker.host, *self.broker.names) if name not in WILDCARDS), ""
+        )
+        if not found:
+            raise ExitError(
+                Exit.CONFIG, "set broker.address: devices need a host name or address to reach the broker at"
+            )
+        return found
+
+    def server_names(self) -> tuple[str, ...]:
+        """Every name our server certificate must carry."""
+        named = (self.api.host, *self.api.names, self.broker.host, self.broker.address, *self.broker.names)
+        here = ("::1",) if "::" in named else ()
+        return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARDS))
+
+
+_PATHS = (("state",), ("models_folder",), ("models",), ("policies",), ("trace", "file"))
+_PATHS_API = tuple(("api", key) for key in ("unix", "tls_cert", "tls_key"))
+
+
+def load(path: Path | None) -> HubConfig:
+    """Read file and environment. ExitError(CONFIG) with one line that names the key and what is wrong with it."""
+    values = read_toml(path, Exit.CONFIG, "`skerry hub init` writes one") if path else {}
+    if path:
+        folder = path.absolute().parent
+        make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF))
+        make_absolute(values, _PATHS_API, folder, bool)
+    config = build_config(HubConfig, values, path)
+    validate_access(config.door())
+    config.broker_host()
+    return config

@@ -1,0 +1,100 @@
+"""The identity side of a running hub: who may enrol, renew and retire, with which CA, and who is thrown off.
+
+Rule: it owns no rows (the registry does) and no keys (the authorities do); it is where they meet broker and web API.
+"""
+
+import asyncio
+import functools
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cloud_hub.enrollment.ca_rotation import Rotation
+from cloud_hub.enrollment.eviction import Doorman, stand_in_context
+from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.merging_enrollment_hardware import HardwareList
+from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.renewal import Renewals
+from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.registry.registry import Registry
+from cloud_hub.runtime.config import HubConfig
+from cloud_hub.runtime.merging_bootstrap_ground import Ground, own_certificates
+from cloud_hub.security.authority import HUB_NAME
+from cloud_hub.security.hub_keys import HubCard
+from wire.process.logging import Log
+from wire.transport.base import Transport
+from wire.transport.mqtt import MqttTransport
+
+SESSION_EXPIRY_S = 86_400  # the broker keeps the hub's queue for a day
+UPKEEP_S = 30.0
+_MINUTE_S = 60.0
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we reach what listens on every address
+
+
+class Bureau:
+    """Everything that makes, renews and ends the identity of a device, with the broker's address."""
+
+    def __init__(self, config: HubConfig, ground: Ground, registry: Registry, broker_port: int, log: Log) -> None:
+        self._config = config
+        self._ground = ground
+        self._registry = registry
+        host = config.broker.host
+        self._broker = (_HERE.get(host, host), broker_port)
+        self._log = log
+        self._after_change: list[Callable[[], Awaitable[None]]] = []
+        keys, authorities = ground.keys, ground.authorities
+        self.card = HubCard(config.hub.name, config.hub.region, keys.hpke_public, keys.signing_public)
+        place = Place(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
+        hardware = HardwareList(config.enrol.hardware_file)
+        hardware.check()
+        self.issuer = Issuer(registry, authorities, place, hardware)
+        self.renewals = Renewals(registry, authorities, place)
+        self.rotation = Rotation(authorities, registry, self._apply)
+        self.doorman = Doorman(registry, self._take_over, log)
+
+    def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
+        """These are called after the CA changed, in order: broker and web API take up their new certificates."""
+        self._after_change += hooks
+
+    def offer(self, card: HubCard) -> None:
+        """What devices are told of this hub when they enrol or renew."""
+        self.card = card
+        self.issuer.offer(card)
+        self.renewals.offer(card)
+
+    def gate(self) -> AttemptLimiter:
+        """A new one, with the configured rates."""
+        tries = self._config.enrol
+        return AttemptLimiter(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
+
+    def active(self) -> tuple[str, ...]:
+        """Ids of the devices that are heard."""
+        return tuple(device.id for device in self._registry.devices() if device.active)
+
+    async def connect(self) -> Transport:
+        """The hub's own connection; its files are read anew each time, a rotation changes them."""
+        context = ssl.create_default_context(cafile=self._ground.ca)
+        context.load_cert_chain(self._ground.client.certificate, self._ground.client.key)
+        dial = functools.partial(MqttTransport.connect, *self._broker, HUB_NAME, context)
+        return await dial(session_expiry_s=SESSION_EXPIRY_S)
+
+    async def keep_up(self, now_ms: Callable[[], int]) -> None:
+        """Until cancelled: retirements end by themselves."""
+        while True:
+            for device in self._registry.end_retirements(now_ms()):
+                self.doorman.evict(device)
+            await asyncio.sleep(UPKEEP_S)
+
+    def tasks(self, now_ms: Callable[[], int]) -> dict[str, Any]:
+        """Coroutines by name, for the process's group."""
+        return {"doorman": self.doorman.run(), "retirements": self.keep_up(now_ms)}
+
+    async def _take_over(self, device: str) -> Transport:
+        context = stand_in_context(self._ground.authorities, self._ground.state.certificates, device)
+        return await MqttTransport.connect(*self._broker, device, context)
+
+    async def _apply(self) -> None:
+        own_certificates(self._ground.authorities, self._config)
+        self._log.info("ca_changed")
+        for each in self._after_change:
+            await each()

@@ -1,0 +1,291 @@
+"""The hub's own certificate authority: one P-256 key that signs servers, clients, devices and enrolment replies.
+
+Rule: every name in a certificate is chosen here; of a request only the public key is taken. Profiles follow RFC 5280
+(they pass `openssl verify -x509_strict`): path length 0, key usages critical, one extended key usage per leaf.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+
+CA_LIFE = timedelta(days=3650)
+DEVICE_LIFE = timedelta(days=7)
+OWN_LIFE = timedelta(days=397)  # the server and client certificates of the hub, reissued at a start past two thirds
+SKEW = timedelta(minutes=5)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HUB_NAME = "hub"
+MAX_CSR_BYTES = 4096
+_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+class RequestError(Exception):
+    """A certificate request that cannot be served: one line that says why."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where a certificate chain and its key (0600) lie."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Owns the CA key. `certificate_pem` is what devices pin by `sha256` (hex, of the DER form)."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        self._key = key
+        self._certificate = certificate
+        self.device_life = DEVICE_LIFE
+        self.certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
+        self.sha256 = certificate.fingerprint(hashes.SHA256()).hex()
+
+    @classmethod
+    def open(cls, folder: Path, now: datetime, stem: str = "ca") -> "Authority":
+        """Load `ca.key` and `ca.pem`, making both at first start.
+
+        ExitError(CREDENTIALS) if they do not fit each other.
+        """
+        key_file, file = folder / f"{stem}.key", folder / f"{stem}.pem"
+        if not key_file.exists():
+            write_private(key_file, _key_pem(ec.generate_private_key(ec.SECP256R1())))
+        key = _load_key(key_file)
+        if not file.exists():
+            write_private(file, _pem(_root(key, now)))
+        if not belongs(file, key_file):
+            raise ExitError(Exit.CREDENTIALS, f"{file} does not belong to {key_file}: restore both")
+        return cls(key, _load_certificate(file))
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """PEM of every CA whose certificates count; see `cloud_hub.security.authorities` for two at once."""
+        return (self.certificate_pem.decode(),)
+
+    @property
+    def issuer_sha256(self) -> str:
+        """Of the CA that `device` signs with."""
+        return self.sha256
+
+    def sign(self, body: bytes) -> bytes:
+        """ECDSA P-256 SHA-256 over `body` (DER): how an enrolment reply proves its hub to a holder of `sha256`."""
+        return self._key.sign(body, ec.ECDSA(hashes.SHA256()))
+
+    def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
+        """A client certificate of `device_life`, CN = `device`. RequestError if the request is no proper P-256 one."""
+        return self._leaf(public_key_of(csr_pem), device, self.device_life, now)
+
+    def stand_in(self, folder: Path, device: str, now: datetime) -> Pair:
+        """A certificate of five minutes in a device's name, for the hub itself: see `cloud_hub.enrollment.eviction`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        pair = Pair(folder / "stand-in.pem", folder / "stand-in.key")
+        self._write(pair, key, self._leaf(key.public_key(), device, SKEW, now))
+        return pair
+
+    def ensure_client(self, folder: Path, name: str, now: datetime, hub_time: datetime = EPOCH) -> Pair:
+        """`name.pem` and `name.key` for a client of the broker; kept while a third of its life is left."""
+        pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
+        if not self._good(pair, (), now, hub_time):
+            key = ec.generate_private_key(ec.SECP256R1())
+            self._write(pair, key, self._leaf(key.public_key(), name, _own_life(now, hub_time), now))
+        return pair
+
+    def ensure_server(self, folder: Path, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH) -> Pair:
+        """`server.pem` (with the CA behind it) and `server.key` for localhost, 127.0.0.1 and `names`.
+
+        Good by this machine's clock (`now`) and beyond `hub_time`, by which devices judge its end.
+        """
+        pair = Pair(folder / "server.pem", folder / "server.key")
+        wanted = tuple(dict.fromkeys(("localhost", "127.0.0.1", *names)))
+        if not self._good(pair, wanted, now, hub_time):
+            key = ec.generate_private_key(ec.SECP256R1())
+            self._write(pair, key, self._leaf(key.public_key(), wanted[0], _own_life(now, hub_time), now, wanted))
+        return pair
+
+    def _write(self, pair: Pair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        # The certificate goes first: a crash between the two leaves a pair that `_good` finds unfit and replaces.
+        write_private(pair.certificate, _pem(certificate) + self.certificate_pem)
+        write_private(pair.key, _key_pem(key))
+
+    def _good(self, pair: Pair, names: tuple[str, ...], now: datetime, hub_time: datetime) -> bool:
+        if not (pair.certificate.exists() and pair.key.exists()):
+            return False
+        certificate = _load_certificate(pair.certificate)
+        return (
+            belongs(pair.certificate, pair.key)
+            and issued_by(certificate, self._certificate)
+            and certificate.not_valid_before_utc <= now
+            and max(now, hub_time) < certificate.not_valid_after_utc - OWN_LIFE / 3
+            and set(names) <= set(_alternative_names(certificate))
+        )
+
+    def _leaf(
+        self,
+        public_key: ec.EllipticCurvePublicKey,
+        name: str,
+        life: timedelta,
+        now: datetime,
+        servers: tuple[str, ...] = (),
+    ) -> x509.Certificate:
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = (
+            _builder(name, self._certificate.subject, public_key, (now - min(SKEW, life / 10), now + life))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage("digital_signature"), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(_authority_id(self._key), critical=False)
+        )
+        if servers:
+            builder = builder.add_extension(x509.SubjectAlternativeName([*map(_general, servers)]), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def pem(certificate: x509.Certificate) -> str:
+    return _pem(certificate).decode()
+
+
+def public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
+    """The P-256 key a request proves to hold; its subject and extensions are never read."""
+    if len(csr_pem) > MAX_CSR_BYTES:
+        raise RequestError(f"the certificate request has {len(csr_pem)} bytes, at most {MAX_CSR_BYTES}")
+    try:
+        request = x509.load_pem_x509_csr(csr_pem)
+        key = request.public_key()
+        valid = request.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise RequestError("the certificate request cannot be read") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise RequestError("the certificate request must carry a P-256 key")
+    if not valid:
+        raise RequestError("the certificate request is not signed by its own key")
+    return key
+
+
+def belongs(certificate: Path, key: Path) -> bool:
+    """Whether a certificate file and a key file are of one pair."""
+    return _load_certificate(certificate).public_key() == _load_key(key).public_key()
+
+
+def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether `authority` named and signed it."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def shows(chain: Path, sha256: str) -> bool:
+    """Whether a server's chain file holds the CA with this fingerprint (hex): what a device looks for."""
+    try:
+        found = x509.load_pem_x509_certificates(chain.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return any(each.fingerprint(hashes.SHA256()).hex() == sha256 for each in found)
+
+
+def _own_life(now: datetime, hub_time: datetime) -> timedelta:
+    return max(now, hub_time) - now + OWN_LIFE
+
+
+def _root(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
+    # Each generation has a name of its own: while two are trusted nobody has to guess which one issued what.
+    common = f"Skerry hub CA {x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()[:8]}"
+    return (
+        _builder(common, _name(common), key.public_key(), (now - SKEW, now + CA_LIFE))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid: tuple[datetime, datetime]
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(valid[0])
+        .not_valid_after(valid[1])
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _key_usage(*on: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in on for usage in _USAGES})
+
+
+def _authority_id(key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _alternative_names(certificate: x509.Certificate) -> list[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in found]
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(read_private(path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not an elliptic-curve key: restore it")
+    return key
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(read_private(path))
+    except ValueError:
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not a certificate in PEM form: restore it") from None

@@ -1,0 +1,151 @@
+"""The hub's keys at work: opening questions, signing notes, sealing verdicts; and a double without cryptography.
+
+Rule: `HubCore` decides, this seals. Only here does the hub touch a private key.
+"""
+
+from typing import ClassVar, Protocol
+
+from cloud_hub.registry.merging_device_states_devices import Device
+from cloud_hub.security.hub_keys import HubKeys
+from wire.errors import Fault, LocalError, RemoteError
+from wire.protocol.codec import SIGNATURE_BYTES, Frame, clear_part, encode, pad
+from wire.protocol.merging_sealing_erasure import STATEMENT_TAG
+from wire.protocol.merging_sealing_seal import key_id, open_sealed, seal, sign, verify
+from wire.protocol.messages import DenyAll, DownNote, Header, Refusal, Suite, Verdict
+from wire.protocol.rollout import Assignment
+from wire.protocol.topics import Channel, shard_of
+
+
+class Addressee(Protocol):
+    """What of a key of ours a verdict's header names."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+
+
+class Envelopes(Protocol):
+    """Seam of the cryptography, so that a simulation of a thousand devices need not pay for it."""
+
+    def knows(self, key: bytes) -> bool:
+        """Whether a question sealed to the key with this id can be opened."""
+        ...
+
+    def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
+        """RemoteError(SIGNATURE) unless the device signed it for this channel."""
+        ...
+
+    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+        """The padded plaintext of what was sealed for that channel; RemoteError if it was not sealed to us."""
+        ...
+
+    def reader(self, device: Device) -> bytes:
+        """Id of the key that verdicts to this device are sealed to now."""
+        ...
+
+    def note(self, device: str, note: DownNote, now: float) -> bytes:
+        """A signed frame."""
+        ...
+
+    def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
+        """A sealed frame that opens for the question with this binding alone. LocalError if that cannot be."""
+        ...
+
+
+class HubEnvelopes:
+    """HPKE and Ed25519 with the hub's keys."""
+
+    def __init__(self, keys: HubKeys) -> None:
+        self._keys = keys
+        self._signer = key_id(keys.signing_public)
+
+    def use(self, keys: HubKeys) -> None:
+        """Other keys to open questions with; the one that signs stays."""
+        self._keys = keys
+
+    def knows(self, key: bytes) -> bool:
+        return key in self._keys.hpke
+
+    def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
+        verify(frame, by=device.signing_key, channel=channel)
+
+    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+        key = self._keys.hpke.get(frame.header.key_id)
+        if key is None:
+            raise RemoteError(Fault.SEAL, "sealed to a key that is not ours any more")
+        return open_sealed(frame, key=key, channel=channel)
+
+    def reader(self, device: Device) -> bytes:
+        return key_id(device.hpke_key.public_bytes_raw())
+
+    def note(self, device: str, note: DownNote, now: float) -> bytes:
+        header = _note_header(device, note, now, self._signer)
+        return sign(header, encode(note), by=self._keys.signing, channel=channel_of(note))
+
+    def testify(self, text: bytes) -> bytes:
+        """Our signature under a statement of its own tag, as no frame has one."""
+        return self._keys.signing.sign(STATEMENT_TAG + text)
+
+    def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
+        header = Header(
+            shard_of(device.id),
+            device.id,
+            key.epoch,
+            seq=key.seq,
+            created_ms=int(now * 1000),
+            key_id=self.reader(device),
+        )
+        padded = pad(encode(verdict))
+        try:
+            return seal(header, padded, to=device.hpke_key, by=self._keys.signing, channel=_DOWN, binding=binding)
+        except ValueError:  # a point of low order: no secret can be agreed with it (RFC 7748, section 6.1)
+            raise LocalError("the device's HPKE key cannot be sealed to") from None
+
+
+class PlainEnvelopes:
+    """No cryptography at all: frames of the right form whose body is readable. For simulations, never for a link."""
+
+    reader_id: ClassVar[bytes] = bytes(8)
+
+    def knows(self, key: bytes) -> bool:
+        return key == self.reader_id
+
+    def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
+        if frame.signature != bytes(SIGNATURE_BYTES) or frame.header.device != device.id:
+            raise RemoteError(Fault.SIGNATURE, channel.value)
+
+    def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
+        del channel
+        return frame.body
+
+    def reader(self, device: Device) -> bytes:
+        del device
+        return self.reader_id
+
+    def note(self, device: str, note: DownNote, now: float) -> bytes:
+        return _plain(Suite.SIGNED, _note_header(device, note, now, self.reader_id), encode(note))
+
+    def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
+        del binding
+        header = Header(
+            shard_of(device.id), device.id, key.epoch, seq=key.seq, created_ms=int(now * 1000), key_id=self.reader_id
+        )
+        return _plain(Suite.SEALED, header, pad(encode(verdict)))
+
+
+_DOWN = Channel.REPLY
+
+
+def channel_of(note: DownNote) -> Channel:
+    """Where a note goes: notices that deny all and assignments beside the hints, everything else to the replies."""
+    return Channel.DESIRED if isinstance(note, DenyAll | Assignment) else _DOWN
+
+
+def _note_header(device: str, note: DownNote, now: float, signer: bytes) -> Header:
+    seq = note.seq if isinstance(note, Refusal) else 0
+    return Header(shard_of(device), device, note.epoch, seq=seq, created_ms=int(now * 1000), key_id=signer)
+
+
+def _plain(suite: Suite, header: Header, body: bytes) -> bytes:
+    return clear_part(suite, header) + body + bytes(SIGNATURE_BYTES)

@@ -1,0 +1,135 @@
+"""The hub's HPKE and reply-signing keys (files of mode 0600), and the card that shows the public halves.
+
+Rule: several HPKE keys are valid at once, each under its key id, so that a question sealed before a rotation still
+opens; `retire` destroys one. The newest is what devices are given at enrolment.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+from wire.protocol.merging_sealing_seal import key_id
+
+_HPKE_FILE = re.compile(r"hpke-(\d{4})\.key")
+_SIGNING_FILE = "reply.key"
+
+
+class HubCard(msgspec.Struct, frozen=True):
+    """A hub a device may ask: raw public keys, 32 bytes each."""
+
+    name: str
+    region: str
+    hpke_key: bytes
+    signing_key: bytes
+
+
+@dataclass(frozen=True)
+class HubKeys:
+    """`hpke` by key id; `current` is the id of the newest."""
+
+    hpke: Mapping[bytes, X25519PrivateKey]
+    current: bytes
+    signing: Ed25519PrivateKey
+
+    @property
+    def hpke_public(self) -> bytes:
+        """Raw X25519 public key (32 bytes) that devices seal to."""
+        return self.hpke[self.current].public_key().public_bytes_raw()
+
+    @property
+    def signing_public(self) -> bytes:
+        """Raw Ed25519 public key (32 bytes) that devices check replies with."""
+        return self.signing.public_key().public_bytes_raw()
+
+
+def fresh() -> HubKeys:
+    """Keys that no file knows: for tests and simulations."""
+    return _bind([X25519PrivateKey.generate()], Ed25519PrivateKey.generate())
+
+
+def load_or_create(folder: Path) -> HubKeys:
+    """Read the keys of `folder`, making folder and keys at first start.
+
+    ExitError(CREDENTIALS) if a file is not a key.
+    """
+    _prepare(folder)
+    if not _hpke_files(folder):
+        _add_hpke(folder, 1)
+    signing_file = folder / _SIGNING_FILE
+    if not signing_file.exists():
+        write_private(signing_file, _pem(Ed25519PrivateKey.generate()))
+    signing = _load(signing_file)
+    if not isinstance(signing, Ed25519PrivateKey):
+        raise ExitError(Exit.CREDENTIALS, f"{signing_file} is not an Ed25519 key: restore it from a backup")
+    return _bind([_load_hpke(path) for path in _hpke_files(folder)], signing)
+
+
+def rotate(folder: Path) -> HubKeys:
+    """Add a newer HPKE key; the older ones go on opening what was sealed to them."""
+    _add_hpke(folder, newest_number(folder) + 1)
+    return load_or_create(folder)
+
+
+def retire(folder: Path, old: bytes) -> HubKeys:
+    """Destroy the HPKE key with id `old`: questions sealed to it are refused KEY_EXPIRED. The newest stays."""
+    for path in _hpke_files(folder)[:-1]:
+        if key_id(_load_hpke(path).public_key().public_bytes_raw()) == old:
+            path.unlink()
+    return load_or_create(folder)
+
+
+def newest_number(folder: Path) -> int:
+    """How many HPKE keys this hub has had: the serial number of its present one."""
+    return int(_HPKE_FILE.fullmatch(_hpke_files(folder)[-1].name)[1])  # type: ignore[index]
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"cannot make {folder}: {error.strerror}; choose another state folder") from None
+
+
+def _bind(hpke: list[X25519PrivateKey], signing: Ed25519PrivateKey) -> HubKeys:
+    by_id = {key_id(key.public_key().public_bytes_raw()): key for key in hpke}
+    return HubKeys(by_id, key_id(hpke[-1].public_key().public_bytes_raw()), signing)
+
+
+def _hpke_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if _HPKE_FILE.fullmatch(path.name))
+
+
+def _add_hpke(folder: Path, number: int) -> None:
+    write_private(folder / f"hpke-{number:04d}.key", _pem(X25519PrivateKey.generate()))
+
+
+def _pem(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _load_hpke(path: Path) -> X25519PrivateKey:
+    key = _load(path)
+    if not isinstance(key, X25519PrivateKey):
+        raise ExitError(Exit.CREDENTIALS, f"{path} is not an X25519 key: restore it from a backup")
+    return key
+
+
+def _load(path: Path) -> object:
+    parse: Callable[[bytes, None], object] = serialization.load_pem_private_key
+    try:
+        return parse(read_private(path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ExitError(
+            Exit.CREDENTIALS, f"{path} is not a private key in PEM form: restore it from a backup"
+        ) from None

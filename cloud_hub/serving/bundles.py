@@ -1,0 +1,119 @@
+"""The bundles a hub may serve, loaded or not: what there is, and an engine of one when it is asked for.
+
+Rule: called from threads other than the event loop's; what is damaged is left out of the list and named when asked for.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from cloud_hub.engine.base import Engine, EngineError
+from cloud_hub.engine.merging_types_work import ModelCard, card_of_bundle
+from cloud_hub.system.settings import HubSettings
+from models.bundle.bundle import open_apart
+from models.bundle.manifest import MANIFEST_FILE, BundleError
+
+
+class Stock(Protocol):
+    def cards(self) -> list[ModelCard]:
+        """What could be loaded now, read anew."""
+        ...
+
+    def open(self, model: str) -> Engine:
+        """A started engine of `digits@7`, not warm yet. BundleError or EngineError with one line."""
+        ...
+
+
+class MemoryStock:
+    """Engines by name, made when asked for: the shipped double, and what a hub has that was given its engines."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Engine]], cards: Iterable[ModelCard] = ()) -> None:
+        self._makers = dict(makers)
+        self._cards = {card.name: card for card in cards}
+
+    def put(self, card: ModelCard, make: Callable[[], Engine]) -> None:
+        self._cards[card.name] = card
+        self._makers[card.name] = make
+
+    def cards(self) -> list[ModelCard]:
+        return list(self._cards.values())
+
+    def open(self, model: str) -> Engine:
+        make = self._makers.get(model)
+        if make is None:
+            raise EngineError(f"there is no bundle of {model}")
+        return make()
+
+
+class Bundles:
+    """Bundle folders: those that were named, and those that lie in `folder` at the moment (None = no such folder)."""
+
+    def __init__(
+        self, named: Iterable[Path], folder: Path | None, settings: HubSettings, make: Callable[[Path], Engine]
+    ) -> None:
+        self._named = tuple(named)
+        self._folder = folder
+        self._settings = settings
+        self._make = make
+        self._seen: dict[Path, tuple[int, ModelCard]] = {}  # when its manifest was written
+
+    def first(self, retired: frozenset[str] = frozenset()) -> list[Path]:
+        """What is loaded at start: all, or as many as may be, the newest version of each model first.
+
+        BundleError if one that was named is damaged.
+        """
+        most = self._settings.max_loaded
+        if not (most or retired or self._folder):
+            return list(self._named)
+        named = [(path, self._card(path)) for path in self._named]
+        lying = [(path, card) for path in self._lying() if (card := self._sound(path))]
+        cards = {card.name: (path, card) for path, card in (*lying, *named) if card.name not in retired}
+        ranks: Counter[str] = Counter()
+        ranked: list[tuple[int, Path]] = []
+        for path, card in sorted(cards.values(), key=lambda pair: -pair[1].ref.version):
+            ranked.append((ranks[card.ref.name], path))
+            ranks[card.ref.name] += 1
+        ranked.sort(key=lambda pair: pair[0])
+        return [path for _, path in ranked[: most or None]]
+
+    def cards(self) -> list[ModelCard]:
+        return [card for _, card in self._found().values()]
+
+    def open(self, model: str) -> Engine:
+        found = self._found().get(model)
+        if found is None:
+            raise EngineError(f"there is no sound bundle of {model}")
+        return self._make(found[0])
+
+    def _found(self) -> dict[str, tuple[Path, ModelCard]]:
+        found: dict[str, tuple[Path, ModelCard]] = {}
+        for path in (*self._named, *self._lying()):
+            card = self._sound(path)
+            if card is not None:
+                found.setdefault(card.name, (path, card))
+        return found
+
+    def _lying(self) -> list[Path]:
+        return sorted(manifest.parent for manifest in self._folder.glob(f"*/{MANIFEST_FILE}")) if self._folder else []
+
+    def _sound(self, path: Path) -> ModelCard | None:
+        try:
+            return self._card(path)
+        except (BundleError, OSError):
+            return None
+
+    def _card(self, path: Path) -> ModelCard:
+        """Read once for each time it is written: to be opened every file of a bundle is hashed."""
+        manifest = path / MANIFEST_FILE
+        written = manifest.stat().st_mtime_ns if manifest.exists() else 0
+        seen = self._seen.get(path)
+        if seen is not None and seen[0] == written:
+            return seen[1]
+        bundle = open_apart(path)  # a large hub model is not read for its card
+        try:
+            card = card_of_bundle(bundle, self._settings.max_batch)
+        finally:
+            bundle.close()
+        self._seen[path] = written, card
+        return card

@@ -1,0 +1,129 @@
+"""What people do with versions of models while the hub serves: list, load, unload, retire.
+
+Rule: no request is lost by any of it: a version that goes finishes what it has, one that comes is warm before it works.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from cloud_hub.core.lineup import Lineup, Speaker
+from cloud_hub.core.merging_web_requests_requests import InferRefusedError, Kept
+from cloud_hub.core.queues import ModelState
+from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.serving.merging_executor_engines import Engines
+from cloud_hub.storage.versions import Spoken
+from models.runtime.codec import CodecError
+from wire.protocol.messages import Reason
+
+_SAYS = {
+    ModelState.READY: "READY",
+    ModelState.LOADING: "LOADING",
+    ModelState.CLOSING: "UNLOADING",
+    ModelState.COLD: "UNAVAILABLE",
+}
+_POLL_S = 0.01
+PATIENCE_S = 30.0  # for loading, and for finishing what a version has
+
+Hear = Callable[..., None]
+
+
+class ModelInUseError(Exception):
+    """A version is not retired while devices speak it. `devices`: when each said so last (hub time, ms)."""
+
+    def __init__(self, devices: dict[str, int]) -> None:
+        super().__init__(f"{len(devices)} devices still speak it")
+        self.devices = devices
+
+
+class Versions:
+    """`hear` tells the core something and obeys what it answers."""
+
+    def __init__(self, lineup: Lineup, engines: Engines, hear: Hear, spoken: Spoken) -> None:
+        self._lineup = lineup
+        self._engines = engines
+        self._hear = hear
+        self._spoken = spoken
+        lineup.speakers.update(spoken.speakers())
+
+    def list(self) -> list[Kept]:
+        """Every version of every model the hub has, loaded or not."""
+        states = self._lineup.states()
+        return [
+            Kept(card.ref.name, str(card.ref.version), _SAYS[states[name][0]], states[name][1] or _why(states[name][0]))
+            for name, card in sorted(self._lineup.known.items())
+        ]
+
+    async def load(self, model: str) -> None:
+        """Until it takes work.
+
+        InferRefusedError: MODEL_GONE if there is no such bundle, ENGINE if it does not get ready.
+        """
+        await self.look()
+        name = self._named(model)
+        self._hear(self._lineup.load, name)
+        await self._until(name, ModelState.LOADING)
+        if self._lineup.states()[name][0] is not ModelState.READY:
+            raise InferRefusedError(Reason.ENGINE)
+
+    async def unload(self, model: str) -> None:
+        """Until it has finished what it has, or as long as a drain may take.
+
+        InferRefusedError(MODEL_GONE) if unknown.
+        """
+        name = self._named(model)
+        self._hear(self._lineup.unload, name)
+        await self._until(name, ModelState.CLOSING)
+
+    def speaking(self, model: str, now_ms: int) -> dict[str, int]:
+        """Devices that still speak it, and when they said so last. InferRefusedError(MODEL_GONE) if it is unknown."""
+        return self._lineup.speaking(self._named(model), now_ms)
+
+    def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
+        """It is gone, also after a restart; the devices that spoke it.
+
+        ModelInUseError if there are any, unless forced.
+        """
+        name = self._named(model)
+        speaking = self._lineup.speaking(name, now_ms)
+        if speaking and not force:
+            raise ModelInUseError(speaking)
+        self._spoken.retire(name, now_ms)
+        self._hear(self._lineup.retire, name)
+        return speaking
+
+    async def remember(self, speakers: Mapping[str, Speaker]) -> None:
+        """What devices said that they speak. sqlite3.Error if it cannot be written."""
+        if speakers:
+            await asyncio.to_thread(self._spoken.put, speakers)
+
+    async def look(self) -> None:
+        """What lies in the bundle folders now is known from now on, but for what was retired."""
+        retired = self._spoken.retired()
+        for card in await self._engines.look():
+            if card.name not in self._lineup.known and card.name not in retired:
+                self._know(card)
+
+    def _know(self, card: ModelCard) -> None:
+        try:
+            self._lineup.know(card)
+        except CodecError:
+            return  # a bundle this hub cannot decode is no bundle of this hub
+
+    def _named(self, model: str) -> str:
+        """`digits@7`, or the newest `digits`."""
+        named = [card for card in self._lineup.known.values() if model in (card.name, card.ref.name)]
+        if not named:
+            raise InferRefusedError(Reason.MODEL_GONE)
+        return max(named, key=lambda card: card.ref.version).name
+
+    async def _until(self, name: str, state: ModelState) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while self._lineup.states().get(name, (None,))[0] is state:  # noqa: ASYNC110 - people wait so, once
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            return  # it goes on by itself
+
+
+def _why(state: ModelState) -> str:
+    return "unloaded: it is loaded when a device asks for it" if state is ModelState.COLD else ""

@@ -1,0 +1,187 @@
+"""The hub's log of the devices' ledger heads: a Merkle tree that only grows, and the mirror of what devices have spent.
+
+Rule: the only owner of `ledger.db`. A head is logged as the device signed it, also one that contradicts an earlier one:
+then the log holds both signatures, which is the proof. A leaf is never changed and never removed.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from wire.ledger import merkle
+from wire.ledger.chain import Leaf
+from wire.ledger.merkle import Tree
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.messages import Heads, Totals
+
+SCHEMA = 1
+KEPT_PERIODS = 400  # of each account: the days, or the longer periods, before its newest one
+_TABLES = """
+create table nodes(level integer, place integer, hash blob not null, primary key(level, place)) without rowid;
+create table leaves(
+  place integer primary key, device text not null, signer blob not null, epoch integer not null,
+  entries integer not null, at_ms integer not null, head blob not null, signature blob not null,
+  received_ms integer not null, epochs integer not null, flaw text not null);
+create index leaves_device on leaves(device, epoch, entries);
+create table spend(
+  device text not null, account text not null, period integer not null, amount integer not null,
+  primary key(device, account, period)) without rowid;
+create table facts(name text primary key, value integer not null) without rowid;
+"""
+_LEAF = "device,signer,epoch,entries,at_ms,head,signature,received_ms,epochs"
+
+
+class Received(NamedTuple):
+    """Believed: the holder of `key` (raw Ed25519) says so for `device`. Times in ms of hub time."""
+
+    device: str
+    key: bytes
+    heads: Heads
+    received_ms: int
+
+
+class Logged(NamedTuple):
+    """Where a head stands now. `flaw`: "" or how it contradicts what this device had said."""
+
+    place: int
+    leaf: Leaf
+    flaw: str
+
+
+class HubLog:
+    """One connection; every method is called from one thread at a time."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self.size = int(db.execute("select count(*) from leaves").fetchone()[0])
+
+    @classmethod
+    def open(cls, path: Path | str, now_ms: int) -> Self:
+        """Opened, or made. ExitError(DATABASE) if it is damaged or written by a newer version."""
+        try:
+            if isinstance(path, Path):
+                path.touch(mode=0o600, exist_ok=True)
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            for pragma in ("journal_mode=wal", "synchronous=full", "busy_timeout=2000"):
+                db.execute(f"pragma {pragma}")
+            found = db.execute("pragma user_version").fetchone()[0]
+            if found > SCHEMA:
+                raise ExitError(
+                    Exit.DATABASE, f"{path} has schema {found}, newer than this program's {SCHEMA}: update it"
+                )
+            if not found:
+                db.executescript(f"begin immediate;{_TABLES};pragma user_version={SCHEMA};commit;")
+                db.execute("insert into facts values('begun_ms', ?)", (now_ms,))
+            return cls(db)
+        except (OSError, sqlite3.Error) as error:
+            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): restore it from a backup") from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def begun_ms(self) -> int:
+        """When this log was new. What happened before is not in it."""
+        return int(self._db.execute("select value from facts where name='begun_ms'").fetchone()[0])
+
+    # Growing
+
+    def append(self, received: Sequence[Received]) -> list[Logged]:
+        """All of them in one transaction, durable when it returns. sqlite3.Error: none of them. Repeats add nothing."""
+        before = self.size
+        self._db.execute("begin immediate")
+        try:
+            logged = [self._append(each) for each in received]
+            self._db.execute("commit")
+        except sqlite3.Error:
+            self.size = before
+            self._db.rollback()
+            raise
+        return logged
+
+    def _append(self, said: Received) -> Logged:
+        self._remember_spend(said.device, said.heads.spend)
+        heads = said.heads
+        same = "device=? and epoch=? and entries=? and at_ms=? and head=?"
+        values = (said.device, heads.epoch, heads.entries, heads.at_ms, heads.head)
+        known = self._db.execute(f"select place,{_LEAF},flaw from leaves where {same}", values).fetchone()  # noqa: S608
+        if known is not None:
+            return Logged(known[0], Leaf(*known[1:-1]), known[-1])
+        epochs = {row[0] for row in self._db.execute("select distinct epoch from leaves where device=?", values[:1])}
+        leaf = Leaf(
+            said.device, said.key, epoch=heads.epoch, entries=heads.entries, at_ms=heads.at_ms, head=heads.head,
+            signature=heads.signature, received_ms=said.received_ms, epochs=len(epochs | {heads.epoch}),
+        )  # fmt: skip
+        return self._grow(leaf, self._flaw(heads, said.device))
+
+    def _grow(self, leaf: Leaf, flaw: str) -> Logged:
+        place = self.size
+        values = (place, *(getattr(leaf, name) for name in leaf.__struct_fields__), flaw)
+        self._db.execute(f"insert into leaves values({','.join('?' * len(values))})", values)
+        self._db.executemany(
+            "insert into nodes values(?,?,?)", merkle.append(place, merkle.leaf_hash(leaf.encoded()), self._node)
+        )
+        self.size += 1
+        return Logged(place, leaf, flaw)
+
+    def _flaw(self, heads: Heads, device: str) -> str:
+        """A ledger only ever grows, and an entry has one hash."""
+        mine = (device, heads.epoch)
+        query = "select max(entries) from leaves where device=? and epoch=?"
+        longest = self._db.execute(query, mine).fetchone()[0]
+        query = "select 1 from leaves where device=? and epoch=? and entries=? and head<>?"
+        if self._db.execute(query, (*mine, heads.entries, heads.head)).fetchone():
+            return "forked"
+        return "rewound" if longest is not None and heads.entries < longest else ""
+
+    def _remember_spend(self, device: str, spend: Totals) -> None:
+        put = (
+            "insert into spend values(?,?,?,?) on conflict(device, account, period) "
+            "do update set amount=max(amount, excluded.amount)"
+        )
+        self._db.executemany(put, ((device, *total) for total in spend))
+        drop = "delete from spend where device=? and account=? and period < ?"
+        self._db.executemany(drop, ((device, account, period - KEPT_PERIODS) for account, period, _ in spend))
+
+    # Proving
+
+    def tree(self, size: int | None = None) -> Tree:
+        """The tree of now, or as it was when it had `size` leaves. ValueError if it never had."""
+        size = self.size if size is None else size
+        if not 0 <= size <= self.size:
+            raise ValueError(f"the log has {self.size} heads")
+        return Tree(size, merkle.root(size, self._node))
+
+    def inclusion(self, index: int, size: int) -> tuple[bytes, ...]:
+        """ValueError if there is no such leaf in a tree of that size."""
+        return merkle.inclusion(index, self.tree(size).size, self._node)
+
+    def consistency(self, first: int, second: int) -> tuple[bytes, ...]:
+        """ValueError unless 0 < first <= second <= size."""
+        return merkle.consistency(first, self.tree(second).size, self._node)
+
+    def _node(self, level: int, place: int) -> bytes:
+        row = self._db.execute("select hash from nodes where level=? and place=?", (level, place)).fetchone()
+        return bytes(row[0])
+
+    # Reading
+
+    def of(self, device: str, after: int = -1, limit: int = 1000) -> list[Logged]:
+        """The heads of a device, oldest first, behind the index `after`."""
+        query = f"select place,{_LEAF},flaw from leaves where device=? and place>? order by place limit ?"  # noqa: S608
+        return [Logged(row[0], Leaf(*row[1:-1]), row[-1]) for row in self._db.execute(query, (device, after, limit))]
+
+    def leaf(self, index: int) -> Leaf | None:
+        row = self._db.execute(f"select {_LEAF} from leaves where place=?", (index,)).fetchone()  # noqa: S608
+        return Leaf(*row) if row else None
+
+    def mirror(self, device: str) -> Totals:
+        """The most that the device ever said it had spent, by account and period."""
+        query = "select account, period, amount from spend where device=? order by account, period desc"
+        return tuple(self._db.execute(query, (device,)))
+
+    def flawed(self) -> tuple[str, ...]:
+        """Devices whose heads contradict each other."""
+        rows: list[tuple[Any, ...]] = self._db.execute("select distinct device from leaves where flaw<>''").fetchall()
+        return tuple(sorted(row[0] for row in rows))

@@ -1,0 +1,277 @@
+"""What the hub remembers of each question, on disk: sealed bytes until it ends, its ending for 9 days at most.
+
+Rule 1: nothing derived from a sample lies here in the clear: a question is the frame as it came, a verdict the frame as
+it is sent. Rule 2: a question's row is unique by (device, epoch, seq) and ends once. Rule 3: only the writer's thread
+calls a `Store`, and every `apply` is one transaction.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from cloud_hub.core.commands import Ending, Erase, Find, Key, Question, Row, Stream, Tombstone
+from cloud_hub.storage.database import connect, effects, explain, fault_name, prepare, sealed
+from cloud_hub.storage.merging_retention_aggregates import Tally
+from cloud_hub.storage.merging_retention_retention import count, erase, purge, read_tallies, read_tombstones
+from wire.protocol.messages import Reason
+
+_CHUNK = 500  # keys per SELECT
+_PRUNE_ROWS = 5000  # per transaction, so that a long overdue clean-up stalls nobody
+
+
+class Job(msgspec.Struct):
+    """What one round of the loop wants of the store, in this order."""
+
+    forgets: list[Key] = msgspec.field(default_factory=list)
+    keeps: list[Question] = msgspec.field(default_factory=list)
+    endings: list[Ending] = msgspec.field(default_factory=list)
+    finds: list[Find] = msgspec.field(default_factory=list)
+    erases: list[Erase] = msgspec.field(default_factory=list)
+    prune_before_ms: int = 0
+    purge_ms: int = 0
+
+    def __bool__(self) -> bool:
+        wants = (self.forgets, self.keeps, self.endings, self.finds, self.erases, self.prune_before_ms, self.purge_ms)
+        return any(wants)
+
+
+class Done(msgspec.Struct):
+    """What became of a `Job`. No `error`: all of it is durable, but for `vanished`: endings without an open row."""
+
+    job: Job
+    rows: dict[Key, Row] = msgspec.field(default_factory=dict)
+    highest: dict[Stream, int] = msgspec.field(default_factory=dict)
+    vanished: set[Key] = msgspec.field(default_factory=set)
+    erased: list[tuple[list[Key], Tombstone]] = msgspec.field(default_factory=list)
+    more: bool = False  # to be pruned: there is a next chunk
+    error: str = ""
+
+
+class StoreError(Exception):
+    """A transaction did not happen. The message names the database's error class, never a value."""
+
+
+class Store:
+    """The tables, by any SQLAlchemy URL. `open` migrates forward; a database of a newer version is refused."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._forget = [table.delete().where(_by_key(table)) for table in (effects, sealed)]
+        self._unseal = self._forget[1]
+        values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in ("ended_ms", "refusal", "verdict")}
+        self._end = effects.update().where(_by_key(effects), effects.c.ended_ms.is_(None)).values(values)
+
+    @classmethod
+    def open(cls, url: str) -> "Store":
+        """ExitError(DATABASE) if it is damaged or newer than this program, ExitError(DISK) if it cannot be written."""
+        engine = connect(url)
+        try:
+            prepare(engine)
+        except sa.exc.DBAPIError as error:
+            engine.dispose()
+            raise explain(error, url) from None
+        return cls(engine)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def newest_ms(self) -> int:
+        """The latest time this store knows of: the floor of the hub's clock."""
+        with self._engine.connect() as connection:
+            return int(connection.execute(sa.select(sa.func.max(effects.c.kept_ms))).scalar() or 0)
+
+    def owed(self) -> list[Question]:
+        """Every question that has no ending yet, oldest first."""
+        joined = sealed.join(effects, sa.and_(*(sealed.c[c.name] == c for c in effects.primary_key)))
+        query = sa.select(effects, sealed.c.frame).select_from(joined).order_by(effects.c.kept_ms)
+        with self._engine.connect() as connection:
+            return [_question(row) for row in connection.execute(query)]
+
+    def tombstones(self) -> list[Tombstone]:
+        """Whoever was erased."""
+        with self._engine.connect() as connection:
+            return read_tombstones(connection)
+
+    def apply(self, jobs: Sequence[Job]) -> list[Done]:
+        """All of these jobs in one transaction, durable when it returns. StoreError: none of them happened."""
+        dones = [Done(job) for job in jobs]
+        try:
+            with self._engine.begin() as connection:
+                for part in _parts(dones):
+                    self._write(connection, part)
+                for done in dones:
+                    self._read(connection, done)
+        except sa.exc.SQLAlchemyError as error:
+            raise StoreError(fault_name(error)) from None
+        return dones
+
+    def _write(self, connection: sa.Connection, dones: Sequence[Done]) -> None:
+        forgets = [_where(key) for done in dones for key in done.job.forgets]
+        if forgets:
+            for statement in self._forget:
+                connection.execute(statement, forgets)
+        keeps = [question for done in dones for question in done.job.keeps]
+        endings = {
+            ending.key: ending for done in reversed(dones) for ending in reversed(done.job.endings)
+        }  # first wins
+        if keeps:
+            self._insert(connection, keeps, endings)
+        kept = {question.key for question in keeps}
+        late = [ending for ending in endings.values() if ending.key not in kept]
+        if late:
+            self._finish(connection, late, dones)
+        vanished = {key for done in dones for key in done.vanished}
+        count(connection, [ending for ending in endings.values() if ending.key not in vanished])
+        for done in dones:
+            done.erased = [erase(connection, wish) for wish in done.job.erases]
+            if done.job.purge_ms:
+                purge(connection, done.job.purge_ms)
+            if done.job.prune_before_ms:
+                done.more = self._prune(connection, done.job.prune_before_ms)
+
+    def _insert(self, connection: sa.Connection, keeps: list[Question], endings: dict[Key, Ending]) -> None:
+        """A question that ended before it was written needs no sealed bytes at all. A row that is there is an error."""
+        connection.execute(effects.insert(), [_effect(question, endings.get(question.key)) for question in keeps])
+        waiting = [{**_columns(q.key), "frame": q.sealed} for q in keeps if q.key not in endings]
+        if waiting:
+            connection.execute(sealed.insert(), waiting)
+
+    def _finish(self, connection: sa.Connection, endings: list[Ending], dones: Sequence[Done]) -> None:
+        done = connection.execute(self._end, [_ended(ending) for ending in endings])
+        connection.execute(self._unseal, [_where(ending.key) for ending in endings])
+        if done.rowcount != len(endings):
+            self._find_vanished(connection, endings, dones)
+
+    def _find_vanished(self, connection: sa.Connection, endings: list[Ending], dones: Sequence[Done]) -> None:
+        rows = _rows(connection, [ending.key for ending in endings])
+        kept = {e.key for e in endings if e.key in rows and _outcome(rows[e.key]) == (e.verdict, e.refusal)}
+        late = {ending.key for ending in endings}
+        for done in dones:
+            done.vanished = {e.key for e in done.job.endings if e.key in late and e.key not in kept}
+
+    def _prune(self, connection: sa.Connection, before_ms: int) -> bool:
+        query = sa.select(*effects.primary_key).where(effects.c.kept_ms < before_ms).limit(_PRUNE_ROWS)
+        keys = [_where(Key(row.device, row.epoch, row.seq)) for row in connection.execute(query)]
+        if keys:
+            for statement in self._forget:
+                connection.execute(statement, keys)
+        return len(keys) == _PRUNE_ROWS
+
+    def _read(self, connection: sa.Connection, done: Done) -> None:
+        finds = done.job.finds
+        if finds:
+            done.rows = _rows(connection, [key for find in finds for key in find.keys])
+            done.highest = _highest(connection, {stream for find in finds for stream in find.streams})
+
+
+def read_aside(url: str) -> list[Tally]:
+    """Counts as they lie there, over a connection of its own: a commit under way holds nobody up."""
+    engine = connect(url)
+    try:
+        with engine.connect() as connection:
+            return read_tallies(connection)
+    finally:
+        engine.dispose()
+
+
+def _parts(dones: Sequence[Done]) -> list[list[Done]]:
+    """Jobs whose writes may be merged: a new part begins where a job forgets, since that must see what came before."""
+    parts: list[list[Done]] = []
+    for done in dones:
+        if not parts or done.job.forgets:
+            parts.append([])
+        parts[-1].append(done)
+    return parts
+
+
+def _by_key(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.and_(*(column == sa.bindparam(f"key_{column.name}") for column in table.primary_key))
+
+
+def _columns(key: Key) -> dict[str, Any]:
+    return {"device": key.device, "epoch": key.epoch, "seq": key.seq}
+
+
+def _where(key: Key) -> dict[str, Any]:
+    return {"key_device": key.device, "key_epoch": key.epoch, "key_seq": key.seq}
+
+
+def _effect(question: Question, ending: Ending | None) -> dict[str, Any]:
+    return {
+        **_columns(question.key),
+        "model": question.model,
+        "policy": question.policy,
+        "created_ms": question.created_ms,
+        "kept_ms": question.kept_ms,
+        "digest": question.digest,
+        "fingerprint": question.fingerprint,
+        "ended_ms": ending.ended_ms if ending else None,
+        "refusal": _text(ending.refusal) if ending else None,
+        "verdict": ending.verdict if ending else None,
+        "keep_until_ms": question.keep_until_ms,
+        "subject": question.subject or None,
+    }
+
+
+def _ended(ending: Ending) -> dict[str, Any]:
+    refusal = _text(ending.refusal)
+    return {
+        **_where(ending.key),
+        "new_ended_ms": ending.ended_ms,
+        "new_refusal": refusal,
+        "new_verdict": ending.verdict,
+    }
+
+
+def _text(reason: Reason | None) -> str | None:
+    return reason.value if reason is not None else None
+
+
+def _outcome(row: Row) -> tuple[bytes | None, Reason | None]:
+    return row.verdict, row.refusal
+
+
+def _question(row: Any) -> Question:
+    return Question(
+        key=Key(row.device, row.epoch, row.seq),
+        model=row.model,
+        policy=row.policy,
+        created_ms=row.created_ms,
+        kept_ms=row.kept_ms,
+        digest=row.digest,
+        fingerprint=row.fingerprint,
+        sealed=row.frame,
+        keep_until_ms=row.keep_until_ms,
+        subject=row.subject or b"",
+    )
+
+
+def _rows(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Row]:
+    """Point reads by the whole key, grouped by stream: a shorter key would scan."""
+    streams: dict[Stream, list[int]] = defaultdict(list)
+    for key in keys:
+        streams[key.device, key.epoch].append(key.seq)
+    columns = (effects.c.seq, effects.c.digest, effects.c.fingerprint, effects.c.verdict, effects.c.refusal)
+    found: dict[Key, Row] = {}
+    for (device, epoch), seqs in streams.items():
+        for at in range(0, len(seqs), _CHUNK):
+            chunk = effects.c.seq.in_(seqs[at : at + _CHUNK])
+            query = sa.select(*columns).where(effects.c.device == device, effects.c.epoch == epoch, chunk)
+            for row in connection.execute(query):
+                key = Key(device, epoch, row.seq)
+                refusal = Reason(row.refusal) if row.refusal is not None else None
+                found[key] = Row(key, row.digest, row.fingerprint, row.verdict, refusal)
+    return found
+
+
+def _highest(connection: sa.Connection, streams: Iterable[Stream]) -> dict[Stream, int]:
+    found: dict[Stream, int] = {}
+    for device, epoch in streams:
+        query = sa.select(sa.func.max(effects.c.seq)).where(effects.c.device == device, effects.c.epoch == epoch)
+        highest = connection.execute(query).scalar()
+        if highest is not None:
+            found[device, epoch] = int(highest)
+    return found

@@ -1,0 +1,81 @@
+"""Which device spoke which version of a model last, and which versions a person retired: a file of its own.
+
+Rule: a device is written when it says something new, or once a day, and never for each message; losing the last second
+of it costs nothing, the device says hello again.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from cloud_hub.core.lineup import Speaker, speaking
+from cloud_hub.registry.merging_device_states_devices import Registry
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.messages import ModelRef
+
+_TABLES = """
+create table if not exists spoken (device text, name text, version integer, cut text, codec text, at_ms integer,
+    primary key (device, name, version, cut, codec)) without rowid;
+create table if not exists retired (model text primary key, at_ms integer) without rowid;
+"""
+
+
+class Spoken:
+    """One connection; any thread may call, one at a time. ExitError(DATABASE) if the file cannot be used."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        self._one = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path | None) -> "Spoken":
+        """None = in memory."""
+        try:
+            if path is not None:
+                path.touch(0o600)
+            db = sqlite3.connect(path or ":memory:", check_same_thread=False)
+            db.execute("pragma journal_mode=wal")
+            db.execute("pragma synchronous=normal")
+            db.executescript(_TABLES)
+        except (sqlite3.Error, OSError) as error:
+            raise ExitError(Exit.DATABASE, f"{path} cannot be used ({error}): move it away") from None
+        return cls(db)
+
+    def speakers(self) -> dict[str, Speaker]:
+        with self._one:
+            rows = self._db.execute("select device, name, version, cut, codec, at_ms from spoken").fetchall()
+        found: dict[str, Speaker] = {}
+        for device, name, version, cut, codec, at_ms in rows:
+            before = found.get(device, Speaker((), 0))
+            found[device] = Speaker((*before.models, ModelRef(name, version, cut, codec)), max(at_ms, before.at_ms))
+        return found
+
+    def speaking(self, model: str, now_ms: int, registry: Registry) -> dict[str, int]:
+        """As `lineup.speaking`."""
+        return speaking(self.speakers(), model, now_ms, registry)
+
+    def put(self, speakers: Mapping[str, Speaker]) -> None:
+        """What these devices speak now, in the place of what they spoke. sqlite3.Error if it cannot be written."""
+        with self._one, self._db:
+            self._db.executemany("delete from spoken where device=?", [(device,) for device in speakers])
+            rows = [
+                (device, ref.name, ref.version, ref.cut, ref.codec, speaker.at_ms)
+                for device, speaker in speakers.items()
+                for ref in dict.fromkeys(speaker.models)
+            ]
+            self._db.executemany("insert into spoken values (?,?,?,?,?,?)", rows)
+
+    def retired(self) -> frozenset[str]:
+        """`digits@7`, ..."""
+        with self._one:
+            return frozenset(row[0] for row in self._db.execute("select model from retired"))
+
+    def retire(self, model: str, at_ms: int) -> None:
+        with self._one, self._db:
+            self._db.execute("insert or replace into retired values (?,?)", (model, at_ms))
+
+    def close(self) -> None:
+        with self._one, closing(self._db):
+            pass

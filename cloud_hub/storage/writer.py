@@ -1,0 +1,72 @@
+"""The one thread that owns the hub's database. Jobs that come while a commit is under way share the next one."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+
+from cloud_hub.storage.store import Done, Job, Store, StoreError
+
+GROUP = 64  # jobs per transaction; a job is one round of the loop, up to 64 messages
+
+Callback = Callable[[list[Done]], None]
+
+
+class Writer:
+    """`submit` from the event loop; `on_done` is called there with the jobs of one commit, in order."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, on_done: Callback) -> None:
+        self._store = store
+        self._loop = loop
+        self._on_done = on_done
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="hub-store", daemon=True)
+        self.commits = 0
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def close(self) -> None:
+        """Write what was submitted, then end the thread and close the database."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._store.close()
+
+    def _run(self) -> None:
+        while True:
+            jobs = self._take()
+            work = [job for job in jobs if job is not None]
+            if work:
+                self._report(self._apply(work))
+            if len(work) != len(jobs):
+                return
+
+    def _take(self) -> list[Job | None]:
+        jobs = [self._jobs.get()]
+        while len(jobs) < GROUP and jobs[-1] is not None:
+            try:
+                jobs.append(self._jobs.get_nowait())
+            except queue.Empty:
+                break
+        return jobs
+
+    def _apply(self, jobs: list[Job]) -> list[Done]:
+        self.commits += 1
+        try:
+            return self._store.apply(jobs)
+        except StoreError as error:
+            if len(jobs) == 1:
+                return [Done(jobs[0], error=str(error))]
+        # One of them spoils it for all: each for itself.
+        return [done for job in jobs for done in self._apply([job])]
+
+    def _report(self, dones: list[Done]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._on_done, dones)
+        except RuntimeError:
+            return  # the loop was closed: nobody waits any more

@@ -1,0 +1,64 @@
+"""Asks a running hub over its admin API: what `skerry hub invite` and the like stand on.
+
+Rule: small and blocking; the token goes only to the address that the hub itself wrote into its state folder.
+"""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wire.http.client import HttpClient
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_private
+
+MAX_REPLY_BYTES = 16 << 20
+_CODES = {400: Exit.USAGE, 401: Exit.CREDENTIALS, 403: Exit.CREDENTIALS, 404: Exit.NOT_FOUND, 409: Exit.CHECK_FAILED}
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a running hub is reached: http://..., https://... or unix:PATH. `ca`: the file its TLS is checked with."""
+
+    url: str
+    token_file: str
+    ca: str = ""
+
+    def save(self, path: Path) -> None:
+        write_private(path, msgspec.json.encode(self))
+
+    def trust(self) -> ssl.SSLContext:
+        """The CAs of this machine, and the hub's own."""
+        context = ssl.create_default_context()
+        if self.ca:
+            context.load_verify_locations(self.ca)
+        return context
+
+
+def running_at(path: Path) -> Address | None:
+    """The address a hub left at its start; None if there is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Address)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ExitError(Exit.HUB, f"{path}: {error}; remove it if no hub runs") from None
+
+
+def ask(address: Address, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON object that answers.
+
+    ExitError with the hub's own line if it refuses, ExitError(HUB) if nobody answers.
+    """
+    client = HttpClient(
+        url=address.url,
+        server="hub",
+        token_file=address.token_file,
+        tls=address.trust,
+        max_reply_bytes=MAX_REPLY_BYTES,
+    )
+    reply = client.send(method, path, msgspec.json.encode(body) if body is not None else None)
+    found = client.read_object(reply)
+    if reply.ok:
+        return found
+    raise ExitError(_CODES.get(reply.status, Exit.HUB), reply.error_line or str(reply.status))

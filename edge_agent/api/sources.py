@@ -1,0 +1,252 @@
+"""Where samples come from beside the API: a watched folder, and JSON lines on a stream.
+
+Law: every file ends in `done/` or `failed/`, every line gets a line back, each with the answer or a one-line reason. A
+crash between answer and move answers a file again, under a new id: at least once.
+"""
+
+import asyncio
+import math
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_agent.api.merging_image_files_files import SUFFIXES, max_file_bytes, sample_of
+from edge_agent.api.service import AnswerService, answer_json
+from edge_agent.core.records import DisabledError, NoModelError, Sample
+from models.bundle.manifest import Manifest
+from models.runtime.runner import SampleError
+from wire.http.tensors import OipError, TensorHead, from_json
+from wire.process.logging import Log
+
+MAX_LINE_BYTES = 1 << 20
+LINES_AT_ONCE = 32
+FILES_AT_ONCE = 64  # of one look at the folder
+_CHUNK_BYTES = 65536
+
+
+class Feed(msgspec.Struct, frozen=True):
+    """Who answers, and what class a sample is of that names none."""
+
+    service: AnswerService
+    data_class: str
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the model that answers now. NoModelError if there is none."""
+        if self.service.manifest is None:
+            raise NoModelError
+        return self.service.manifest
+
+
+class Folder:
+    """Watches one folder by looking at it: works on every file system, needs no library, costs one `scandir` a look.
+
+    Give files their final name when they are whole (write elsewhere or under a dot name, then rename). A file that is
+    written in place is taken when its size and time did not change between two looks.
+    """
+
+    def __init__(self, path: Path, feed: Feed, every_s: float, log: Log) -> None:
+        self._path = path
+        self._feed = feed
+        self._every_s = every_s
+        self._log = log
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._told: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    async def run(self) -> None:
+        """Look, answer, move, for ever. A folder that is away for a while (a removed disk) is waited for."""
+        while True:
+            try:
+                await self.look()
+            except OSError:
+                self._log.warning("folder_unusable")
+            await asyncio.sleep(self._every_s)
+
+    async def look(self) -> int:
+        """Answer the files that are whole, oldest first. Returns how many."""
+        for name in ("done", "failed"):
+            (self._path / name).mkdir(exist_ok=True)
+        ripe = self._ripe()
+        for file in ripe:
+            await self._take(file)
+        return len(ripe)
+
+    def _ripe(self) -> list[Path]:
+        found: dict[str, tuple[int, int]] = {}
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES):
+                    continue
+                facts = entry.stat(follow_symlinks=False)
+                found[entry.name] = (facts.st_mtime_ns, facts.st_size)
+        ripe = [name for name, facts in found.items() if self._seen.get(name) == facts]
+        self._seen = found
+        return [self._path / name for name in sorted(ripe, key=lambda name: (found[name][0], name))[:FILES_AT_ONCE]]
+
+    async def _take(self, file: Path) -> None:
+        """A disk that does not take the result must not make the file be answered again: what was told is kept."""
+        told = self._told.get(file.name) or await self._tell(file)
+        if told is None:
+            return
+        self._told[file.name] = told
+        self._move(file, *told)
+        del self._told[file.name]
+
+    async def _tell(self, file: Path) -> tuple[str, dict[str, Any]] | None:
+        """(where it goes, what is said of it); None while nothing is answered."""
+        try:
+            spec = self._feed.manifest.input
+            x = sample_of(file.name, _read_plain(file, max_file_bytes(spec)), spec)
+            record = await self._feed.service.infer(Sample(x, self._feed.data_class))
+        except DisabledError:
+            return None
+        except SampleError as error:
+            return "failed", {"file": file.name, "error": str(error)}
+        return "done", {"file": file.name, **answer_json(record, self._feed.service.manifest)}
+
+    def _move(self, file: Path, where: str, result: dict[str, Any]) -> None:
+        """The result first: a file in `done/` always has its answer beside it. An older file of that name is kept."""
+        target = _free(file.parent / where / file.name)
+        target.with_name(target.name + ".json").write_bytes(msgspec.json.encode(result) + b"\n")
+        file.rename(target)
+        self._seen.pop(file.name, None)
+
+
+def _free(path: Path) -> Path:
+    count, free = 1, path
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{path.stem}.{count}{path.suffix}")
+    return free
+
+
+def _read_plain(file: Path, max_bytes: int) -> bytes:
+    """A plain file's bytes. SampleError for links, pipes, devices, and what is too large for any sample."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SampleError(f"cannot be read: {error.strerror}") from None
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise SampleError("is not a plain file")
+    with os.fdopen(handle, "rb") as opened:
+        if facts.st_size > max_bytes:
+            raise SampleError(f"{facts.st_size} bytes, more than any sample of this model")
+        return opened.read(max_bytes)
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """`x`: the sample, nested or flat; `id`: the caller's own word, given back."""
+
+    x: msgspec.Raw
+    data_class: str | None = None
+    id: str | int | None = None
+
+
+_line_decoder = msgspec.json.Decoder(_Line)
+
+
+class Lines:
+    """JSON lines in, one JSON line out for each: `{"x": [...], "data_class": "open", "id": "mine"}`.
+
+    Up to 32 are answered at once, so lines come back as they are ready; `line` counts from 1.
+    """
+
+    def __init__(self, feed: Feed, write: Callable[[bytes], None]) -> None:
+        self._feed = feed
+        self._write = write
+
+    async def run(self, lines: AsyncIterator[bytes]) -> None:
+        """Until the lines end and every one is answered."""
+        room = asyncio.Semaphore(LINES_AT_ONCE)
+        number = 0
+        async with asyncio.TaskGroup() as tasks:
+            async for line in lines:
+                number += 1
+                if line.strip():
+                    await room.acquire()
+                    tasks.create_task(self._one(line, number, room), name=f"line {number}")
+
+    async def _one(self, line: bytes, number: int, room: asyncio.Semaphore) -> None:
+        try:
+            self._write(msgspec.json.encode({"line": number, **await self._answer(line)}) + b"\n")
+        finally:
+            room.release()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            asked = _parse(line)
+        except SampleError as error:
+            return {"error": str(error)}
+        own = {} if asked.id is None else {"id": asked.id}
+        try:
+            record = await self._feed.service.infer(self._sample(asked))
+        except SampleError as error:
+            return {**own, "error": str(error)}
+        except NoModelError:
+            return {**own, "error": "no_model: there is no model to answer with yet, or it was revoked"}
+        except DisabledError:
+            return {**own, "error": "disabled: the policy's mode answers nothing"}
+        return {**own, **answer_json(record, self._feed.service.manifest)}
+
+    def _sample(self, asked: _Line) -> Sample:
+        spec = self._feed.manifest.input
+        head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, asked.x)
+        try:
+            x = from_json(head, math.prod(spec.shape))
+        except OipError as error:
+            raise SampleError(str(error)) from None
+        return Sample(x, self._feed.data_class if asked.data_class is None else asked.data_class)
+
+
+def _parse(line: bytes) -> _Line:
+    if len(line) > MAX_LINE_BYTES:
+        raise SampleError(f"a line of more than {MAX_LINE_BYTES} bytes")
+    try:
+        return _line_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SampleError(f'not a line of the form {{"x": [...]}}: {error}') from None
+    except RecursionError:
+        raise SampleError("the JSON is nested too deeply") from None
+
+
+async def read_lines(fd: int) -> AsyncIterator[bytes]:
+    """Lines of a pipe, terminal or file. An over-long one comes shortened, one byte too long, and is refused later."""
+    rest = b""
+    async for chunk in _chunks(fd):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+        rest = rest[: MAX_LINE_BYTES + 1]
+    if rest:
+        yield rest
+
+
+async def _chunks(fd: int) -> AsyncIterator[bytes]:
+    """No thread: one that waits in `read` could not be stopped."""
+    while True:
+        await _readable(fd)
+        chunk = os.read(fd, _CHUNK_BYTES)
+        if not chunk:
+            return
+        yield chunk
+
+
+async def _readable(fd: int) -> None:
+    """One registration for one read: a wake-up left over from an earlier one would block the whole loop in `read`."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(fd, ready.set)
+    except PermissionError:
+        await asyncio.sleep(0)  # a plain file cannot be polled, and never lets its reader wait
+        return
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)

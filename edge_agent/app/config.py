@@ -1,0 +1,228 @@
+"""An agent's configuration: what its file and its environment (`SKERRY_AGENT_API__PORT=8090`) may say."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic_settings import SettingsConfigDict
+
+from edge_agent.api.oip import InferLimits
+from edge_agent.system.environment import POWER_SUPPLY, Attributes
+from edge_agent.system.merging_settings_settings import AgentSettings, OutboxLimits, name_of
+from edge_agent.system.policy_layers import Layers, layers_of
+from edge_agent.update.types import Limits
+from wire.http.guards import ServerAccess, validate_access
+from wire.process.config import (
+    ConfigSection,
+    ProcessConfig,
+    build_config,
+    find_sections,
+    known_keys,
+    make_absolute,
+    nearest_key,
+)
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_toml
+
+PREFIX = "SKERRY_AGENT_"
+_OUTBOX = OutboxLimits()
+_AGENT = AgentSettings(state_dir=Path())
+_LIMITS = Limits()
+_DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
+
+
+class _Section(ConfigSection):
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class ApiSection(_Section):
+    """The local API. An address that is not loopback needs `tls_cert`, `tls_key` and `token_file`.
+
+    `names`: further host names that callers may use. `port` 0: any free one, printed at start. `unix` beats host and
+    port.
+    """
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: int = Field(default=8090, ge=0, le=65535)
+    unix: str = Field(default="", max_length=100)
+    names: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    max_batch: int = Field(default=256, ge=1, le=4096)
+
+
+class FolderSection(_Section):
+    """A watched folder of `.npy` and `.png` files; "" watches none. `data_class` "" means the agent's."""
+
+    path: str = ""
+    data_class: str = Field(default="", pattern=_DATA_CLASS)
+    every_s: float = Field(default=0.5, ge=0.05, le=3600)
+
+
+class OutboxSection(_Section):
+    """How much may wait for the hub; a full outbox answers locally and says so."""
+
+    max_rows: int = Field(default=_OUTBOX.max_rows, ge=1)
+    max_bytes: int = Field(default=_OUTBOX.max_bytes, ge=65536)
+    max_age_s: float = Field(default=_OUTBOX.max_age_s, gt=0, le=_OUTBOX.max_age_s)
+    ask_interval_s: float = Field(default=_OUTBOX.ask_interval_s, ge=1, le=3600)
+
+
+class RecordsSection(_Section):
+    """How many rows of each record are kept; the oldest go first.
+
+    `heads_every_s`: how often the hub hears how far the egress ledger has come.
+    """
+
+    answers_max_rows: int = Field(default=_AGENT.answers_max_rows, ge=1000)
+    outcomes_max_rows: int = Field(default=_AGENT.outcomes_max_rows, ge=1000)
+    ledger_max_rows: int = Field(default=_AGENT.ledger_max_rows, ge=1000)
+    heads_every_s: float = Field(default=_AGENT.heads_every_s, ge=1, le=86_400)
+
+
+class LinkSection(_Section):
+    """How the link to the broker is kept. Seconds; waits are drawn at random up to the current step."""
+
+    reconnect_base_s: float = Field(default=_AGENT.reconnect_base_s, gt=0, le=60)
+    reconnect_cap_s: float = Field(default=_AGENT.reconnect_cap_s, gt=0, le=3600)
+    connect_timeout_s: float = Field(default=_AGENT.connect_timeout_s, gt=0, le=120)
+    silent_after_s: float = Field(default=_AGENT.silent_after_s, ge=5, le=3600)
+
+
+class UpdatesSection(_Section):
+    """How often the update repository of the enrolment is looked at, +-20 %. Switched off, what is here goes on.
+
+    `follow` "assignments": a device without a model takes the newest, and then runs what the hub assigns to it;
+    "newest": always the newest. `metered`: models may come over a link that costs. `interval_s`: at most one new model
+    in so long. `spread_s`: an assigned model waits a random part of it.
+    """
+
+    enabled: bool = True
+    every_s: float = Field(default=1800.0, ge=1, le=86_400)
+    follow: Literal["assignments", "newest"] = "assignments"
+    metered: bool = False
+    interval_s: float = Field(default=_LIMITS.interval_s, ge=0, le=86_400)
+    spread_s: float = Field(default=_LIMITS.spread_s, ge=0, le=86_400)
+
+
+class HubSection(_Section):
+    """A hub that may be asked. `state`: the folder of this device's enrolment there; "" is the agent's own.
+
+    `price`: of one question, in millionths of whatever the owner counts in.
+    """
+
+    state: str = ""
+    price: int = Field(default=0, ge=0, le=10**12)
+
+
+class DeviceSection(_Section):
+    """What the rules of a policy may ask of this device. "" and [] = unknown, which narrows.
+
+    `metered_file` says whether the link is metered now, as `yes` or `no`. `power_supply` "": it runs on mains.
+    """
+
+    kind: str = Field(default="", alias="class", pattern=_DATA_CLASS)
+    region: str = Field(default="", pattern=_DATA_CLASS)
+    tags: tuple[Annotated[str, Field(pattern=_DATA_CLASS)], ...] = ()
+    metered: bool | Literal[""] = ""
+    metered_file: str = ""
+    power_supply: str = POWER_SUPPLY
+
+
+class AgentConfig(ProcessConfig):
+    """`state`: the enrolled folder (keys, agent.db). `bundle`: the model. `policy` "" means that nothing may leave.
+
+    `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository. A list of policies:
+    layers, each of which narrows the others. `airgap`: nothing leaves at all, there is not even a link.
+    `thresholds`: a file of `skerry models calibrate`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, allow_inf_nan=False)
+    state: str = "skerry-agent"
+    bundle: str
+    policy: str | tuple[str, ...] = ""
+    airgap: bool = False
+    thresholds: str = ""
+    data_class: str = Field(default="", pattern=_DATA_CLASS)
+    threads: int = Field(default=1, ge=1, le=64)
+    log_level: Literal["info", "warning", "error"] = "info"
+    api: ApiSection = ApiSection()
+    folder: FolderSection = FolderSection()
+    outbox: OutboxSection = OutboxSection()
+    records: RecordsSection = RecordsSection()
+    link: LinkSection = LinkSection()
+    updates: UpdatesSection = UpdatesSection()
+    device: DeviceSection = DeviceSection()
+    hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
+
+    def layers(self) -> Layers:
+        named = (self.policy,) if isinstance(self.policy, str) else self.policy
+        return layers_of(named, airgap=self.airgap)
+
+    def door(self) -> ServerAccess:
+        api = self.api
+        return ServerAccess(
+            host=api.host, port=api.port, unix=api.unix, names=api.names, tls_cert=api.tls_cert, tls_key=api.tls_key,
+            token_file=api.token_file,
+        )  # fmt: skip
+
+    def infer_limits(self) -> InferLimits:
+        return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
+
+    def install_limits(self) -> Limits:
+        return Limits(interval_s=self.updates.interval_s, spread_s=self.updates.spread_s)
+
+    def settings(self) -> AgentSettings:
+        """The limits as the loop wants them."""
+        outbox = OutboxLimits(**self.outbox.model_dump())
+        d = self.device
+        metered = None if d.metered == "" else d.metered
+        attributes = Attributes(d.kind, d.region, "", d.tags or None, metered, d.metered_file, d.power_supply)
+        return AgentSettings(
+            state_dir=Path(self.state), outbox=outbox, attributes=attributes,
+            **self.records.model_dump(), **self.link.model_dump(),
+        )  # fmt: skip
+
+
+_PATHS = (
+    *((key,) for key in ("state", "bundle", "policy", "thresholds")),
+    *(("api", key) for key in ("unix", "tls_cert", "tls_key", "token_file")),
+    ("folder", "path"),
+    ("device", "metered_file"),
+    ("hub", "state"),
+)
+
+
+def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
+    """ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
+    data = read_toml(file, Exit.CONFIG, "`skerry agent init` writes one") if file else {}
+    check_keys(data, str(file))
+    if file:
+        make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))
+    config = build_config(AgentConfig, data, file, environment)
+    validate_access(config.door())
+    return config
+
+
+def check_keys(data: Mapping[str, Any], where: str) -> None:
+    """ExitError(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
+    known = set(known_keys(AgentConfig))
+    for key in _flat(data):
+        if key not in known:
+            raise ExitError(
+                Exit.CONFIG, f"{where}: unknown key '{key[:60]}', did you mean '{nearest_key(key, known)}'?"
+            )
+
+
+def _flat(data: Mapping[str, Any]) -> Iterator[str]:
+    """Keys with their table; a table where a value belongs is left to the types."""
+    tables = find_sections(AgentConfig)
+    for key, value in data.items():
+        if isinstance(value, dict) and (key in tables or key not in AgentConfig.model_fields):
+            yield from (f"{key}.{inner}" for inner in value) if value or key in tables else (key,)
+        elif key not in tables:
+            yield key

@@ -1,0 +1,327 @@
+"""`skerry agent` and `skerry why`: what a person types about one device. The running agent never imports this file."""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from edge_agent.cli import merging_explain_update_words
+from edge_agent.cli.client import get, running_at
+from edge_agent.cli.merging_explain_words import lines
+from edge_agent.storage.merging_answers_past import facts_of_file
+from edge_agent.system.merging_settings_address import Address
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_new
+
+DATABASE_FILE = "agent.db"
+REFRESH_S = 90.0
+TEMPLATE_FILE = "agent.toml"
+DEFAULT_FILE = Path("agent.toml")
+_ANSWER_ID = re.compile(r"[0-9a-f]{32}")
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+StateOption = Annotated[
+    Path | None, typer.Option("--dir", "--state", help="The device's state folder.", show_default=False)
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; ./agent.toml if it is there.", show_default=False)
+]
+UrlOption = Annotated[str | None, typer.Option("--url", help="Address of a running agent.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+@app.command()
+def init(
+    config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
+) -> None:
+    """Write a configuration in which every key is explained."""
+    text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
+    write_new(config, text)
+    typer.echo(f"wrote {config}; next: skerry agent enrol INVITE --dir device")
+
+
+@app.command()
+def enrol(
+    invite: Annotated[str, typer.Argument(help="skerry1:..., as `skerry hub invite` printed it; - reads stdin.")],
+    state: Annotated[Path, typer.Option("--dir", "--state", help="A new folder for keys and records.")],
+    serial: Annotated[
+        str, typer.Option("--serial", help="This machine's serial number, if the hub asks for it; auto reads it.")
+    ] = "",
+) -> None:
+    """Make this machine the device the invite names: keys are drawn here, the certificate comes from the hub.
+
+    Interrupted, it goes on where it stopped when the same invite is typed again.
+    """
+    from edge_agent.identity.enrollment import enrol as enrol_device  # noqa: PLC0415 - the other commands need no cryptography
+    from edge_agent.identity.enrollment import machine_serial  # noqa: PLC0415
+
+    hardware = machine_serial() if serial == "auto" else serial
+    identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware)
+    hubs = ", ".join(f"{hub.name} ({hub.region})" for hub in identity.hubs)
+    typer.echo(f"enrolled {identity.device} in {state}")
+    typer.echo(f"broker {identity.broker_host}:{identity.broker_port}, hubs {hubs}")
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Check everything that start would need, then end.")] = False,
+    stdin_lines: Annotated[bool, typer.Option("--lines", help="Answer JSON lines from stdin, then end.")] = False,
+) -> None:
+    """Become the agent: this process is replaced by the lean one, `python -m edge_agent`."""
+    config = _file(config)
+    given = ["--config", str(config)] if config else []
+    flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "edge_agent", *given, *flags])  # noqa: S606 - no shell, our own module
+
+
+@app.command()
+def renew(state: StateOption = None, config: ConfigOption = None) -> None:
+    """Get a new certificate now, for an agent that is stopped; a running one does it by itself at two thirds."""
+    from edge_agent.identity.identity import load as load_identity  # noqa: PLC0415
+    from edge_agent.identity.renewal_worker import renew as renew_now  # noqa: PLC0415
+    from wire.process.daemon import Lock  # noqa: PLC0415
+
+    folder = state_of(state, config)
+    with Lock(folder):
+        identity = load_identity(folder)
+        made = renew_now(identity)
+    until = datetime.fromtimestamp(made.certificate_ms[1] / 1000, UTC)
+    typer.echo(f"renewed {made.device}: good until {until:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command()
+def retire(
+    ledger: Annotated[Path, typer.Option("--ledger", help="Where the egress ledger is exported to, a new file.")],
+    state: StateOption = None,
+    config: ConfigOption = None,
+    *,
+    drain: Annotated[int, typer.Option("--drain", help="Seconds to wait for open questions; needs --config.")] = 30,
+    offline: Annotated[bool, typer.Option("--offline", help="The hub cannot be told: do it there by hand.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """End this device: close what is open, export its ledger, tell the hub, wipe its keys and records. For good."""
+    from edge_agent.cli.retirement import retire as retire_device  # noqa: PLC0415
+    from wire.process.daemon import Lock  # noqa: PLC0415
+
+    folder = state_of(state, config)
+    if not yes and not (sys.stdin.isatty() and typer.confirm(f"wipe the keys and records in {folder} for good?")):
+        raise ExitError(Exit.USAGE, "nothing was done: say --yes to wipe the keys and records for good")
+    with Lock(folder):
+        file = _file(config)
+        if file and drain > 0 and (folder / DATABASE_FILE).exists():
+            typer.echo(f"open questions left: {_drained(file, drain)}")
+        done = retire_device(folder, ledger, offline=offline)
+    if done.ledger:
+        typer.echo(f"ledger   {done.ledger.path}: {done.ledger.entries} entries, {done.ledger.outcomes} outcomes")
+        typer.echo(f"sha256   {done.ledger.sha256}")
+    typer.echo(f"expired  {done.expired}\nwiped    {folder}" + (f"; left: {', '.join(done.left)}" if done.left else ""))
+    if offline:
+        typer.echo("now type at the hub: skerry devices retire DEVICE --drain 0s")
+
+
+@app.command()
+def trace(
+    trace_id: Annotated[str, typer.Argument(help="Trace id: 32 hexadecimal characters, `trace_id` of a response.")],
+    state: StateOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print this device's spans of a trace as JSON lines, in the form of the hub's."""
+    from edge_agent.app.merging_status_spans import SERVICE, of_file  # noqa: PLC0415 - for this command alone
+
+    for span in of_file(state_of(state, config) / DATABASE_FILE, trace_id):
+        sys.stdout.write(span.line(SERVICE).decode())
+
+
+def _drained(config: Path, within_s: int) -> int:
+    import asyncio  # noqa: PLC0415
+
+    from edge_agent.app.config import load  # noqa: PLC0415
+    from edge_agent.app.merging_process_drain import drain  # noqa: PLC0415
+    from edge_agent.app.merging_process_serve import prepare  # noqa: PLC0415
+
+    loaded = load(config)
+    return asyncio.run(drain(prepare(loaded), loaded.settings(), within_s))
+
+
+@app.command()
+def status(
+    state: StateOption = None, config: ConfigOption = None, url: UrlOption = None, *, as_json: AsJson = False
+) -> None:
+    """How a running agent is: link, model, policy, what waits, what it did, what came by updates."""
+    address = _running(state, config, url)
+    facts = get(address, "/v1/status")
+    if as_json:
+        print(json.dumps({"url": address.url, **facts}, indent=2))
+        return
+    told = [("drift", _drift(facts.pop("drift")))] if "drift" in facts else []
+    told += merging_explain_update_words.rows(facts.pop("updates")) if "updates" in facts else []
+    told += merging_explain_update_words.install_rows(facts.pop("install")) if "install" in facts else []
+    told += [(f"budget {key}", _budget(held)) for key, held in facts.pop("budgets", {}).items()]
+    _show([*((key, _plain(value)) for key, value in {"address": address.url, **facts}.items()), *told])
+
+
+@app.command()
+def refresh(
+    state: StateOption = None, config: ConfigOption = None, url: UrlOption = None, *, as_json: AsJson = False
+) -> None:
+    """Make a running agent look for a newer model, policy and hub keys now, and tell what came of it."""
+    address = _running(state, config, url)
+    before = get(address, "/v1/status").get("updates", {})
+    get(address, "/v1/refresh", "POST")
+    deadline = time.monotonic() + REFRESH_S
+    while (found := get(address, "/v1/status")["updates"])["polls"] == before.get("polls"):
+        if time.monotonic() > deadline:
+            raise ExitError(Exit.HUB, f"asked, and nothing came of it in {REFRESH_S:g} s; see `skerry agent status`")
+        time.sleep(0.2)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        _show(merging_explain_update_words.rows(found))
+    if found["failures"]:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def _running(state: Path | None, config: Path | None, url: str | None) -> Address:
+    """ExitError(NOT_FOUND) if no agent runs there."""
+    address = Address(url) if url else running_at(state_of(state, config))
+    if address is None:
+        raise ExitError(Exit.NOT_FOUND, f"no agent runs on {state_of(state, config)}; `skerry agent run` starts one")
+    return address
+
+
+def why(
+    answer: Annotated[str, typer.Argument(help="Answer id: 32 hexadecimal characters.")],
+    state: StateOption = None,
+    config: ConfigOption = None,
+    url: UrlOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Explain one past answer: where it was made, why, by which model and policy, and what left the device for it.
+
+    Works on a running agent (--url, --dir, --config) and on the folder of a stopped one (--dir, --config).
+    """
+    if not _ANSWER_ID.fullmatch(answer):
+        raise ExitError(
+            Exit.USAGE, f"{answer[:40]!r} is no answer id: 32 hexadecimal characters, `answer_id` of a response"
+        )
+    facts = _facts(answer, state, config, url)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    try:
+        told = lines(facts)
+    except (KeyError, TypeError, ValueError):
+        raise ExitError(Exit.HUB, "the agent's words are not understood here: is it of another version?") from None
+    _show([("id", answer), *told])
+
+
+app.command("why")(why)
+
+
+def erase(
+    subject: Annotated[str, typer.Argument(help="Whom the samples were about, as callers named it; - reads stdin.")],
+    state: StateOption = None,
+    config: ConfigOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a subject: on this device, then at each of its hubs, which sign that they did.
+
+    A hub that cannot be reached is said (exit code 21); the same command, typed again, asks it again.
+    """
+    from edge_agent.cli.erasure import erase as erase_subject  # noqa: PLC0415 - the other commands need no cryptography
+
+    name = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
+    done = erase_subject(state_of(state, config), name, _further(config))
+    facts = {"answers": done.answers, "hubs": {each.hub: each.rows for each in done.stones}, "left": done.unreached}
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        hubs = ", ".join(f"{stone.rows} at {stone.hub} ({stone.region})" for stone in done.stones)
+        print(f"erased {done.answers} answers here, questions: {hubs or 'none'}")
+    if done.unreached:
+        raise ExitError(Exit.HUB, f"not erased at {'; '.join(done.unreached)}; type it again")
+
+
+app.command("erase")(erase)
+
+
+def _further(config: Path | None) -> list[Path]:
+    """Folders of the enrolments with further hubs."""
+    from edge_agent.app.config import load  # noqa: PLC0415 - for this command alone
+
+    file = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    return [Path(hub.state) for hub in load(file).hub if hub.state] if file else []
+
+
+def _facts(answer: str, state: Path | None, config: Path | None, url: str | None) -> dict[str, Any]:
+    """From the running agent if one runs (it knows what is not committed yet), else from its database."""
+    folder = None if url else state_of(state, config)
+    address = Address(url) if url else running_at(folder) if folder else None
+    if address is not None:
+        return get(address, f"/v1/answers/{quote(answer)}/why")
+    facts = facts_of_file((folder or Path()) / DATABASE_FILE, answer)
+    if not facts:
+        raise ExitError(Exit.NOT_FOUND, f"no answer {answer} is recorded in {folder}")
+    return facts
+
+
+def state_of(state: Path | None, config: Path | None) -> Path:
+    """The folder that the options name. ExitError(USAGE) if they name none."""
+    if state:
+        return state
+    config = _file(config)
+    if config is None:
+        raise ExitError(Exit.USAGE, "name the agent: --dir FOLDER, --config FILE or --url ADDRESS")
+    from edge_agent.app.config import load  # noqa: PLC0415 - pydantic is slow to import, and often not needed
+
+    return Path(load(config).state)
+
+
+def _file(config: Path | None) -> Path | None:
+    return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+
+
+def _budget(held: dict[str, int]) -> str:
+    """An account of privacy counts in grains: a share says more."""
+    return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
+
+
+def _show(rows: Sequence[tuple[str, str]]) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for about, text in rows:
+        table.add_row(about, Text(text))
+    Console().print(table)
+
+
+def _drift(found: dict[str, Any]) -> str:
+    if "since_ms" not in found:
+        return f"none seen in {found['samples']} samples (level {found['level']:g} of 1)"
+    since = datetime.fromtimestamp(found["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
+    return f"alarm since {since}: inputs no longer look like those the model was calibrated on"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(inner) for inner in value) or "-"
+    return "yes" if value is True else "no" if value is False else "-" if value in ("", None) else str(value)

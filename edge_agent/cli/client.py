@@ -1,0 +1,53 @@
+"""Asks a running agent over its local API: what `skerry agent status` and `skerry why` stand on.
+
+Law: small and blocking; the token goes only to the address that the state folder or the caller names.
+"""
+
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_agent.system.merging_settings_address import ADDRESS_FILE, Address
+from wire.http.client import HttpClient
+from wire.process.exit_codes import Exit, ExitError
+
+_CODES = {404: Exit.NOT_FOUND, 409: Exit.CONFIG, 401: Exit.CREDENTIALS, 403: Exit.CREDENTIALS}
+
+
+def running_at(state: Path) -> Address | None:
+    """The address of the agent that owns a state folder; None if none runs."""
+    try:
+        return msgspec.json.decode((state / ADDRESS_FILE).read_bytes(), type=Address)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ExitError(Exit.CONFIG, f"{state / ADDRESS_FILE}: {error}") from None
+
+
+def get(address: Address, path: str, method: str = "GET") -> dict[str, Any]:
+    """The JSON object at `path`.
+
+    ExitError(NOT_FOUND) for 404, ExitError(CREDENTIALS) for 401, ExitError(HUB) if nobody answers.
+    """
+    trust = partial(_trusting, address.tls_cert)
+    client = HttpClient(url=address.url, server="agent", token_file=address.token_file, tls=trust)
+    reply = client.send(method, path)
+    found = client.read_object(reply)
+    if reply.ok:
+        return found
+    line = reply.error_line or str(reply.status)
+    raise ExitError(_CODES.get(reply.status, Exit.HUB), f"the agent at {address.url} answers: {line}")
+
+
+def _trusting(certificate_file: str) -> ssl.SSLContext:
+    """Exactly the server's own certificate, whatever name it bears; without one the CAs of this machine."""
+    if not certificate_file:
+        return ssl.create_default_context()
+    first = Path(certificate_file).read_text(encoding="ascii").split("-----END CERTIFICATE-----")[0]
+    context = ssl.create_default_context(cadata=f"{first}-----END CERTIFICATE-----\n")
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

@@ -1,0 +1,128 @@
+"""Forgets a subject: on this device first, then at each of its hubs, whose signed tombstones are kept.
+
+Law: nothing more is sent about it before a hub is asked. What could not be reached is said, and typed again it goes on;
+the ledger keeps what it has: digests, sizes and rules, never a name.
+"""
+
+import base64
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+
+from edge_agent.cli.client import get, running_at
+from edge_agent.core.records import Outcome
+from edge_agent.identity.identity import Identity, load
+from edge_agent.inference.merging_requests_subjects import Subjects
+from edge_agent.storage import merging_answers_answers, merging_outbox_outbox
+from edge_agent.storage.merging_answers_answers import End
+from edge_agent.storage.merging_outbox_vault import Vault
+from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.system.clock import HubClock
+from edge_agent.system.merging_http_hub_post import Trust, post
+from policies.model.reasons import Why
+from wire.process.daemon import Lock
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_private
+from wire.protocol.merging_sealing_erasure import STATEMENT_TAG, Signed, Tombstone, erase_text, mark_of
+
+DATABASE_FILE = "agent.db"
+STONES_FILE = "tombstones.jsonl"
+MAX_STONES_BYTES = 64 * 1024 * 1024
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """`answers` that went here; `stones`: what the hubs signed; `unreached`: hubs that did not, and why."""
+
+    answers: int
+    stones: tuple[Tombstone, ...]
+    unreached: tuple[str, ...]
+
+
+def erase(folder: Path, subject: str, further: Iterable[Path] = ()) -> Erased:
+    """`further`: folders of enrolments with other hubs. ExitError(DATABASE, LOCKED, ...) if it cannot be done here."""
+    home = load(folder)
+    keyed = Subjects(Vault(home.payload_key)).of(subject)
+    if not keyed:
+        raise ExitError(Exit.USAGE, "a subject is a text of at least one character")
+    gone = _here(folder, home, keyed)
+    stones: list[Tombstone] = []
+    unreached: list[str] = []
+    for identity in (home, *map(load, further)):
+        try:
+            stones.append(_there(identity, keyed, folder))
+        except ExitError as stop:
+            unreached.append(f"{identity.hub_url or identity.broker_host}: {stop}")
+    return Erased(gone, tuple(stones), tuple(unreached))
+
+
+def _here(folder: Path, home: Identity, keyed: bytes) -> int:
+    """Through the agent that runs on the folder, or by hand while none does."""
+    running = running_at(folder)
+    if running is not None:
+        return int(get(running, f"/v1/subjects/{keyed.hex()}/erase", "POST")["answers"])
+    if not (folder / DATABASE_FILE).exists():
+        return 0
+    with Lock(folder), closing(connect(folder / DATABASE_FILE).db) as db:
+        return erase_rows(db, keyed, HubClock(home.hub_time_ms).ms())
+
+
+def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
+    """One transaction: open questions end, what was said is deleted. How many answers went."""
+    db.execute("begin immediate")
+    for row in merging_outbox_outbox.everything(db):
+        if row.subject == keyed:
+            merging_answers_answers.finish(
+                db,
+                End(seq=row.seq, epoch=row.epoch, id=row.id, outcome=Outcome.EXPIRED, reason=Why.ERASED, at_ms=at_ms),
+            )
+            merging_outbox_outbox.delete(db, row.seq)
+    gone = merging_answers_answers.erase(db, keyed)
+    db.execute("commit")
+    return gone
+
+
+def _there(identity: Identity, keyed: bytes, folder: Path) -> Tombstone:
+    """The hub's tombstone, believed and written down. ExitError(HUB) otherwise."""
+    if not identity.hub_url:
+        raise ExitError(Exit.HUB, "this folder does not know its hub's address: enrol it anew")
+    stone, body = _asked(identity, keyed, HubClock(identity.hub_time_ms).ms())
+    if stone.before_ms < stone.at_ms:  # our clock is behind: ask for all that was kept until the hub's now
+        stone, body = _asked(identity, keyed, stone.at_ms)
+    _keep(folder / STONES_FILE, body)
+    return stone
+
+
+def _asked(identity: Identity, keyed: bytes, before_ms: int) -> tuple[Tombstone, bytes]:
+    proof = identity.signing.sign(erase_text(identity.device, keyed.hex(), before_ms))
+    asked = {"device": identity.device, "subject": keyed.hex(), "before_ms": before_ms}
+    body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
+    reply = post(identity.hub_url, "/v1/erase", body, Trust(identity.hub_time_ms, identity.trusted))
+    if not reply.ok:
+        raise ExitError(Exit.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
+    return _believed(identity, reply.body, mark_of(identity.device, keyed).hex()), reply.body
+
+
+def _believed(identity: Identity, reply: bytes, mark: str) -> Tombstone:
+    try:
+        signed = msgspec.json.decode(reply, type=Signed)
+        stone = msgspec.json.decode(signed.body, type=Tombstone)
+        signature = base64.b64decode(signed.signature, validate=True)
+    except (msgspec.DecodeError, ValueError):
+        raise ExitError(Exit.HUB, "the hub's reply is no tombstone") from None
+    for hub in identity.hubs:
+        try:
+            hub.signed_by.verify(signature, STATEMENT_TAG + signed.body.encode())
+        except InvalidSignature:
+            continue
+        if (stone.device, stone.mark) == (identity.device, mark):
+            return stone
+    raise ExitError(Exit.HUB, "the hub's tombstone is not signed by a hub of ours, or is another's")
+
+
+def _keep(path: Path, reply: bytes) -> None:
+    kept = path.read_bytes() if path.exists() else b""
+    write_private(path, (kept + reply + b"\n")[-MAX_STONES_BYTES:])

@@ -1,0 +1,168 @@
+"""`skerry ledger`: what left this device, whether its record is whole, and proofs of it for others."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from edge_agent.cli.agent import ConfigOption, StateOption, state_of
+from edge_agent.identity.identity import load as load_identity
+from edge_agent.ledger import (
+    merging_proof_ledger_check,
+    merging_proof_ledger_proof,
+    merging_verify_ledger_verify,
+    summary,
+)
+from edge_agent.ledger.merging_proof_ledger_proof import Claim
+from edge_agent.ledger.merging_verify_ledger_files import content, hub_file, key_of, moment_ms, reading
+from edge_agent.ledger.merging_verify_ledger_verify import Finding
+from edge_agent.ledger.summary import By, Shown
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.messages import Level
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+_SPAN = "7d, 12h, 2026-11-22 or 2026-11-22T14:00 (UTC)."
+Since = Annotated[str, typer.Option("--since", "--from", help=f"From when: {_SPAN}")]
+Until = Annotated[str, typer.Option("--until", "--to", help="Up to when; now if not said.")]
+
+
+@app.command()
+def show(
+    state: StateOption = None,
+    config: ConfigOption = None,
+    since: Since = "7d",
+    until: Until = "now",
+    *,
+    by: Annotated[By, typer.Option("--by", help="What the rows are.")] = By.RULE,
+    as_json: AsJson = False,
+) -> None:
+    """What left this device: messages, bytes and fields, by rule, day or region."""
+    now_ms = _now_ms()
+    with reading(state_of(state, config)) as db:
+        shown = summary.show(db, moment_ms(since, now_ms), moment_ms(until, now_ms), by)
+    if as_json:
+        print(json.dumps(shown.as_dict(), indent=2))
+    else:
+        _print_shown(shown)
+
+
+@app.command()
+def verify(
+    state: StateOption = None,
+    config: ConfigOption = None,
+    *,
+    heads: Annotated[
+        Path | None, typer.Option("--heads", help="What the hub logged of this device, as `skerry hub heads` wrote it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is the record whole and unchanged? Exit code 40 if not. With --heads beside what the hub has logged of it."""
+    folder = state_of(state, config)
+    owner = merging_verify_ledger_verify.whose(load_identity(folder))
+    with reading(folder) as db:
+        findings = merging_verify_ledger_verify.verify(db, owner)
+        if heads is not None:
+            findings += merging_verify_ledger_verify.against(db, owner, hub_file(heads))
+    _conclude(findings, "the ledger is whole", as_json=as_json)
+
+
+@app.command()
+def prove(  # noqa: PLR0917 - options of a command line
+    no_field_above: Annotated[str, typer.Option("--no-field-above", help="P0 to P3: no field above it was sent.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    since: Since,
+    until: Annotated[
+        str, typer.Option("--until", "--to", help="Up to when; to the newest signed head if not said.")
+    ] = "",
+    region: Annotated[str, typer.Option("--region", help="To this region; to any if not said.")] = "",
+    state: StateOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Write a file that proves what did not leave. Exit code 40, and no file, if it is not so."""
+    now_ms = _now_ms()
+    if no_field_above not in Level.__members__:
+        raise ExitError(Exit.USAGE, f"--no-field-above {no_field_above[:20]!r}: one of {', '.join(Level.__members__)}")
+    folder = state_of(state, config)
+    identity = load_identity(folder)
+    with reading(folder) as db:
+        until_ms = moment_ms(until, now_ms) if until else merging_proof_ledger_proof.reaches_ms(db)
+        claim = Claim(Level[no_field_above], region, moment_ms(since, now_ms), until_ms)
+        data = merging_proof_ledger_proof.prove(db, identity, claim)
+    try:
+        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
+    found = merging_proof_ledger_check.read(data)
+    typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_when(claim.until_ms)}, {len(data)} bytes")
+    typer.echo(f"anybody checks it with: skerry ledger check {out}")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A proof file.", show_default=False)],
+    hub_key: Annotated[str, typer.Option("--hub-key", help="The hub's signing key, from somebody you believe.")] = "",
+    device_key: Annotated[str, typer.Option("--device-key", help="The device's signing key.")] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check a proof file, on any machine. Exit code 40 if it does not prove what it claims."""
+    proof = merging_proof_ledger_check.read(content(file))
+    checked = merging_proof_ledger_check.check(proof, key_of(hub_key), key_of(device_key))
+    claim = proof.claim
+    where = f"region {claim.region}" if claim.region else "any region"
+    span = f"from {_when(claim.since_ms)} to {_when(claim.until_ms)}"
+    said = f"{proof.device} sent no field above {claim.level.name} to {where} {span}"
+    basis = "witnessed by a hub" if checked.witnessed else "on the device's word alone: no hub has witnessed it"
+    _conclude(checked.findings, f"proved: {said} ({basis})", as_json=as_json)
+
+
+def _conclude(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:
+    found = list(findings)
+    holds = all(each.good for each in found)
+    if as_json:
+        rows = [{"good": each.good, "proof": each.proof, "words": each.words} for each in found]
+        print(json.dumps({"holds": holds, "says": good if holds else "", "findings": rows}, indent=2))
+    else:
+        for each in found:
+            mark = typer.style("good ", fg="green") if each.good else typer.style("WRONG", fg="red")
+            typer.echo(f"{mark}  {each.proof:<12} {each.words}")
+        typer.echo(good if holds else "this does not hold")
+    if not holds:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def _print_shown(shown: Shown) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in ((shown.by.value, "left"), ("to region", "left"), ("messages", "right"), ("bytes", "right")):
+        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table.add_column("fields, at most", overflow="fold")
+    for row in shown.rows:
+        fields = ", ".join(f"{name} {level}" for name, level in sorted(row.fields.items()))
+        table.add_row(*map(Text, (row.key, ", ".join(row.regions), str(row.messages), str(row.bytes), fields)))
+    if shown.sockets is not None:
+        table.add_row("overhead", "", "", str(shown.overhead), "TLS, MQTT, acknowledgements")
+        table.add_row("sockets", "", "", str(shown.sockets), "what the kernel says was sent")
+    console = Console()
+    console.print(f"{_when(shown.since_ms)} to {_when(shown.until_ms)}", highlight=False)
+    console.print(table)
+    if shown.pruned_ms is not None and shown.pruned_ms > shown.since_ms:
+        console.print(f"entries before {_when(shown.pruned_ms)} were pruned", highlight=False)
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

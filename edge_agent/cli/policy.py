@@ -1,0 +1,218 @@
+"""`skerry policy`: check a policy, explain what it decides, probe it, compare two, start from a template.
+
+Law: it all works on files alone, without a device, a hub or a model, and decides with the device's own functions.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edge_agent.cli import policy_files as files
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_new
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from policies.model.policy import Policy
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Policies: check a document, explain what it decides, probe it, compare two, publish it.",
+)
+
+Files = Annotated[list[Path], typer.Argument(help="A policy document (TOML), or all its layers.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+@app.command()
+def check(
+    documents: Files,
+    *,
+    no_field_above: Annotated[
+        str, typer.Option("--no-field-above", metavar="P0..P3", help="Prove that no field above this label can leave.")
+    ] = "",
+    region: Annotated[str, typer.Option("--region", help="The proof is about this region alone.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Is it sound? Says what it lets happen at the most, and warns of what it cannot mean.
+
+    Exit codes: 11 if it contradicts itself or has expired, 42 if what was to be proven does not hold.
+    """
+    from edge_agent.cli.policy_check import checked  # noqa: PLC0415
+
+    report = checked(documents, no_field_above, region)
+    if as_json:
+        _print_json(report.as_dict())
+    else:
+        typer.echo("\n".join(report.lines()))
+    report.end()
+
+
+@app.command()
+def explain(
+    documents: Files,
+    *,
+    context: Annotated[str, typer.Option("--context", help="A sample: JSON, or a JSON or TOML file.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """What happens to a sample, decision by decision; then which layer and rule says what of each key.
+
+    The sample needs `confidence` and `data_class`. What the device is and where it stands is unknown where it is left
+    out; `time` left out is now. docs/policies.md lists all keys.
+    """
+    from policies.analysis.explain import explain_sample  # noqa: PLC0415
+    from policies.analysis.facts import context_of  # noqa: PLC0415
+    from policies.analysis.merging_summary_layered import layered  # noqa: PLC0415
+    from policies.model.reasons import Denied  # noqa: PLC0415
+    from policies.model.terms import terms  # noqa: PLC0415
+
+    policy = files.read_policy(documents)
+    if not context:
+        _show_layers(policy, as_json=as_json)
+        return
+    facts, clock = _facts(context), files.clock(policy.zones)
+    told = explain_sample(policy, facts, files.today(), clock)
+    found = terms(policy, context_of(policy, facts, clock))
+    keys = () if isinstance(found, Denied) else layered(policy, found)
+    if as_json:
+        _print_json({**told.as_dict(), "keys": [{"key": k.key, "said": k.said, "holds": k.holds} for k in keys]})
+        return
+    *steps, result = told.lines()
+    typer.echo("\n".join([*steps, typer.style(result, fg="green" if told.leaves else "yellow")]))
+    met = [key for key in keys if len(key.said) > 1]
+    typer.echo("\n".join(["", *_table([(key.key, key.line()) for key in met])]) if met else "", nl=bool(met))
+
+
+@app.command("test")
+def probe(
+    documents: Annotated[
+        list[Path], typer.Argument(help="The document or its layers; last a probes file, if there.", show_default=False)
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Run probes: cases with what is expected of them. Without a probes file NAME.probes.toml beside the document.
+
+    Judged on the day on which the youngest document was issued, so that the outcome does not change with the calendar.
+    Exit code 43 if a case comes out otherwise.
+    """
+    from policies.analysis.probes import probed  # noqa: PLC0415
+    from policies.model.merging_context_days import day_of  # noqa: PLC0415
+
+    layers, cases = files.split_probes(documents)
+    policy = files.read_policy(layers)
+    day = max(day_of(part.issued) for part in policy.layers)
+    outcomes = [probed(policy, case, day) for case in files.read_probes(cases)]
+    failed = [each for each in outcomes if each.faults]
+    if as_json:
+        rows = [{"name": each.name, "faults": each.faults} for each in outcomes]
+        _print_json({"policy": policy.hash, "cases": len(outcomes), "failed": len(failed), "outcomes": rows})
+    else:
+        for each in failed:
+            typer.echo(typer.style("failed", fg="red") + f"  {each.name}: {'; '.join(each.faults)}")
+            typer.echo("\n".join(f"        {line}" for line in each.told.lines()))
+        typer.echo(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases of {cases} as expected")
+    if failed:
+        raise typer.Exit(Exit.PROBE)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A policy document.", show_default=False)],
+    after: Annotated[Path, typer.Argument(help="Another, or its next version.", show_default=False)],
+    *,
+    under: Annotated[
+        list[Path] | None, typer.Option("--with", help="A layer that both are combined with; may be repeated.")
+    ] = None,
+    only_narrower: Annotated[
+        bool, typer.Option("--only-narrower", help="Exit code 44 if the second allows anything the first does not.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What becomes allowed and what forbidden from the first to the second, case by case."""
+    from policies.analysis.cases import TooManyError  # noqa: PLC0415
+    from policies.analysis.diff import diff as compare  # noqa: PLC0415
+
+    layers = under or []
+    try:
+        changes = compare(files.read_policy([before, *layers]), files.read_policy([after, *layers]))
+    except TooManyError as error:
+        raise ExitError(Exit.UNPROVEN, f"not compared: {error}") from None
+    if as_json:
+        import msgspec  # noqa: PLC0415
+
+        _print_json({"changes": msgspec.to_builtins(changes)})
+    else:
+        typer.echo("\n".join(_change(each) for each in changes) or "no difference in what may leave")
+    if only_narrower and any(each.direction == "wider" for each in changes):
+        raise typer.Exit(Exit.WIDER)
+
+
+@app.command()
+def show(
+    template: Annotated[str, typer.Argument(help="Its name; without one all are listed.")] = "",
+) -> None:
+    """Print a shipped template as of today, or list them."""
+    if template:
+        typer.echo(files.template(template), nl=False)
+        return
+    for name in files.TEMPLATES:
+        typer.echo(f"{name:<14} {files.about(name)}")
+
+
+@app.command()
+def new(
+    template: Annotated[str, typer.Argument(help="; ".join(files.TEMPLATES), show_default=False)],
+    file: Annotated[Path | None, typer.Argument(help="TEMPLATE.toml if left out.", show_default=False)] = None,
+) -> None:
+    """Write a template to start from, issued today, and its probes beside it. What is there is not touched."""
+    path = file or Path(f"{template}.toml")
+    text = files.template(template)
+    write_new(path, text)
+    typer.echo(f"wrote {path}; next: skerry policy explain {path} --context '{{...}}'")
+    if template in files.PROBED:
+        probes = files.probes_beside(path)
+        write_new(probes, files.shipped(template, ".probes.toml"))
+        typer.echo(f"wrote {probes}; next: skerry policy test {path}")
+
+
+def _facts(context: str) -> Any:
+    from policies.analysis.facts import FactsError, facts_of  # noqa: PLC0415
+
+    try:
+        return facts_of(files.read_sample(context))
+    except FactsError as error:
+        raise ExitError(Exit.SAMPLE, f"sample: {error}") from None
+
+
+def _show_layers(policy: "Policy", *, as_json: bool) -> None:
+    """The ceiling alone: no sample was named, so no rule applies for certain."""
+    from policies.analysis.merging_summary_layered import layered  # noqa: PLC0415
+    from policies.analysis.merging_summary_summary import summary  # noqa: PLC0415
+
+    keys = layered(policy, policy.base)
+    if as_json:
+        _print_json({"policy": policy.hash, "keys": [{"key": k.key, "said": k.said, "holds": k.holds} for k in keys]})
+        return
+    rules = [line for line in summary(policy) if line.startswith("rule ")]
+    typer.echo("\n".join([*_table([(key.key, key.line()) for key in keys]), *rules]))
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(key) for key, _ in rows)
+    return [f"{key:<{width}}  {text}" for key, text in rows]
+
+
+def _change(change: Any) -> str:
+    colour = {"wider": "red", "narrower": "green"}.get(change.direction, "yellow")
+    where = f" ({change.when})" if change.when else ""
+    return typer.style(f"{change.direction:<9}", fg=colour) + f" {change.key}: {change.before} -> {change.after}{where}"
+
+
+def _print_json(values: "Mapping[str, Any]") -> None:
+    typer.echo(json.dumps(values, indent=2))

@@ -1,0 +1,146 @@
+"""`skerry policy check`: what can be said of a policy without a sample, gathered, and how the command ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from edge_agent.cli import policy_files as files
+from policies.analysis.merging_check_check import Finding, findings
+from policies.analysis.merging_summary_summary import releases_by, remarks, summary
+from policies.analysis.wording import moment
+from policies.language.merging_document_compose import compose
+from policies.model.policy import Policy, PolicyError
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.messages import Level
+
+if TYPE_CHECKING:
+    from policies.analysis.prove import Counter, Proof
+
+_COLOURS = {"error": "red", "warning": "yellow", "remark": "cyan"}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`error`: why it cannot be used at all, "" if it can. `claim`: what `proof` is about, in words."""
+
+    files: tuple[str, ...]
+    error: str = ""
+    policy: Policy | None = None
+    findings: tuple[Finding, ...] = ()
+    claim: str = ""
+    proof: "Proof | None" = None
+
+    @property
+    def sound(self) -> bool:
+        return not self.error and all(each.kind != "error" for each in self.findings)
+
+    def lines(self) -> list[str]:
+        """For people. ExitError(POLICY) if it cannot be used at all."""
+        if self.error or self.policy is None:
+            raise ExitError(Exit.POLICY, self.error)
+        if not self.sound:
+            first = next(each for each in self.findings if each.kind == "error")
+            raise ExitError(
+                Exit.POLICY, f"{', '.join(self.files)}: {first.where}{': ' * bool(first.where)}{first.words}"
+            )
+        said = [typer.style("sound", fg="green") + f"  {', '.join(self.files)}", *summary(self.policy)]
+        said += [_finding(each) for each in self.findings]
+        return said + self._proof_lines()
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        policy = self.policy
+        told: dict[str, Any] = {"sound": self.sound, "files": self.files, "error": self.error}
+        if policy is not None:
+            told |= {"hash": policy.hash, "expires": policy.expires, "summary": summary(policy)}
+            told |= {"releases": releases_by(policy), "findings": msgspec.to_builtins(self.findings)}
+        if self.proof is not None:
+            counter = self.proof.counter
+            told["proof"] = {"claim": self.claim, "holds": counter is None, "cases": self.proof.cases}
+            told["proof"]["counter_example"] = None if counter is None else _counter(counter)
+        return told
+
+    def end(self) -> None:
+        """The exit code: POLICY, UNPROVEN or 0."""
+        if not self.sound:
+            raise typer.Exit(Exit.POLICY)
+        if self.proof is not None and self.proof.counter is not None:
+            raise typer.Exit(Exit.UNPROVEN)
+
+    def _proof_lines(self) -> list[str]:
+        if self.proof is None:
+            return []
+        if self.proof.counter is None:
+            how = (
+                f"none of {self.proof.cases} cases lets one" if self.proof.cases else "none that is listed may have one"
+            )
+            return [typer.style("proven", fg="green") + f"  {self.claim}: {how}"]
+        return [typer.style("not so", fg="red") + f"  {self.claim}, for one can: {_said(self.proof.counter)}"]
+
+
+def checked(paths: Sequence[Path], above: str, region: str) -> Report:
+    """ExitError(USAGE) for a level that is none; every fault of a document is part of the report."""
+    named = tuple(map(str, paths))
+    level = _level(above)
+    try:
+        documents = files.read_documents(paths)
+        policy = compose(documents)
+    except ExitError as stop:
+        return Report(named, str(stop))
+    except PolicyError as error:
+        return Report(named, f"{', '.join(named)}: {error}")
+    found = findings(documents, files.today())
+    found += tuple(Finding("remark", "", words) for words in remarks(policy))
+    if level is None:
+        return Report(named, policy=policy, findings=found)
+    claim = f"no field above {level.name} can leave" + (f" for region {region}" if region else "")
+    return Report(
+        files=named, error="", policy=policy, findings=found, claim=claim, proof=_proof(policy, level, region)
+    )
+
+
+def _proof(policy: Policy, level: Level, region: str) -> "Proof":
+    """ExitError(UNPROVEN) where the rules tell apart more cases than can be looked at: that proves nothing."""
+    from policies.analysis.cases import TooManyError  # noqa: PLC0415
+    from policies.analysis.prove import Claim, prove  # noqa: PLC0415 - only where it is asked for
+
+    try:
+        return prove(policy, Claim(level, region))
+    except TooManyError as error:
+        raise ExitError(Exit.UNPROVEN, f"not proven: {error}") from None
+
+
+def _level(word: str) -> Level | None:
+    if word and word not in Level.__members__:
+        raise ExitError(Exit.USAGE, f"--no-field-above {word[:20]}: a label is one of {', '.join(Level.__members__)}")
+    return Level[word] if word else None
+
+
+def _finding(finding: Finding) -> str:
+    where = f"{finding.where}: " if finding.where else ""
+    return typer.style(f"{finding.kind:<7}", fg=_COLOURS.get(finding.kind)) + f"  {where}{finding.words}"
+
+
+def _counter(counter: "Counter") -> dict[str, Any]:
+    """JSON-able: what leaves, to where, under which rules, and the case in which it does."""
+    told: dict[str, Any] = msgspec.to_builtins(counter)
+    case = {key: value for key, value in told.pop("context").items() if value not in ("", None, {}, [], ())}
+    case.pop("level", None)
+    return {**told, "level": counter.level.name, "case": case}
+
+
+def _said(counter: "Counter") -> str:
+    told = _counter(counter)
+    case = ", ".join(f"{key} {_plain(value)}" for key, value in told["case"].items())
+    rules = f" under {', '.join(counter.rules)}" if counter.rules else ""
+    return f"{counter.field} of {counter.level.name} to {counter.hub} in {counter.region}{rules}, where {case}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{moment(minute)} in {zone}" for zone, minute in value.items())
+    if isinstance(value, list | tuple):
+        return " and ".join(map(str, value))
+    return str(value) if not isinstance(value, bool) else "yes" if value else "no"

@@ -1,0 +1,155 @@
+"""Ends a device: what is open is closed, the ledger goes to a file, the hub is told, keys and records are wiped.
+
+Law: in this order, each step finished before the next; nothing is wiped before the ledger lies elsewhere and the hub
+has heard, or a person said that it cannot. Stopped half way it goes on where it was when it is typed again.
+"""
+
+import base64
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.core.records import Outcome
+from edge_agent.identity.enrollment import PENDING_FILE
+from edge_agent.identity.identity import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    CERTIFICATE_KEY_FILE,
+    HPKE_KEY_FILE,
+    IDENTITY_FILE,
+    PAYLOAD_KEY_FILE,
+    ROOT_FILE,
+    SIGNING_KEY_FILE,
+    Identity,
+    load,
+)
+from edge_agent.ledger.export import Exported, export, read
+from edge_agent.storage import merging_answers_answers, merging_outbox_outbox, merging_tables_meta
+from edge_agent.storage.merging_answers_answers import End
+from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.system.clock import HubClock
+from edge_agent.system.merging_http_hub_post import Trust, post
+from edge_agent.system.merging_settings_address import ADDRESS_FILE
+from edge_agent.update.installed import FOLDER as UPDATES_FOLDER
+from policies.model.reasons import Why
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import sync_folder, write_private
+
+RETIRE_TAG = b"skerry-retire/1\0"
+DATABASE_FILE = "agent.db"
+WIPING_FILE = "wiping"  # there from the first key that is wiped to the last
+_SECRETS = (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE, CERTIFICATE_KEY_FILE, CERTIFICATE_FILE, PENDING_FILE)
+_REST = (CA_FILE, ROOT_FILE, ADDRESS_FILE, IDENTITY_FILE)
+
+
+class Retired(msgspec.Struct, frozen=True):
+    """`ledger` None: it was exported before, this time only the wiping was finished. `left`: files that stay."""
+
+    ledger: Exported | None
+    expired: int
+    left: tuple[str, ...]
+
+
+def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
+    """Retire the device in `folder`, which no agent may be using: the caller holds its lock.
+
+    `offline`: the hub cannot be told; a person retires the device there. ExitError(HUB, DISK, DATABASE, ...): nothing
+    is wiped, and the exported file stays.
+    """
+    if (folder / WIPING_FILE).exists():
+        return Retired(None, 0, wipe(folder))
+    identity = load(folder)
+    _check_place(folder, ledger)
+    clock = HubClock(identity.hub_time_ms)
+    with _database(folder) as db:
+        clock.raise_floor(merging_tables_meta.get(db, "floor_ms", 0))
+        expired = expire(db, clock.ms())
+        # One that is there is of a first try that did not reach the hub.
+        exported = read(ledger, identity) if ledger.exists() else export(db, identity, ledger, clock.ms())
+    if not offline:
+        tell_hub(identity, exported.sha256)
+    return Retired(exported, expired, wipe(folder))
+
+
+def expire(db: sqlite3.Connection, at_ms: int) -> int:
+    """Every question that is still open ends, on record, in one transaction. How many there were."""
+    rows = merging_outbox_outbox.everything(db)
+    db.execute("begin immediate")
+    for row in rows:
+        merging_answers_answers.finish(
+            db, End(seq=row.seq, epoch=row.epoch, id=row.id, outcome=Outcome.EXPIRED, reason=Why.RETIRED, at_ms=at_ms)
+        )
+        merging_outbox_outbox.delete(db, row.seq)
+    db.execute("commit")
+    return len(rows)
+
+
+def tell_hub(identity: Identity, ledger_sha256: str) -> None:
+    """ExitError(HUB) unless the hub says that the device is retired there."""
+    text = sha256(RETIRE_TAG + identity.device.encode() + b"\0" + ledger_sha256.encode()).digest()
+    proof = base64.b64encode(identity.signing.sign(text)).decode()
+    body = msgspec.json.encode({"device": identity.device, "ledger": ledger_sha256, "proof": proof})
+    if not identity.hub_url:
+        raise ExitError(
+            Exit.HUB, "this folder does not know its hub's address: use --offline, and retire it at the hub"
+        )
+    reply = post(identity.hub_url, "/v1/retire", body, Trust(identity.hub_time_ms, identity.trusted))
+    if not reply.ok:
+        line = reply.error_line or "no reason given"
+        raise ExitError(Exit.HUB, f"the hub refused ({reply.status}): {line}; nothing was wiped")
+
+
+def wipe(folder: Path) -> tuple[str, ...]:
+    """Overwrite and remove keys, certificate and records; the names of what stays. Flash may keep old blocks."""
+    write_private(folder / WIPING_FILE, b"")
+    databases = sorted(path.name for path in folder.glob(f"{DATABASE_FILE}*"))
+    for name in (*_SECRETS, *databases):
+        _shred(folder / name)
+    shutil.rmtree(folder / UPDATES_FOLDER, ignore_errors=True)  # models and policies: not ours alone, but nobody's now
+    for name in _REST:
+        _shred(folder / name)
+    sync_folder(folder)
+    (folder / WIPING_FILE).unlink()
+    sync_folder(folder)
+    return tuple(sorted(path.name for path in folder.iterdir() if path.name != "lock"))
+
+
+def _shred(path: Path) -> None:
+    try:
+        if path.stat().st_size <= 65536:  # keys; a large file is only removed
+            with path.open("r+b") as file:
+                file.write(bytes(path.stat().st_size))
+                file.flush()
+        path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; type the command again to go on wiping") from None
+
+
+def _check_place(folder: Path, ledger: Path) -> None:
+    if ledger.absolute().is_relative_to(folder.absolute()):
+        raise ExitError(Exit.USAGE, f"{ledger} lies in the folder that is wiped: name a place outside of it")
+
+
+@contextlib.contextmanager
+def _database(folder: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        opened = connect(folder / DATABASE_FILE)
+    except sqlite3.Error as error:
+        raise ExitError(Exit.DATABASE, f"{folder / DATABASE_FILE}: {error}; nothing was wiped") from None
+    try:
+        if opened.damaged:
+            raise ExitError(
+                Exit.DATABASE, f"agent.db was damaged and is now {opened.damaged}: save it, then type this again"
+            )
+        yield opened.db
+    except sqlite3.Error as error:
+        raise ExitError(Exit.DATABASE, f"{folder / DATABASE_FILE}: {error}; nothing was wiped") from None
+    finally:
+        opened.db.close()

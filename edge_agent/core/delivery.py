@@ -1,0 +1,232 @@
+"""Delivery of stored questions: what goes out on which line and when, judged again each time; and how questions end.
+
+Rules 1 to 3 of `core` hold here too. Pure.
+"""
+
+from math import inf
+
+from edge_agent.core.commands import (
+    Command,
+    Finish,
+    Mark,
+    OutboxLimits,
+    Reseal,
+    SayHello,
+    SendAsk,
+    State,
+    Transmit,
+    WakeAt,
+)
+from edge_agent.core.hubs import Line, Lines
+from edge_agent.core.merging_permissions_ruling import Ruled, Ruling
+from edge_agent.core.pending import Question, Questions
+from edge_agent.core.records import Outcome
+from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.permit import Permit, covers, in_force
+from policies.model.reasons import Denied, Why
+from wire.protocol.messages import Reason, Seqs
+
+ASK_AT_MOST = 64  # seqs in one Ask
+
+
+class DeliveryQueue:
+    """The open questions of one device and the lines they leave on; `ruling` says each time whether they may."""
+
+    __slots__ = ("_ruling", "lines", "questions")
+
+    def __init__(self, ruling: Ruling) -> None:
+        self._ruling = ruling
+        self.lines = Lines(ruling.setup.lines)
+        self.questions = Questions()
+
+    @property
+    def _limits(self) -> OutboxLimits:
+        return self._ruling.setup.limits
+
+    def reset(self) -> None:
+        """Nothing is open and nothing is awaited; lines that are up stay up."""
+        self.questions = Questions()
+        self.lines.forget()
+
+    def wake_after(self, commands: list[Command]) -> list[Command]:
+        """These, and when to wake if that is earlier than what was said last time."""
+        when = self.questions.next_wake()
+        return commands if when is None else [*commands, WakeAt(when)]
+
+    # What is sent
+
+    def send_after(self, commands: list[Command], now: float) -> list[Command]:
+        """These, whatever may be sent by now, and when to wake."""
+        return self.wake_after(commands + self._send_ready(now))
+
+    def _send_ready(self, now: float) -> list[Command]:
+        """Send what is ready while the window, its line and its hub's wish for silence allow it."""
+        if not self._ruling.ready:
+            return []
+        commands = self._reroute(now)
+        questions, window = self.questions, self._limits.window
+        for line in self.lines:
+            if line.up and now < line.quiet_until:
+                questions.arm_tick(line.quiet_until)
+            while line.open(now) and questions.sent < window:
+                question = questions.next_ready(line.name)
+                if question is None:
+                    break
+                commands += self._send(question, now)
+        return commands
+
+    def _reroute(self, now: float) -> list[Command]:
+        """What waits for a line that is stuck goes to another hub that may have it: sealed anew, under the same id."""
+        commands: list[Command] = []
+        limits = self._limits
+        for line in self.lines.stuck(now, limits.resend_base_s):
+            for _ in range(limits.window):
+                question = self.questions.next_ready(line.name)
+                if question is None:
+                    break
+                commands += self._send_elsewhere(question, now)
+        return commands
+
+    def _send_elsewhere(self, question: Question, now: float) -> list[Command]:
+        ruled = self._ruling.of(question.data_class)
+        patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
+        target = self.lines.first_open(alternative_hubs(question, self._ruling), patience_s, now)
+        if target is None:
+            self.questions.hold(question, now + self._limits.resend_cap_s)
+            question.parked = True
+            return []
+        self.questions.move(question, State.NEW)
+        question.former = question.target
+        self.lines.place(question, target)
+        return [Reseal(question.seq, target)]
+
+    def _send(self, question: Question, now: float) -> list[Command]:
+        if now >= question.expires:
+            return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
+        denied = recheck_permission(question, self._ruling)
+        if denied is not None:
+            return self.finish(question, Outcome.DENIED, denied)
+        limits = self._limits
+        self.questions.move(question, State.SENT)
+        question.sent_at, question.charges = now, ()
+        question.at = now + limits.resend_base_s + question.pause_s(limits)
+        question.attempts += 1
+        self.questions.arm(question)
+        return [Transmit(question.seq, question.line)]
+
+    def ring(self, question: Question, now: float) -> list[Command]:
+        """Its alarm rang: it has expired, its caller waits no longer, or it is to be sent again."""
+        if now >= question.expires and question.state is not State.NEW:
+            return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
+        commands: list[Command] = []
+        if now >= question.deadline and not question.answered:
+            commands.append(question.say_local(Why.BUDGET_ELAPSED))
+        if now >= question.at and question.state in (State.SEALED, State.SENT):
+            self.lines.missed(question, now)
+            self.questions.queue(question)
+        self.questions.arm(question)
+        return commands
+
+    def defer(self, question: Question, until: float, now: float) -> list[Command]:
+        """Not now. Who cannot be served in time gets the local answer at once."""
+        commands: list[Command] = [Mark(question.seq, State.SEALED, until, question.attempts)]
+        if not question.answered and until >= question.deadline:
+            commands.append(question.say_local(Why.HUB_QUIET))
+        self.questions.hold(question, until)
+        return self.send_after(commands, now)
+
+    def finish(
+        self, question: Question, outcome: Outcome, reason: Why | Reason, why: Why | None = None
+    ) -> list[Command]:
+        """`why`: of the answer to a caller who still waits; by default the reason itself."""
+        self.questions.drop(question)
+        unsent = question.charges if outcome is Outcome.DENIED else ()
+        self._ruling.purse.undo(unsent)
+        finish = Finish(question.seq, question.id, outcome, reason, unsent)
+        if question.answered:
+            return [finish]
+        return [question.say_local(why or Why(reason)), finish]
+
+    # What is said to hubs beside questions
+
+    def greet_and_ask(self, now: float) -> list[Command]:
+        """Hellos and Asks that are due: a hello until the hub has answered it, and now and then what a hub owes us."""
+        commands: list[Command] = []
+        every_s = self._limits.ask_interval_s
+        for line in self.lines:  # the hub may have been away when the line came up
+            if line.up and line.hello_at < inf:
+                if now >= line.hello_at:
+                    line.hello_at = now + every_s
+                    commands.append(SayHello(line.name))
+                self.questions.arm_tick(line.hello_at)
+        if self.questions.receipted:
+            for line in self.lines:
+                if line.up:
+                    commands += self._ask(line, now, every_s)
+        return commands
+
+    def _ask(self, line: Line, now: float, every_s: float) -> list[Command]:
+        if now < line.ask_at:
+            self.questions.arm_tick(line.ask_at)
+            return []
+        owed = [each.seq for each in self.questions if each.state is State.RECEIPTED and each.line == line.name]
+        if not owed:
+            return []
+        self.schedule_ask(line, now + every_s)
+        self.questions.asked(owed)
+        return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), line.name) for i in range(0, len(owed), ASK_AT_MOST)]
+
+    def schedule_ask(self, line: Line, at: float) -> None:
+        """Nothing is asked on this line before."""
+        line.ask_at = at
+        self.questions.arm_tick(at)
+
+    def mark_receipted(self, seqs: Seqs, now: float, name: str) -> list[Command]:
+        """The hub of this line has these and owes their outcomes."""
+        marks: list[Command] = []
+        owed_before = self.questions.receipted
+        for seq in seqs:
+            question = self.questions.get(seq)
+            if question is not None and question.line == name and question.state in (State.SEALED, State.SENT):
+                self.lines.measure(question, now)
+                self.questions.move(question, State.RECEIPTED)
+                marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
+        if marks and not owed_before:  # else steady receipts would put the next Ask off for ever
+            line = self.lines.get(name)
+            self.schedule_ask(line, max(line.ask_at, now + self._limits.ask_interval_s))
+        return marks
+
+
+def recheck_permission(question: Question, ruling: Ruling) -> Why | None:
+    """Why it may not leave any more; None if it may. It was charged when it was stored and is not charged again.
+
+    Judged before each time it is sent: what it was judged by may have changed since.
+    """
+    ruled = ruling.of(question.data_class)
+    if isinstance(ruled, Denied) or ruled.denied:
+        return ruled.denied.why if isinstance(ruled, Ruled) and ruled.denied else Why.DENIED_POLICY_CHANGED
+    over = in_force(ruled.terms, ruling.day)
+    if over is not None and over.why is Why.DENIED_POLICY_EXPIRED:
+        return over.why
+    if ruling.purse.overspent(question.charges):
+        return Why.DENIED_BUDGET
+    if ruled.terms.key == question.judged:
+        return None
+    permit = _permit_again(question, ruling)
+    here = (question.target.name, question.target.region)  # its price may be another by now
+    if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
+        return Why.DENIED_POLICY_CHANGED
+    question.judged = permit.terms
+    return None
+
+
+def alternative_hubs(question: Question, ruling: Ruling) -> tuple[HubSite, ...]:
+    """Every other hub that may have it now. Nothing of its old permit counts: what fails to be judged goes nowhere."""
+    permit = _permit_again(question, ruling)
+    return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
+
+
+def _permit_again(question: Question, ruling: Ruling) -> Permit | None:
+    """For what was prepared when it was stored."""
+    permit = ruling.permit_again(question.data_class)
+    return permit if isinstance(permit, Permit) and covers(permit.egress, question.egress) else None

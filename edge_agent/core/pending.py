@@ -1,0 +1,224 @@
+"""The open questions of one device: who is next to be sent, whose alarm rings next, how full the window is.
+
+Law: no judgement here, only bookkeeping; each invariant (window, bytes, alarms) is kept in one place.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from math import inf
+
+from edge_agent.core.commands import Answer, Correction, Dice, OutboxLimits, Row, State
+from edge_agent.core.records import Source
+from policies.decisions.budget import Charge, Spend
+from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.permit import Permit
+from policies.model.reasons import Why
+from policies.monitoring import backoff
+from wire.protocol.messages import Prediction, Verdict
+
+_GOLDEN = (
+    0.6180339887498949  # successive multiples spread evenly over 0..1: one dice per question serves all its retries
+)
+_TICK = 0  # a seq that no question has: the core's own alarm
+
+
+class Question:
+    """One open question. `at`: when to resend (SENT) or not before when to send (SEALED); `inf` = no such time.
+
+    `line`: the link of its `target`; `former`: the target before, while it is being sealed anew for another. `parked`:
+    its line is down and no other may carry it. `charges`: until it is sent for the first time. `early`: why the caller
+    is answered locally as soon as the row is stored; None if the caller waits until `deadline`.
+    """
+
+    __slots__ = (
+        "answered", "armed", "asked", "at", "attempts", "charges", "data_class", "deadline", "digest", "early",
+        "egress", "expires", "former", "id", "jitter", "judged", "line", "local", "parked", "policy", "queued",
+        "reseals", "sent_at", "seq", "size", "state", "target",
+    )  # fmt: skip
+
+    def __init__(self, seq: int, dice: Dice, local: Prediction, permit: Permit, data_class: str) -> None:
+        self.seq = seq
+        self.id = dice.id
+        self.local = local
+        self.state = State.NEW
+        self.answered = False
+        self.policy, self.judged = permit.policy, permit.terms
+        self.data_class = data_class
+        self.egress = permit.egress
+        self.target = permit.targets[0]
+        self.former: HubSite | None = None
+        self.line = ""
+        self.parked = False
+        self.sent_at = -inf
+        self.charges: tuple[Charge, ...] = permit.charges
+        self.digest = b""
+        self.size = 0
+        self.deadline = inf
+        self.expires = inf
+        self.early: Why | None = None
+        self.at = inf
+        self.attempts = 0
+        self.jitter = dice.jitter
+        self.reseals = 0
+        self.asked = False  # an Ask named it
+        self.queued = False
+        self.armed = inf
+
+    @classmethod
+    def reopened(cls, row: Row) -> "Question":
+        """After a restart. SENT counts as SEALED: whether it arrived is for the hub to say."""
+        permit = Permit(row.policy, (row.target,), row.egress, Spend(), terms=row.policy)
+        self = cls(row.seq, Dice(row.id, 0.0, row.jitter), row.local, permit, row.data_class)
+        self.state = State.RECEIPTED if row.state is State.RECEIPTED else State.SEALED
+        self.answered = row.answered
+        self.digest, self.size = row.digest, row.size
+        self.expires, self.at, self.attempts = row.expires, row.not_before, row.attempts
+        return self
+
+    def pause_s(self, limits: OutboxLimits) -> float:
+        """How long to wait before the next try."""
+        jitter = (self.jitter + self.attempts * _GOLDEN) % 1.0
+        return backoff.delay(self.attempts, jitter, limits.resend_base_s, limits.resend_cap_s)
+
+    def say_local(self, why: Why) -> Answer:
+        """The one answer: the device's own."""
+        self.answered = True
+        return Answer(
+            id=self.id, prediction=self.local, source=Source.LOCAL, why=why, policy=self.policy,
+            data_class=self.data_class, seq=self.seq,
+        )  # fmt: skip
+
+    def say_verdict(self, verdict: Verdict) -> Answer | Correction:
+        """The hub's word: the one answer, or the one correction if there was an answer."""
+        v, policy, data_class = verdict, self.policy, self.data_class
+        if self.answered:
+            return Correction(
+                id=self.id, prediction=v.prediction, policy=policy, data_class=data_class, seq=self.seq,
+                queue_s=v.queue_s, compute_s=v.compute_s,
+            )  # fmt: skip
+        self.answered = True
+        return Answer(
+            id=self.id, prediction=v.prediction, source=Source.HUB, why=Why.VERDICT, policy=policy,
+            data_class=data_class, seq=self.seq, queue_s=v.queue_s, compute_s=v.compute_s,
+        )  # fmt: skip
+
+    def next_alarm(self) -> float:
+        """The earliest moment at which something is due."""
+        when = inf if self.answered else self.deadline
+        if self.state is State.NEW:
+            return when
+        when = min(when, self.expires)
+        return when if self.queued or self.state is State.RECEIPTED else min(when, self.at)
+
+
+class Questions:
+    """All open questions of one device, by seq."""
+
+    __slots__ = ("_heap", "_ready", "_rows", "_tick", "_wake", "bytes", "receipted", "sent")
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Question] = {}
+        self._ready: dict[str, list[tuple[bool, int]]] = {}  # heaps by line: callers who wait first, then oldest first
+        self._heap: list[tuple[float, int]] = []  # heap of alarms; stale entries are skipped
+        self._tick = inf
+        self._wake = inf
+        self.bytes = 0
+        self.sent = 0
+        self.receipted = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Question]:
+        return iter(self._rows.values())
+
+    def get(self, seq: int) -> Question | None:
+        return self._rows.get(seq)
+
+    def admit(self, question: Question) -> None:
+        self._rows[question.seq] = question
+        self.bytes += question.size
+        self.receipted += question.state is State.RECEIPTED
+        self.arm(question)
+
+    def drop(self, question: Question) -> None:
+        self.move(question, State.NEW)
+        del self._rows[question.seq]
+        self.bytes -= question.size
+
+    def move(self, question: Question, state: State) -> None:
+        """The one place where a state changes: it leaves the queue, and the counts follow."""
+        self.sent += (state is State.SENT) - (question.state is State.SENT)
+        self.receipted += (state is State.RECEIPTED) - (question.state is State.RECEIPTED)
+        question.state = state
+        question.queued = False
+
+    def queue(self, question: Question) -> None:
+        """SEALED and ready to go."""
+        self.move(question, State.SEALED)
+        question.queued = True
+        question.at = inf
+        waits = not question.answered and question.deadline < inf
+        question.parked = False
+        heappush(self._ready.setdefault(question.line, []), (not waits, question.seq))
+
+    def hold(self, question: Question, until: float) -> None:
+        """SEALED, not before `until`."""
+        self.move(question, State.SEALED)
+        question.at = until
+        self.arm(question)
+
+    def next_ready(self, line: str = "") -> Question | None:
+        ready = self._ready.get(line, [])
+        while ready:
+            question = self._rows.get(heappop(ready)[1])
+            if question is not None and question.queued and question.line == line:
+                question.queued = False
+                return question
+        return None
+
+    def asked(self, seqs: list[int]) -> None:
+        """An Ask names these."""
+        for seq in seqs:
+            self._rows[seq].asked = True
+
+    def waits_on(self, line: str) -> bool:
+        """Whether something was sent on this line and no word came back."""
+        return self.sent > 0 and any(each.state is State.SENT and each.line == line for each in self)
+
+    def unreceipted(self, line: str) -> list[Question]:
+        """On this line: sent and not receipted, or held back because it was down."""
+        return [each for each in self if each.line == line and (each.state is State.SENT or each.parked)]
+
+    # Alarms
+
+    def arm(self, question: Question) -> None:
+        when = question.next_alarm()
+        if when < question.armed:
+            question.armed = when
+            heappush(self._heap, (when, question.seq))
+
+    def arm_tick(self, when: float) -> None:
+        """An alarm of nobody in particular: the core looks at everything when it rings."""
+        if when < self._tick:
+            self._tick = when
+            heappush(self._heap, (when, _TICK))
+
+    def due(self, now: float) -> Iterator[Question]:
+        """Take off every alarm that rings; the caller arms each question again."""
+        self._wake = inf
+        while self._heap and self._heap[0][0] <= now:
+            when, seq = heappop(self._heap)
+            question = self._rows.get(seq)
+            if seq == _TICK:
+                self._tick = inf if when == self._tick else self._tick
+            elif question is not None and question.armed == when:
+                question.armed = inf
+                yield question
+
+    def next_wake(self) -> float | None:
+        """When to wake, if that is earlier than what was said last time."""
+        if self._heap and self._heap[0][0] < self._wake:
+            self._wake = self._heap[0][0]
+            return self._wake
+        return None

@@ -1,0 +1,147 @@
+"""What the hub gives a device in writing (certificate, CAs, addresses), believed only after everything fits.
+
+Law: the signature of a CA that is pinned already comes first; before it holds, nothing in a letter means anything. The
+certificate must be for our key and our id, and a CA that the letter names must have issued it.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from edge_agent.identity.identity import HubKeys
+from edge_agent.system.merging_http_hub_post import split
+from wire.process.exit_codes import Exit, ExitError
+
+_DAY_MS = 86_400_000
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What the hub signed. Certificates are PEM, keys raw base64, `hub_time_ms` milliseconds since 1970.
+
+    `trusted`: every CA of the hub from now on (older hubs name only `ca`). `request`: SHA-256 of the certificate
+    request that is answered, hex. `tuf_root`: the update repository's newest root, `tuf_url` where that repository is;
+    only in the reply to an enrolment.
+    """
+
+    device: str
+    certificate: str
+    ca: str
+    broker: BrokerAddress
+    hubs: tuple[HubKeys, ...]
+    hub_time_ms: int
+    trusted: tuple[str, ...] = ()
+    hub_url: str = ""
+    request: str = ""
+    tuf_root: bytes = b""
+    tuf_url: str = ""
+
+    @property
+    def authorities(self) -> tuple[str, ...]:
+        return self.trusted or (self.ca,)
+
+
+class _Signed(msgspec.Struct, frozen=True):
+    body: str
+    signature: str
+
+
+Pinned = Callable[[Body], Sequence[x509.Certificate]]
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A letter that fits. `certificate_ms`: beginning and end of the certificate, in hub time."""
+
+    body: Body
+    certificate_ms: tuple[int, int]
+
+
+def open_letter(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinned: Pinned) -> Opened:
+    """ExitError(ENROLMENT) with the reason unless all of it fits. `pinned`: the CAs whose signature counts."""
+    try:
+        signed = msgspec.json.decode(reply, type=_Signed)
+        body = msgspec.json.decode(signed.body, type=Body)
+        _check_signature(signed, pinned(body))
+        certificate = x509.load_pem_x509_certificate(body.certificate.encode())
+        _check_certificate(certificate, body, device, key)
+        if body.hub_url:
+            split(body.hub_url)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, binascii.Error):
+        raise unfit("it is not a reply of a hub") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise unfit("a certificate or an address in it cannot be read") from None
+    except InvalidSignature:
+        raise unfit("a signature in it is wrong") from None
+    if not body.hubs or any(len(k) != 32 for hub in body.hubs for k in (hub.hpke_key, hub.signing_key)):
+        raise unfit("it names no usable hub keys")
+    span = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    begins_ms, ends_ms = (int(each.timestamp() * 1000) for each in span)
+    # Its dates are of the clock of the hub's machine; where that is wrong, hub time says when it began.
+    astray_ms = body.hub_time_ms - begins_ms if abs(body.hub_time_ms - begins_ms) > _DAY_MS else 0
+    return Opened(body, (begins_ms + astray_ms, ends_ms + astray_ms))
+
+
+def unfit(reason: str) -> ExitError:
+    return ExitError(Exit.ENROLMENT, f"the hub's reply was not accepted: {reason}; nothing was saved")
+
+
+def request_pem(device: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A certificate request for our key; the hub takes nothing else from it."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, device)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _check_signature(signed: _Signed, authorities: Sequence[x509.Certificate]) -> None:
+    signature = base64.b64decode(signed.signature, validate=True)
+    for authority in authorities:
+        key = authority.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            continue
+        try:
+            key.verify(signature, signed.body.encode(), ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            continue
+        return
+    raise InvalidSignature
+
+
+def _check_certificate(certificate: x509.Certificate, body: Body, device: str, key: ec.EllipticCurvePublicKey) -> None:
+    if body.device != device:
+        raise unfit(f"it is for {body.device[:64]!r}, not for {device!r}")
+    if not any(_issued(certificate, x509.load_pem_x509_certificate(each.encode())) for each in body.authorities):
+        raise unfit("its certificate was not issued by a CA that it names")
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if [name.value for name in names] != [device]:
+        raise unfit("its certificate is for another device")
+    if certificate.public_key() != key:
+        raise unfit("its certificate is for another key")
+
+
+def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

@@ -1,0 +1,245 @@
+"""Makes a device out of an invite: keys are drawn here, one request binds them, the reply is believed last.
+
+Law: no private key leaves the device, the token goes only to the hub the invite names, and a folder is enrolled once.
+Whoever sits between can refuse the enrolment, not change it: the reply is signed by the CA whose hash the invite holds.
+The keys wait in the folder until the reply is there: the same invite, typed again, goes on where it stopped.
+"""
+
+import base64
+import binascii
+import hmac
+import http
+import random
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from edge_agent.identity.certificates import Body, Opened, key_pem, new_key, open_letter, request_pem, unfit
+from edge_agent.identity.identity import Identity, folder_is_enrolled, new_payload_key
+from edge_agent.system.merging_http_hub_post import Trust, post, split
+from policies.monitoring.backoff import delay
+from wire.errors import LocalError
+from wire.http.client import HttpReply
+from wire.process.daemon import Lock
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+from wire.protocol.topics import check_id
+
+INVITE_PREFIX = "skerry1:"
+PROOF_TAG = b"skerry-enrol/1\0"
+MAX_INVITE_CHARS = 4096
+PENDING_FILE = "enrolling.key"
+TRIES = 6  # where the hub says "later"
+_LATER = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE)
+_MACHINE_SERIALS = ("/proc/device-tree/serial-number", "/sys/class/dmi/id/product_serial")
+
+
+class Invite(msgspec.Struct, frozen=True):
+    """What a person carried to the device. `ca_sha256`: hex, of the CA certificate's DER form. Single use.
+
+    `made_ms`: hub time when it was made, the device's first time floor.
+    """
+
+    url: str
+    ca_sha256: str
+    token: str
+    device: str
+    root_sha256: str = ""
+    made_ms: int = 0
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """Drawn on this device, all at once."""
+
+    certificate: ec.EllipticCurvePrivateKey
+    signing: Ed25519PrivateKey
+    hpke: X25519PrivateKey
+
+
+class _Pending(msgspec.Struct, frozen=True):
+    """Keys that were sent and whose reply is not here yet; good for the same token alone."""
+
+    token_sha256: bytes
+    certificate: bytes
+    signing: bytes
+    hpke: bytes
+
+
+def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
+    """Enrol this device into `folder`. ExitError(ENROLMENT, HUB, DISK, LOCKED): then no identity was written.
+
+    `hardware`: the serial number this machine gives of itself, for hubs that ask.
+    """
+    invite = read_invite(invite_text)
+    if folder_is_enrolled(folder):
+        raise ExitError(Exit.ENROLMENT, f"{folder} is enrolled already; use another folder, or remove it to start anew")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
+    with Lock(folder):  # also proves, before the token is used up, that the folder can be written
+        keys = _keys(folder, invite)
+        reply = _ask(invite, request_body(invite, keys, hardware))
+        if not reply.ok:
+            raise _refused(reply, folder / PENDING_FILE)
+        letter = check_reply(reply.body, invite, keys)
+        made = identity_of(letter, invite, keys).save(
+            folder,
+            letter.body.certificate.encode(),
+            key_pem(keys.certificate),
+            "".join(letter.body.authorities).encode(),
+            letter.body.tuf_root if invite.root_sha256 else b"",
+        )
+        (folder / PENDING_FILE).unlink(missing_ok=True)
+        return made
+
+
+def read_invite(text: str) -> Invite:
+    """ExitError(ENROLMENT) unless it is a whole invite for an id of ours."""
+    text = "".join(text.split())
+    if not text.startswith(INVITE_PREFIX) or len(text) > MAX_INVITE_CHARS:
+        raise ExitError(
+            Exit.ENROLMENT, f"that is no invite: it begins with {INVITE_PREFIX}; `skerry hub invite` prints one"
+        )
+    packed = text.removeprefix(INVITE_PREFIX)
+    try:
+        raw = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
+        invite = msgspec.msgpack.decode(raw, type=Invite)
+        check_id(invite.device)
+        whole = len(bytes.fromhex(invite.ca_sha256)) == 32 and bool(invite.token) and bool(split(invite.url))
+    except (binascii.Error, msgspec.DecodeError, LocalError, ValueError):
+        whole = False
+    if not whole:
+        raise ExitError(Exit.ENROLMENT, "the invite is damaged: copy it again, as one line")
+    return invite
+
+
+def machine_serial() -> str:
+    """The serial number that this machine's maker wrote into it, where the system shows it.
+
+    ExitError(USAGE) otherwise.
+    """
+    for place in _MACHINE_SERIALS:
+        try:
+            found = Path(place).read_text(encoding="ascii", errors="replace").strip("\0 \n")
+        except OSError:
+            continue
+        if found:
+            return found
+    raise ExitError(
+        Exit.USAGE, f"this machine shows no serial number in {' or '.join(_MACHINE_SERIALS)}: give it by hand"
+    )
+
+
+def draw_keys() -> Keys:
+    return Keys(new_key(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+
+
+def request_body(invite: Invite, keys: Keys, hardware: str = "") -> bytes:
+    """One request, one proof: the signing key signs token, certificate request, both other public keys and serial."""
+    csr = request_pem(invite.device, keys.certificate)
+    signing = keys.signing.public_key().public_bytes_raw()
+    hpke = keys.hpke.public_key().public_bytes_raw()
+    words = (invite.token.encode(), csr, signing, hpke, hardware.encode())
+    proof = keys.signing.sign(sha256(PROOF_TAG + b"".join(words)).digest())
+    texts = {"signing_key": signing, "hpke_key": hpke, "proof": proof}
+    encoded = {key: base64.b64encode(raw).decode() for key, raw in texts.items()}
+    serial = {"hardware": hardware} if hardware else {}
+    return msgspec.json.encode({"token": invite.token, "csr": csr.decode(), **encoded, **serial})
+
+
+def check_reply(reply: bytes, invite: Invite, keys: Keys) -> Opened:
+    """The letter, once its CA is the invited one, that CA signed it, and the certificate is for our key and id."""
+
+    def invited(body: Body) -> list[x509.Certificate]:
+        authority = x509.load_pem_x509_certificate(body.ca.encode())
+        if not hmac.compare_digest(authority.fingerprint(hashes.SHA256()), bytes.fromhex(invite.ca_sha256)):
+            raise unfit("its CA is not the one the invite names: somebody may be in between")
+        return [authority]
+
+    letter = open_letter(reply, invite.device, keys.certificate.public_key(), invited)
+    if invite.root_sha256:
+        _check_root(letter.body, invite.root_sha256)
+    return letter
+
+
+def _check_root(body: Body, promised: str) -> None:
+    """The one moment in which this device learns whom to believe about models, policies and hub keys."""
+    if not hmac.compare_digest(sha256(body.tuf_root).hexdigest(), promised.lower()):
+        raise unfit("its update root is not the one the invite names: if it was renewed since, ask for a new invite")
+    if not body.tuf_url.startswith(("http://", "https://")):
+        raise unfit("it names no address of its update repository")
+
+
+def _keys(folder: Path, invite: Invite) -> Keys:
+    """Those that were sent with this very token before, or new ones; on disk before they are sent."""
+    pending, token = folder / PENDING_FILE, sha256(invite.token.encode()).digest()
+    if pending.exists():
+        kept = _read_pending(pending)
+        if kept is not None and hmac.compare_digest(kept.token_sha256, token):
+            return _unpacked(kept)
+    keys = draw_keys()
+    raw = (key_pem(keys.certificate), keys.signing.private_bytes_raw(), keys.hpke.private_bytes_raw())
+    write_private(pending, msgspec.msgpack.encode(_Pending(token, *raw)))
+    return keys
+
+
+def _read_pending(path: Path) -> _Pending | None:
+    try:
+        return msgspec.msgpack.decode(read_private(path), type=_Pending)
+    except msgspec.DecodeError:
+        return None
+
+
+def _unpacked(kept: _Pending) -> Keys:
+    certificate = serialization.load_pem_private_key(kept.certificate, None)
+    if not isinstance(certificate, ec.EllipticCurvePrivateKey):
+        raise ExitError(Exit.CREDENTIALS, f"{PENDING_FILE} is damaged: remove it and ask for a new invite")
+    signing = Ed25519PrivateKey.from_private_bytes(kept.signing)
+    return Keys(certificate, signing, X25519PrivateKey.from_private_bytes(kept.hpke))
+
+
+def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
+    """Who we are by a letter that `check_reply` believed; not saved yet."""
+    body = letter.body
+    return Identity(
+        device=body.device,
+        broker_host=body.broker.host,
+        broker_port=body.broker.port,
+        hubs=body.hubs,
+        hub_time_ms=body.hub_time_ms,
+        signing=keys.signing,
+        hpke=keys.hpke,
+        payload_key=new_payload_key(),
+        hub_url=body.hub_url or invite.url,
+        tuf_url=body.tuf_url if invite.root_sha256 else "",
+        certificate_ms=letter.certificate_ms,
+    )
+
+
+def _ask(invite: Invite, body: bytes) -> HttpReply:
+    """Patient with a hub that says "later": a whole fleet may be at its door."""
+    trust = Trust(invite.made_ms, ca_sha256=invite.ca_sha256)
+    for attempt in range(1, TRIES):
+        reply = post(invite.url, "/v1/enrol", body, trust)
+        if reply.status not in _LATER:
+            return reply
+        time.sleep(delay(attempt, random.random(), 1.0, 20.0))  # noqa: S311 - jitter keeps no secret
+    return post(invite.url, "/v1/enrol", body, trust)
+
+
+def _refused(reply: HttpReply, pending: Path) -> ExitError:
+    line = reply.error_line
+    if not line:
+        return ExitError(Exit.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
+    if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _LATER:
+        return ExitError(Exit.HUB, f"the hub refused ({reply.status}): {line}")
+    pending.unlink(missing_ok=True)  # these keys will never be anybody's
+    return ExitError(Exit.ENROLMENT, f"the hub refused ({reply.status}): {line}")

@@ -1,0 +1,257 @@
+"""Who this device is: id, keys, hubs, broker. Made by enrolment; renewal replaces certificate, addresses and hub keys.
+
+Hub keys of a letter count where no update repository tells them: on further lines, and before its first refresh.
+
+Law: every secret lies in a file with mode 0600; `identity.json` holds nothing secret. Certificate and key lie in one
+file, so that one rename replaces both. Files of format 1 (two files, no address of the hub) can still be read.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from edge_agent.system import merging_http_tls
+from policies.decisions.merging_routing_locality import HubSite
+from wire.errors import LocalError
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+from wire.protocol.merging_sealing_seal import key_id
+from wire.protocol.topics import check_id
+
+FORMAT = 2
+IDENTITY_FILE = "identity.json"
+CERTIFICATE_FILE = "device.pem"
+CERTIFICATE_KEY_FILE = "device.key"  # format 1; later the key lies behind its certificate
+CA_FILE = "ca.pem"
+ROOT_FILE = "root.json"  # where trust in the update repository begins
+SIGNING_KEY_FILE = "signing.key"
+HPKE_KEY_FILE = "hpke.key"
+PAYLOAD_KEY_FILE = "payload.key"
+MAX_ROOT_BYTES = 1 << 20
+_KEY_BYTES = 32
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
+
+
+class HubKeys(msgspec.Struct, frozen=True, gc=False):
+    """One hub as enrolment pinned it: raw 32-byte public keys, X25519 to seal to and Ed25519 that signs its replies."""
+
+    name: str
+    region: str
+    hpke_key: bytes
+    signing_key: bytes
+
+    @property
+    def seal_to(self) -> X25519PublicKey:
+        return X25519PublicKey.from_public_bytes(self.hpke_key)
+
+    @property
+    def signed_by(self) -> Ed25519PublicKey:
+        return Ed25519PublicKey.from_public_bytes(self.signing_key)
+
+    @property
+    def key_id(self) -> bytes:
+        """Names the key a question is sealed to."""
+        return key_id(self.hpke_key)
+
+
+def sites(hubs: Iterable[HubKeys], prices: Mapping[str, int] | None = None) -> tuple[HubSite, ...]:
+    """Where they are and what they cost, for policies."""
+    told = prices or {}
+    return tuple(HubSite(hub.name, hub.region, told.get(hub.name, 0)) for hub in hubs)
+
+
+class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`identity.json`."""
+
+    device: str
+    broker_host: str
+    broker_port: int
+    hub_time_ms: int
+    hubs: tuple[HubKeys, ...]
+    hub_url: str = ""
+    tuf_url: str = ""
+    certificate_ms: tuple[int, int] = (0, 0)
+    format: int = 1
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """Any `identity.json`, of whatever version."""
+
+    format: int = 1
+
+
+@dataclass(frozen=True, repr=False)  # no repr: it would print keys
+class Identity:
+    """`hub_time_ms`: the latest hub time the CA signed, at enrolment or renewal. `payload_key`: AES-256, stays here.
+
+    `hub_url`: where certificates are renewed; "" in a folder of format 1. `certificate_ms`: beginning and end of our
+    certificate in hub time; (0, 0) if nobody noted it. `tuf_url`: the update repository, above metadata/ and targets/;
+    "" if the hub had none when this device enrolled.
+    """
+
+    device: str
+    broker_host: str
+    broker_port: int
+    hubs: tuple[HubKeys, ...]
+    hub_time_ms: int
+    signing: Ed25519PrivateKey
+    hpke: X25519PrivateKey
+    payload_key: bytes
+    folder: Path | None = None  # where the certificate files are; None in memory-only tests
+    hub_url: str = ""
+    tuf_url: str = ""
+    certificate_ms: tuple[int, int] = (0, 0)
+
+    @property
+    def hpke_id(self) -> bytes:
+        return key_id(self.hpke.public_key().public_bytes_raw())
+
+    @property
+    def signing_id(self) -> bytes:
+        return key_id(self.signing.public_key().public_bytes_raw())
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """PEM of every CA we pin: one, or two while the hub replaces its own. ExitError(CREDENTIALS) if unreadable."""
+        path = (self.folder or Path()) / CA_FILE
+        return split_pem(read_private(path).decode("ascii", "replace"), path)
+
+    @property
+    def tuf_root(self) -> bytes:
+        """The root metadata that the invite named by its hash. ExitError(CREDENTIALS) if it is gone."""
+        return read_private((self.folder or Path()) / ROOT_FILE, MAX_ROOT_BYTES)
+
+    def tls(self) -> ssl.SSLContext:
+        """Context for the broker: our certificate, the pinned CAs and nothing else.
+
+        ExitError(CREDENTIALS) if unusable.
+        """
+        folder = self.folder or Path()
+        try:
+            context = merging_http_tls.context(self.trusted, self.hub_time_ms)
+            context.load_cert_chain(*_pair(folder))
+        except (OSError, ssl.SSLError) as error:
+            raise ExitError(Exit.CREDENTIALS, f"{folder}: certificate or key unusable ({error}); enrol again") from None
+        return context
+
+    def save(
+        self, folder: Path, certificate: bytes = b"", certificate_key: bytes = b"", ca: bytes = b"", root: bytes = b""
+    ) -> "Identity":
+        """Write keys first and `identity.json` last: a folder with that file is complete.
+
+        ExitError(DISK) if it cannot.
+        """
+        with contextlib.suppress(OSError):  # write_private says it better
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        secret = {
+            SIGNING_KEY_FILE: self.signing.private_bytes_raw(),
+            HPKE_KEY_FILE: self.hpke.private_bytes_raw(),
+            PAYLOAD_KEY_FILE: self.payload_key,
+            CERTIFICATE_FILE: certificate + certificate_key,
+            CA_FILE: ca,
+            ROOT_FILE: root,
+        }
+        for name, data in secret.items():
+            if data:
+                write_private(folder / name, data)
+        self._write_card(folder)
+        return replace(self, folder=folder)
+
+    def renewed(self, certificate: bytes, certificate_key: bytes, ca: bytes) -> None:
+        """Put a new certificate (with its key) and the CAs it came with in place of the old ones, each in one rename.
+
+        The CAs go first: they are those of now, and the old certificate is good under them as long as the hub likes.
+        """
+        folder = self.folder or Path()
+        write_private(folder / CA_FILE, ca)
+        write_private(folder / CERTIFICATE_FILE, certificate + certificate_key)
+        with contextlib.suppress(OSError):  # beside a new pair it is read by nobody
+            (folder / CERTIFICATE_KEY_FILE).unlink()
+        self._write_card(folder)
+
+    def _write_card(self, folder: Path) -> None:
+        where = (self.broker_host, self.broker_port, self.hub_time_ms, self.hubs, self.hub_url)
+        card = _Card(self.device, *where, self.tuf_url, self.certificate_ms, FORMAT)
+        text = msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n"
+        if not (folder / IDENTITY_FILE).exists() or (folder / IDENTITY_FILE).read_bytes() != text:
+            write_private(folder / IDENTITY_FILE, text)
+
+
+def load(path: Path) -> Identity:
+    """The identity in a folder (or the folder of an `identity.json`).
+
+    ExitError(ENROLMENT or CREDENTIALS) if unusable.
+    """
+    folder = path.parent if path.name == IDENTITY_FILE else path
+    card = _card(folder / IDENTITY_FILE)
+    secret = {name: _key(folder / name) for name in (SIGNING_KEY_FILE, HPKE_KEY_FILE, PAYLOAD_KEY_FILE)}
+    return Identity(
+        device=card.device,
+        broker_host=card.broker_host,
+        broker_port=card.broker_port,
+        hubs=card.hubs,
+        hub_time_ms=card.hub_time_ms,
+        signing=Ed25519PrivateKey.from_private_bytes(secret[SIGNING_KEY_FILE]),
+        hpke=X25519PrivateKey.from_private_bytes(secret[HPKE_KEY_FILE]),
+        payload_key=secret[PAYLOAD_KEY_FILE],
+        folder=folder,
+        hub_url=card.hub_url,
+        tuf_url=card.tuf_url,
+        certificate_ms=card.certificate_ms,
+    )
+
+
+def new_payload_key() -> bytes:
+    """AES-256 key for what rests in the outbox."""
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+def _card(path: Path) -> _Card:
+    try:
+        text = path.read_bytes()
+        written = msgspec.json.decode(text, type=_Format).format
+        if written > FORMAT:
+            raise ExitError(Exit.CREDENTIALS, f"{path}: written by a newer version (format {written}): update")
+        card = msgspec.json.decode(text, type=_Card)
+        check_id(card.device)
+    except FileNotFoundError:
+        raise ExitError(Exit.ENROLMENT, f"{path} is missing: run `skerry agent enrol` first") from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, LocalError) as error:
+        raise ExitError(Exit.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
+    if not card.hubs or any(len(key) != _KEY_BYTES for hub in card.hubs for key in (hub.hpke_key, hub.signing_key)):
+        raise ExitError(Exit.CREDENTIALS, f"{path}: no usable hub keys; enrol again")
+    return card
+
+
+def _key(path: Path) -> bytes:
+    data = read_private(path)
+    if len(data) != _KEY_BYTES:
+        raise ExitError(Exit.CREDENTIALS, f"{path}: {len(data)} bytes, a key has {_KEY_BYTES}; enrol again")
+    return data
+
+
+def split_pem(text: str, path: Path | str) -> tuple[str, ...]:
+    """Each certificate of a PEM text. ExitError(CREDENTIALS) if there is none."""
+    found = tuple(match[0] + "\n" for match in _PEM.finditer(text))
+    if not found:
+        raise ExitError(Exit.CREDENTIALS, f"{path}: no certificate; enrol again")
+    return found
+
+
+def _pair(folder: Path) -> tuple[Path, Path | None]:
+    """Certificate and key as `load_cert_chain` wants them: one file, or the two of format 1."""
+    certificate = folder / CERTIFICATE_FILE
+    return certificate, None if b"PRIVATE KEY" in read_private(certificate) else folder / CERTIFICATE_KEY_FILE
+
+
+def folder_is_enrolled(folder: Path) -> bool:
+    return os.path.isfile(folder / IDENTITY_FILE)  # noqa: PTH113 - one stat, no exception on odd paths

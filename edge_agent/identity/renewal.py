@@ -1,0 +1,155 @@
+"""Keeps the device's certificate young: a new key and a new certificate at two thirds of its life, for years.
+
+Law: the identity key (Ed25519) of the enrolment asks, so an expired certificate renews like any other. The old pair
+stays until the new one lies complete on disk; a renewal that fails costs nothing but its next try, and local answers
+wait for none of it.
+"""
+
+import asyncio
+import http
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import edge_agent
+from edge_agent.identity.identity import Identity, load
+from edge_agent.system.clock import HubClock
+from policies.monitoring.backoff import delay
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.logging import Log, name
+
+AT = 2 / 3  # of a certificate's life ...
+SPREAD = 0.1  # ... earlier or later by up to half of this, so that a fleet enrolled in one hour does not renew in one
+RETRY_BASE_S = 30.0
+RETRY_CAP_S = 3600.0
+AGAIN_S = 600.0  # from one renewal to the next, at least
+CHILD_S = 120.0
+_ROOT = Path(edge_agent.__file__).parents[1]  # in a checkout the child finds us here
+LOOK_EVERY_S = 60.0  # a clock may be put right while we wait
+Reconnect = Callable[[], Awaitable[None]]
+Errand = Callable[[Identity], Awaitable[Identity]]
+_STALE_LINK = ("certificate", "refused before CONNACK", "SSL")
+
+
+def due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
+    """When to renew (hub time, ms). `dice` in 0..1, drawn once per certificate. 0 = at once, for a life unknown."""
+    begins, ends = certificate_ms
+    if ends <= begins:
+        return 0
+    return begins + int((ends - begins) * (AT + SPREAD * (dice - 0.5)))
+
+
+async def in_a_child(identity: Identity) -> Identity:
+    """One renewal by `edge_agent.identity.renewal_worker`, in a process of its own.
+
+    The device as it is now; ExitError with why not.
+    """
+    folder = (identity.folder or Path()).absolute()
+    words = (sys.executable, "-m", "edge_agent.identity.renewal_worker", str(folder))
+    nowhere = asyncio.subprocess.DEVNULL
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *words, stdin=nowhere, stdout=nowhere, stderr=asyncio.subprocess.PIPE, cwd=_ROOT
+        )
+    except OSError as error:
+        raise ExitError(Exit.INTERNAL, f"no renewal could be started: {error.strerror}") from None
+    try:
+        async with asyncio.timeout(CHILD_S):
+            _, said = await child.communicate()
+    except TimeoutError:
+        raise ExitError(Exit.HUB, f"the renewal did not end within {CHILD_S:g} s") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode:
+        code = Exit(child.returncode) if child.returncode in set(Exit) else Exit.INTERNAL
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ExitError(code, last[:300] or "the renewal ended without a word")
+    return load(folder)
+
+
+class Renewer:
+    """A task of the running agent. `identity` is always the one on disk; `connect` dials with it."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        clock: HubClock,
+        log: Log,
+        dice: Callable[[], float] = random.random,
+        errand: Errand = in_a_child,
+    ) -> None:
+        self.identity = identity
+        self.error = ""
+        self.renewals = 0
+        self._clock = clock
+        self._log = log
+        self._dice = dice
+        self._errand = errand
+        self._due_ms = due_ms(identity.certificate_ms, dice())
+        self._failures = 0
+        self._not_before_s = 0.0
+        self._hurried = False
+
+    def link_refused(self, error: str) -> None:
+        """The broker hung up during the handshake: perhaps our certificate is not what it wants any more."""
+        self._hurried = self._hurried or any(word in error for word in _STALE_LINK)
+
+    async def run(self, reconnect: Reconnect, look_every_s: float = LOOK_EVERY_S) -> None:
+        """Until cancelled. `reconnect` is called after each renewal; nothing is lost, rows live until their outcome."""
+        while True:
+            if self._is_due():
+                await self._try(reconnect)
+            await asyncio.sleep(self._pause_s(look_every_s))
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able, for the status: `certificate_ends_ms`, `renewal_due_ms`, `renewal_error`, `renewals`."""
+        return {
+            "certificate_ends_ms": self.identity.certificate_ms[1],
+            "renewal_due_ms": self._due_ms,
+            "renewal_error": self.error,
+            "renewals": self.renewals,
+        }
+
+    def alarms(self) -> set[str]:
+        """`certificate_expired` while ours is over, `renewal_refused` while the hub says no."""
+        expired = 0 < self.identity.certificate_ms[1] <= self._clock.sure_ms()
+        refused = self.error.startswith(f"the hub refused ({http.HTTPStatus.FORBIDDEN})")
+        return ({"certificate_expired"} if expired else set()) | ({"renewal_refused"} if refused else set())
+
+    def _is_due(self) -> bool:
+        return (self._hurried or self._clock.ms() >= self._due_ms) and self._clock.now() >= self._not_before_s
+
+    def _pause_s(self, look_every_s: float) -> float:
+        due_s = max((self._due_ms - self._clock.ms()) / 1000, self._not_before_s - self._clock.now())
+        return min(look_every_s, max(0.05, due_s))
+
+    async def _try(self, reconnect: Reconnect) -> None:
+        try:
+            self.identity = await self._errand(self.identity)
+        except ExitError as stop:
+            self._failed(stop)
+            return
+        self._clock.hear(self.identity.hub_time_ms)
+        self._due_ms = due_ms(self.identity.certificate_ms, self._dice())
+        self._failures, self._hurried, self.error = 0, False, ""
+        # A broker that refuses the new one too, or a hub whose clock is far off, must not be hammered.
+        self._not_before_s = self._clock.now() + min(AGAIN_S, self._life_s() / 10)
+        self.renewals += 1
+        self._log.info("certificate_renewed", ends_ms=self.identity.certificate_ms[1])
+        await reconnect()
+
+    def _failed(self, stop: ExitError) -> None:
+        self.error = str(stop)[:200]
+        base_s = min(RETRY_BASE_S, max(0.1, self._life_s() / 100))
+        self._not_before_s = self._clock.now() + base_s / 2 + delay(self._failures, self._dice(), base_s, RETRY_CAP_S)
+        self._failures += 1
+        self._hurried = False
+        self._log.warning("renewal_failed", code=stop.code, failures=self._failures, hub=name(self.identity.hub_url))
+
+    def _life_s(self) -> float:
+        begins, ends = self.identity.certificate_ms
+        return max(0.0, (ends - begins) / 1000)

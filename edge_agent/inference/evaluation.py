@@ -1,0 +1,198 @@
+"""What the model that answers is seen to do: figures for the device's own gates, agreement for the hub's.
+
+Law: only counts; of a sample nothing is kept but two labels of an audited one, until its verdict is there or forgotten.
+"""
+
+from collections import OrderedDict
+from math import isfinite, log2
+
+import msgspec
+
+from wire.protocol.messages import Prediction
+from wire.protocol.rollout import MOST_CELLS, Agreement, Assignment, ClassSignals, Cohort, Quality, Signals
+
+MOST_PENDING = 4096  # audits whose verdict may still come, and answers that a person may still judge
+_STEPS = 8  # of the histogram, to an octave: 9 %
+_BINS = 26 * _STEPS  # up to a minute
+_P95 = 0.95
+_NOTHING, _UNKNOWN = Signals(), Quality()
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """An audited sample: what answered it, and what the committed model says.
+
+    `committed` None: that is the one that answers.
+    """
+
+    data_class: str
+    share: float
+    served: Prediction
+    committed: Prediction | None
+    tolerance: float
+
+
+class Seen:
+    """Sums over answers since it was made. `already`: what an earlier process had counted."""
+
+    __slots__ = ("_already", "_bins", "_classes", "confidence", "confidence_sq", "errors", "escalated", "inferences")
+
+    def __init__(self, already: Signals = _NOTHING) -> None:
+        self._already = already
+        self._bins = [0] * _BINS
+        self._classes: dict[str, list[float]] = {
+            each.data_class: [each.answers, each.escalated, each.confidence, each.confidence_sq]
+            for each in already.classes
+        }
+        self.inferences, self.errors, self.escalated = already.inferences, already.errors, already.escalated
+        self.confidence, self.confidence_sq = already.confidence, already.confidence_sq
+
+    def add(self, data_class: str, confidence: float, spent_s: float, *, unsure: bool) -> None:
+        """One answer."""
+        self.inferences += 1
+        if not 0.0 <= confidence <= 1.0:  # false for NaN too
+            self.errors += 1
+            return
+        square = confidence * confidence
+        self.escalated += unsure
+        self.confidence += confidence
+        self.confidence_sq += square
+        micros = spent_s * 1e6
+        self._bins[min(int(_STEPS * log2(micros)), _BINS - 1) if micros > 1.0 else 0] += 1
+        sums = self._classes.get(data_class)
+        if sums is None:
+            if len(self._classes) >= MOST_CELLS:
+                return
+            sums = self._classes[data_class] = [0, 0, 0.0, 0.0]
+        sums[0] += 1
+        sums[1] += unsure
+        sums[2] += confidence
+        sums[3] += square
+
+    def failed(self) -> None:
+        """The model gave none."""
+        self.inferences += 1
+        self.errors += 1
+
+    def p95_us(self) -> int:
+        """The upper end of the bin that 95 of 100 answers of this process lie below."""
+        most, found = sum(self._bins) * _P95, 0
+        for bin_, count in enumerate(self._bins):
+            found += count
+            if found >= most and found:
+                return int(2 ** ((bin_ + 1) / _STEPS))
+        return 0
+
+    def signals(self, rss_bytes: int) -> Signals:
+        classes = (
+            ClassSignals(name, int(n), int(asked), total, square)
+            for name, (n, asked, total, square) in self._classes.items()
+        )
+        return Signals(
+            inferences=self.inferences, errors=self.errors, escalated=self.escalated, confidence=self.confidence,
+            confidence_sq=self.confidence_sq, p95_us=self.p95_us(), rss_bytes=rss_bytes,
+            crashes=self._already.crashes, starts=self._already.starts, classes=tuple(classes),
+        )  # fmt: skip
+
+
+class Trial:
+    """Owned by the event loop. While nobody watches, only figures are counted: they are the next one's baseline."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.assignment: Assignment | None = None
+        self._cells: dict[tuple[str, float], Agreement] = {}
+        self._unaudited: set[str] = set()
+        self._dropped = 0
+        self._pending: OrderedDict[int, Drawn] = OrderedDict()
+        self._told: OrderedDict[str, Drawn | None] = OrderedDict()  # by answer id; None: judged already
+
+    def watch(self, assignment: Assignment | None, already: Signals = _NOTHING, quality: Quality = _UNKNOWN) -> None:
+        """Begin anew. `already`, `quality`: what was counted for it before."""
+        self.assignment = assignment
+        self.seen = Seen(already)
+        self._cells = {(cell.data_class, cell.share): cell for cell in quality.cells}
+        self._unaudited = set(quality.unaudited)
+        self._dropped = quality.dropped
+        self._pending.clear()
+        self._told.clear()
+
+    def quality(self) -> Quality:
+        return Quality(tuple(self._cells.values()), tuple(sorted(self._unaudited))[:MOST_CELLS], self._dropped)
+
+    @property
+    def is_candidate(self) -> bool:
+        """What answers is on trial itself."""
+        return self.assignment is not None and self.assignment.cohort is Cohort.CANDIDATE
+
+    # Samples
+
+    def share(self, audit_share: float) -> float:
+        """Of all answers under this policy that are audited for the assignment; 0 if nobody watches."""
+        if self.assignment is None:
+            return 0.0
+        return min(audit_share, self.assignment.audit_share)
+
+    def not_audited(self, data_class: str) -> None:
+        if self.assignment is not None and len(self._unaudited) < MOST_CELLS:
+            self._unaudited.add(data_class)
+
+    def drawn(self, seq: int, id: str, drawn: Drawn) -> None:  # noqa: A002 - the product's word
+        """An audit that was stored."""
+        self._pending[seq] = drawn
+        self._told[id] = drawn
+        for kept in (self._pending, self._told):
+            if len(kept) > MOST_PENDING:
+                kept.popitem(last=False)
+
+    def verdict(self, seq: int, said: Prediction) -> None:
+        """The committed model's tail has answered."""
+        drawn = self._pending.pop(seq, None)
+        if drawn is None:
+            return
+        right = agrees(drawn.served, said, drawn.tolerance)
+        other = agrees(drawn.committed, said, drawn.tolerance) if drawn.committed else right
+        cell = self._cell(drawn.data_class, drawn.share)
+        if cell is None:
+            self._dropped += 1
+            return
+        self._cells[cell.data_class, cell.share] = msgspec.structs.replace(
+            cell, audited=cell.audited + 1, agreed=cell.agreed + right,
+            worse=cell.worse + (other and not right), better=cell.better + (right and not other),
+        )  # fmt: skip
+
+    def told(self, id: str, served: Drawn, truth: float) -> None:  # noqa: A002 - the product's word
+        """A person has judged an answer of the model that serves: once for each."""
+        known = self._told.get(id, served)
+        if self.assignment is None or known is None:
+            return
+        self._told[id] = None
+        cell = self._cell(known.data_class, known.share)
+        if cell is None:
+            return
+        right = is_true(known.served, truth, known.tolerance)
+        other = is_true(known.committed, truth, known.tolerance) if known.committed else right
+        self._cells[cell.data_class, cell.share] = msgspec.structs.replace(
+            cell, told=cell.told + 1, told_wrong=cell.told_wrong + (not right),
+            told_worse=cell.told_worse + (other and not right), told_better=cell.told_better + (right and not other),
+        )  # fmt: skip
+
+    def _cell(self, data_class: str, share: float) -> Agreement | None:
+        found = self._cells.get((data_class, share))
+        if found is None and len(self._cells) < MOST_CELLS:
+            found = Agreement(data_class, share)
+        return found
+
+
+def agrees(one: Prediction, other: Prediction, tolerance: float) -> bool:
+    """The same label; of a regressor, values no further apart than its tolerance."""
+    if one.label >= 0 or other.label >= 0:
+        return one.label == other.label
+    if not one.scores or not other.scores:
+        return False
+    return abs(one.scores[0] - other.scores[0]) <= tolerance
+
+
+def is_true(said: Prediction, truth: float, tolerance: float) -> bool:
+    if said.label >= 0:
+        return said.label == truth
+    return bool(said.scores) and isfinite(said.scores[0]) and abs(said.scores[0] - truth) <= tolerance

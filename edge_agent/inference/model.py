@@ -1,0 +1,146 @@
+"""Runs the model: in the event loop if it is quicker than a thread hop, else in the one thread that owns it.
+
+Law: there may be none, at first or after a revocation; then nothing is guessed and `NoModelError` is raised.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from edge_agent.core.commands import OutboxLimits, Setup
+from edge_agent.core.records import NoModelError, Sample
+from edge_agent.system.clock import HubClock
+from edge_agent.uplink.envelope import Envelopes
+from edge_agent.uplink.sealing import ModelFormat, blank
+from models.bundle.manifest import Kind
+from models.runtime.chain import digest
+from models.runtime.codec import codec_of
+from models.runtime.runner import Inference, Runner, echo_manifest
+from models.runtime.runner import Sample as Values
+from policies.decisions import merging_egress_egress
+from policies.decisions.leakage import Evidence
+from policies.decisions.merging_routing_locality import HubSite
+from policies.monitoring.drift import Drift, Reference, observe
+from wire.process.logging import Log, name
+from wire.protocol.messages import DType, Escalation, FieldSpec, ModelRef, Tensor
+
+_PROBES = 3
+_TRACE_CHARS = 55  # a W3C traceparent
+_SUBJECT_BYTES = 32
+
+
+class Absent:
+    """Stands where a model will be. Its manifest describes nothing that could be asked."""
+
+    manifest = echo_manifest(labels=1, version=0)
+    codec = codec_of(manifest.codec, manifest.features)
+    notes: tuple[str, ...] = ()
+
+    def infer_one(self, _: Values) -> Inference:
+        raise NoModelError
+
+    def infer(self, _: Values) -> list[Inference]:
+        raise NoModelError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Model:
+    """`hop_s`: what a thread hop costs (0.1 to 0.3 ms): only a model slower than that gets a thread of its own."""
+
+    def __init__(self, runner: Runner | None, hop_s: float) -> None:
+        self.present = runner is not None
+        self.runner = runner = runner or Absent()
+        self.manifest = runner.manifest
+        self.form = ModelFormat(runner.manifest, runner.codec)
+        self.infer_one = runner.infer_one
+        self._notes = runner.notes
+        gate = runner.manifest.gate
+        self._calibrated = Reference(gate.novelty_deciles, gate.confidence_deciles)
+        self._drift = Drift()
+        self._drifting_since_ms = 0
+        self._hop_s = hop_s
+        self._thread: ThreadPoolExecutor | None = None
+
+    def measure(self) -> None:
+        """Run it a few times. Call it before the model serves."""
+        if not self.present:
+            return
+        for note in self._notes:  # its first word is the processor's name; the status has the rest
+            Log().warning("runner_note", about=name(note.split()[0]))
+        sample = blank(self.manifest)
+        times_s = []
+        for _ in range(_PROBES):
+            began = perf_counter()
+            self.infer_one(sample)
+            times_s.append(perf_counter() - began)
+        if min(times_s) > self._hop_s:
+            self._thread = ThreadPoolExecutor(1, "agent-model")
+
+    @property
+    def refs(self) -> tuple[ModelRef, ...]:
+        """What this device says it runs."""
+        return (self.manifest.ref,) if self.present else ()
+
+    @property
+    def is_quick(self) -> bool:
+        return self._thread is None
+
+    def watch(self, inference: Inference, clock: HubClock) -> None:
+        """One more answer was given. Counts whether samples still look like those the model was calibrated on."""
+        if any(self._calibrated):
+            before = self._drift.alarm
+            self._drift = observe(self._drift, self._calibrated, inference.novelty, inference.prediction.confidence)
+            if self._drift.alarm and not before:
+                self._drifting_since_ms = clock.ms()
+
+    def facts(self) -> dict[str, Any]:
+        """For the status. `drift.level`: from 1 up it is no chance."""
+        facts: dict[str, Any] = {"notes": list(self._notes)} if self._notes else {}
+        if any(self._calibrated):
+            told = {"level": round(self._drift.statistic, 3), "samples": self._drift.samples}
+            facts["drift"] = told | ({"since_ms": self._drifting_since_ms} if self._drift.alarm else {})
+        return facts
+
+    def alarms(self) -> set[str]:
+        return {"drift"} if self._drift.alarm else set()
+
+    async def infer_aside(self, sample: Sample) -> Inference:
+        """In the model's own thread. SampleError if the sample does not fit."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.infer_one, sample.x)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)  # what runs in it ends by itself
+
+
+def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
+    """What the core has to know of a model."""
+    manifest = form.manifest
+    derived = merging_egress_egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
+    evidence = Evidence(manifest.leakage, partial(digest, manifest.cut, manifest.codec))
+    frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
+    region = max((hub.region for hub in hubs), key=len, default="")
+    schema, longest = (*manifest.features, *derived), _longest(form, derived, region)
+    return Setup(
+        schema=schema, hubs=hubs, frame_bytes=frame_bytes, limits=limits, evidence=evidence, lines=envelopes.lines,
+        padded_bytes=manifest.fixed_bytes, longest=longest,
+    )  # fmt: skip
+
+
+def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
+    """A question with every field that could be in it; what a policy adds is not in it yet."""
+    manifest = form.manifest
+    fields = {
+        spec.name: Tensor(spec.dtype, spec.shape, bytes(merging_egress_egress.raw_bytes(spec))) for spec in derived
+    }
+    for spec in manifest.features:
+        size = form.codec.payload_bytes(spec.name)
+        fields[spec.name] = Tensor(DType.UINT8, (size,), bytes(size))
+    return Escalation(
+        id="f" * 32, model=manifest.ref, policy="f" * 32, region=region, fields=fields, budget_s=1e9, audit=True,
+        trace="0" * _TRACE_CHARS, subject=bytes(_SUBJECT_BYTES),
+    )  # fmt: skip

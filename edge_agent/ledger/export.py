@@ -1,0 +1,112 @@
+"""Writes the egress ledger of a device to a file that proves itself: JSON lines, the last one signed.
+
+Law: what left this device, under which rule, to which region, and how each question ended; never a value of a sample.
+The signature is the identity key's, which the hub knows, so the file is evidence after the device is gone.
+"""
+
+import base64
+import os
+import sqlite3
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+
+from edge_agent.identity.identity import Identity
+from edge_agent.storage import ledger, merging_answers_answers, merging_tables_meta
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import sync_folder
+
+EXPORT_TAG = b"skerry-ledger/1\0"
+FORMAT = 1
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """`sha256` of the whole file, hex."""
+
+    path: Path
+    entries: int
+    outcomes: int
+    sha256: str
+
+
+class _Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last line."""
+
+    entries: int
+    outcomes: int
+    sha256: str
+    signature: str
+
+
+def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -> Exported:
+    """Durable and private (0600) when it returns. ExitError(DISK) if it cannot be written or is there already."""
+    head = {
+        "skerry_ledger": FORMAT,
+        "device": identity.device,
+        "epoch": f"{merging_tables_meta.get(db, 'epoch', 0):x}",
+        "exported_ms": at_ms,
+        "signing_key": base64.b64encode(identity.signing.public_key().public_bytes_raw()).decode(),
+    }
+    counts = {"entries": 0, "outcomes": 0}
+    hashed = sha256()
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            for line in _lines(db, head, counts):
+                hashed.update(line)
+                file.write(line)
+            last = _signed(hashed.digest(), identity, counts)
+            hashed.update(last)
+            file.write(last)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.absolute().parent)
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; the ledger was not exported") from None
+    return Exported(path, counts["entries"], counts["outcomes"], hashed.hexdigest())
+
+
+def _lines(db: sqlite3.Connection, head: dict[str, Any], counts: dict[str, int]) -> Iterator[bytes]:
+    yield _line(head)
+    for entry in ledger.everything(db):
+        counts["entries"] += 1
+        yield _line({"entry": entry})
+    for end in merging_answers_answers.outcomes(db):
+        counts["outcomes"] += 1
+        yield _line({"outcome": {**end._asdict(), "epoch": f"{end.epoch:x}"}})
+
+
+def _signed(digest: bytes, identity: Identity, counts: dict[str, int]) -> bytes:
+    """The last line: how much there is, the SHA-256 of all lines before, and the device's signature over it."""
+    signature = identity.signing.sign(EXPORT_TAG + digest)
+    return _line({**counts, "sha256": digest.hex(), "signature": base64.b64encode(signature).decode()})
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def read(path: Path, identity: Identity) -> Exported:
+    """An export of this device that is there already, if it is whole and its signature holds.
+
+    ExitError(DISK) otherwise.
+    """
+    hashed, last = sha256(), b""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                hashed.update(last)
+                last = line
+        end = msgspec.json.decode(last, type=_Last)
+        signature = base64.b64decode(end.signature, validate=True)
+        identity.signing.public_key().verify(signature, EXPORT_TAG + hashed.digest())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError, InvalidSignature):
+        raise ExitError(
+            Exit.DISK, f"{path} is there already and is no whole ledger of this device: name another"
+        ) from None
+    hashed.update(last)
+    return Exported(path, end.entries, end.outcomes, hashed.hexdigest())

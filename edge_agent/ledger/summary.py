@@ -1,0 +1,104 @@
+"""What left this device, added up by rule, day or region, beside what its sockets sent. Reads only.
+
+Law: bytes are those of the ledger's entries, less what did not leave after all; with the row `overhead` (TLS, MQTT,
+acknowledgements) they make the sockets' own count, hour by hour.
+"""
+
+import json
+import sqlite3
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from edge_agent.storage import merging_tables_traffic
+from edge_agent.storage.merging_tables_traffic import HOUR_MS
+from wire.ledger.chain import PROTOCOL
+
+DAY_MS = 24 * HOUR_MS
+_SIGN = "(case kind when 4 then -1 else 1 end)"  # an entry that says: it did not leave
+
+
+class By(StrEnum):
+    RULE = "rule"
+    DAY = "day"
+    REGION = "region"
+
+
+_KEYS = {By.RULE: "rule", By.DAY: f"at_ms/{DAY_MS}", By.REGION: "region"}
+
+
+class Sum(NamedTuple):
+    """One row. `fields` of samples: the highest level under which each left."""
+
+    key: str
+    messages: int
+    bytes: int
+    charged: int
+    releases: int
+    regions: tuple[str, ...]
+    fields: dict[str, str]
+
+
+class Shown(NamedTuple):
+    """`sockets` None: this system does not tell. `pruned_ms`: entries before it are gone, a signed head is left."""
+
+    since_ms: int
+    until_ms: int
+    by: By
+    rows: tuple[Sum, ...]
+    sockets: int | None
+    pruned_ms: int | None
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def overhead(self) -> int | None:
+        return None if self.sockets is None else self.sockets - self.bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [{**row._asdict(), "regions": list(row.regions)} for row in self.rows]
+        totals = {"bytes": self.bytes, "overhead": self.overhead, "sockets": self.sockets}
+        spans = {"since_ms": self.since_ms, "until_ms": self.until_ms, "pruned_before_ms": self.pruned_ms}
+        return {**spans, "by": self.by, "rows": rows, **totals}
+
+
+def show(db: sqlite3.Connection, since_ms: int, until_ms: int, by: By = By.RULE) -> Shown:
+    """From the hour of `since_ms` to the end of the hour of `until_ms`."""
+    since, until = since_ms // HOUR_MS * HOUR_MS, -(-until_ms // HOUR_MS) * HOUR_MS
+    columns = f"{_KEYS[by]}, fields, region, rule, sum({_SIGN}), sum({_SIGN}*size), sum(charge), sum(releases)"
+    query = (
+        f"select {columns} from entries join forms using(form) where at_ms>=? and at_ms<? "  # noqa: S608 - our own names
+        f"group by {_KEYS[by]}, form order by 1"
+    )
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for row in db.execute(query, (since, until)):
+        groups.setdefault(_key(by, row[0]), []).append(row[1:])
+    sockets = merging_tables_traffic.between(db, since, until) or None
+    rows = tuple(_sum(key, parts) for key, parts in groups.items())
+    return Shown(since_ms=since, until_ms=until, by=by, rows=rows, sockets=sockets, pruned_ms=_pruned_ms(db))
+
+
+def _key(by: By, value: Any) -> str:
+    return datetime.fromtimestamp(value * DAY_MS / 1000, UTC).date().isoformat() if by is By.DAY else str(value)
+
+
+def _sum(key: str, parts: list[tuple[Any, ...]]) -> Sum:
+    fields: dict[str, str] = {}
+    for names, _, rule, count, *_ in parts:
+        for name, level in json.loads(names).items() if count > 0 and rule != PROTOCOL else ():
+            fields[name] = max(level, fields.get(name, level))
+    messages, size, charged, releases = (sum(part[at] for part in parts) for at in (3, 4, 5, 6))
+    regions = tuple(sorted({part[1] for part in parts}))
+    return Sum(
+        key=key, messages=messages, bytes=size, charged=charged, releases=releases, regions=regions, fields=fields
+    )
+
+
+def _pruned_ms(db: sqlite3.Connection) -> int | None:
+    first = db.execute("select min(entry) from entries").fetchone()[0]
+    if first is None or first == 1:
+        return None
+    row = db.execute("select at_ms from heads where entry=?", (first - 1,)).fetchone()
+    return int(row[0]) if row else None

@@ -1,0 +1,65 @@
+"""Owns the table `accounts`: what was charged, by account and period. A charge stands before anything is sent.
+
+Law: no total goes down for what may have left, and none beyond its limit is written, whatever another process has
+charged meanwhile.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+
+from policies.decisions.budget import SUBJECT, Charge, Spend
+from policies.model.policy import Coin
+from wire.protocol.messages import Totals
+
+_ADD = (
+    "insert into accounts values(?1,?2,?3) on conflict(key,period) do update set amount=amount+excluded.amount "
+    "where amount+excluded.amount<=?4"
+)
+_RAISE = "insert into accounts values(?,?,?) on conflict(key,period) do update set amount=max(amount,excluded.amount)"
+_KEPT_PERIODS = 400
+
+
+class OverdrawnError(ValueError):
+    """The account holds less than we thought: another process has charged it, or its ledger was replaced."""
+
+
+def charge(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
+    """All of them or, by the exception, none: the transaction is undone with it."""
+    for each in charges:
+        row = (each.key, each.period, each.amount, each.limit)
+        if each.amount > each.limit or db.execute(_ADD, row).rowcount != 1:
+            raise OverdrawnError(each.key)
+
+
+def take_back(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
+    """Of a question that a policy stopped before it was ever sent: the one charge that is undone."""
+    rows = [(each.amount, each.key, each.period) for each in charges]
+    db.executemany("update accounts set amount=max(0,amount-?) where key=? and period=?", rows)
+
+
+def stored(db: sqlite3.Connection) -> Spend:
+    """The newest period of each account."""
+    rows = db.execute("select key, max(period), amount from accounts group by key").fetchall()
+    day = max((period for key, period, _ in rows if key == Coin.BYTES), default=0)
+    return Spend(day, {(key, period): amount for key, period, amount in rows})
+
+
+def running(db: sqlite3.Connection) -> Totals:
+    """What the hub is told: of subjects' accounts only the fullest, without its subject."""
+    told: dict[tuple[str, int], int] = {}
+    for (key, period), amount in stored(db).totals.items():
+        name = key.split(SUBJECT, 1)[0] + (SUBJECT if SUBJECT in key else "")
+        told[name, period] = max(told.get((name, period), 0), amount)
+    return tuple((key, period, amount) for (key, period), amount in sorted(told.items()))
+
+
+def raise_to(db: sqlite3.Connection, totals: Totals) -> None:
+    """What the hub remembers of us: a lost or restored ledger is none the emptier for it."""
+    db.executemany(_RAISE, totals)
+
+
+def prune(db: sqlite3.Connection) -> None:
+    db.execute(
+        "delete from accounts where period < (select max(period) from accounts a where a.key=accounts.key) - ?",
+        (_KEPT_PERIODS,),
+    )

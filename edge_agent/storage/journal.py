@@ -1,0 +1,191 @@
+"""What was said: makes the records, hands them to the writer, wakes who waits, streams what is committed.
+
+Law: a caller may hear an answer before its commit, an event stream never. Local answers wait `flush_s` for company;
+beyond `pending_max_rows` unwritten ones the newest are dropped from the record and counted, the caller still has them.
+"""
+
+import asyncio
+import sqlite3
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from edge_agent.core.commands import Answer, Correction
+from edge_agent.core.records import AnswerRecord, EventRecord, Kind, SampleOrigin, Source, Timings
+from edge_agent.storage import merging_answers_answers, merging_answers_past
+from edge_agent.storage.database import Database, Trouble
+from edge_agent.system.clock import HubClock
+from edge_agent.system.merging_settings_settings import AgentSettings
+from policies.model.reasons import Why
+
+_COMPANY = 256  # rows that need not wait for more
+_PAGE = 256
+_WHY_COUNT = {why: f"answers_why_{why}" for why in Why}
+
+
+class Journal:
+    """Owned by the event loop. `counts` is shared for reading only."""
+
+    def __init__(self, settings: AgentSettings, database: Database, clock: HubClock, counts: Counter[str]) -> None:
+        self._settings = settings
+        self._db = database
+        self._clock = clock
+        self._counts = counts
+        self._pending: list[AnswerRecord] = []
+        self._unwritten = 0
+        self._callers: dict[str, asyncio.Future[AnswerRecord]] = {}
+        self._recent: OrderedDict[str, tuple[AnswerRecord, ...]] = OrderedDict()
+        self._news = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """From now on the running event loop flushes it."""
+        self._loop = asyncio.get_running_loop()
+
+    # Saying
+
+    def local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
+        """The hot path: an answer that asks nobody. It is written later, without anybody waiting."""
+        record = AnswerRecord(
+            id=answer.id, kind=Kind.ANSWER, source=answer.source, why=answer.why, prediction=answer.prediction,
+            policy=answer.policy, data_class=answer.data_class, trace=trace, timings=timings,
+            at_ms=self._clock.ms(), subject=subject,
+        )  # fmt: skip
+        counts = self._counts
+        counts["answers_local"] += 1
+        counts[_WHY_COUNT[answer.why]] += 1
+        if self._unwritten >= self._settings.pending_max_rows:
+            counts["answers_dropped"] += 1
+            return record
+        self._unwritten += 1
+        self._pending.append(record)
+        if len(self._pending) == 1 and self._loop is not None:
+            self._loop.call_later(self._settings.flush_s, self.flush)
+        elif len(self._pending) >= _COMPANY:
+            self.flush()
+        return record
+
+    def record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
+        """The row for a command of the core that concerns a question, or a sample that asked in vain."""
+        kind, source, why = Kind.CORRECTION, Source.HUB, Why.VERDICT
+        if isinstance(said, Answer):
+            kind, source, why = Kind.ANSWER, said.source, said.why
+        self._counts["corrections" if kind is Kind.CORRECTION else f"answers_{source}"] += 1
+        self._counts[_WHY_COUNT[why]] += 1
+        total_s = self._clock.now() - origin.started if origin.started else 0.0
+        return AnswerRecord(
+            id=said.id, kind=kind, source=source, why=why, prediction=said.prediction, policy=said.policy,
+            data_class=said.data_class, seq=seq, trace=origin.trace,
+            timings=Timings(origin.infer_s, total_s, said.queue_s, said.compute_s),
+            at_ms=self._clock.ms(), subject=origin.subject,
+        )  # fmt: skip
+
+    def say(self, record: AnswerRecord) -> None:
+        """Tell the caller who waits, if it is the answer; remember it for those who ask in a moment."""
+        self._recent[record.id] = (*self._recent.get(record.id, ()), record)
+        if len(self._recent) > self._settings.recent_records:
+            self._recent.popitem(last=False)
+        if record.kind is Kind.ANSWER:
+            caller = self._callers.pop(record.id, None)
+            if caller is not None and not caller.done():
+                caller.set_result(record)
+
+    def forget(self, subject: bytes) -> None:
+        """What of it is in memory."""
+        for record in [record for records in self._recent.values() for record in records if record.subject == subject]:
+            self._recent.pop(record.id, None)
+
+    def expect(self, id: str) -> "asyncio.Future[AnswerRecord]":  # noqa: A002 - the product's word
+        caller: asyncio.Future[AnswerRecord] = asyncio.get_running_loop().create_future()
+        self._callers[id] = caller
+        return caller
+
+    def flush(self) -> None:
+        """Hand the waiting local answers to the writer."""
+        if self._pending:
+            batch, self._pending = self._pending, []
+            self._db.write(
+                (partial(merging_answers_answers.insert_all, records=batch),), partial(self._written, len(batch))
+            )
+
+    def committed(self) -> None:
+        """New rows can be read: wake every stream and every long poll."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _written(self, rows: int, trouble: Trouble | None) -> None:
+        self._unwritten -= rows
+        if trouble is None:
+            self.committed()
+        else:
+            self._counts["answers_dropped"] += rows
+
+    # Reading
+
+    async def of(self, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
+        """(records, whether the hub still owes one). Without a database: what memory holds."""
+        self.flush()
+        try:
+            return await self._db.read(partial(_standing, id=id))
+        except sqlite3.Error:
+            return list(self._recent.get(id, ())), id in self._callers
+
+    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
+        until = self._clock.now() + timeout_s
+        while True:
+            news = self._news
+            records, owed = await self.of(id)
+            left = until - self._clock.now()
+            if left <= 0 or not (owed or id in self._callers):
+                return records
+            try:
+                async with asyncio.timeout(left):
+                    await news.wait()
+            except TimeoutError:
+                return (await self.of(id))[0]
+
+    async def events(self, after: int) -> AsyncIterator[EventRecord]:
+        while True:
+            news = self._news
+            page = await self._page(after)
+            for record in page:
+                after = record.event
+                yield EventRecord(record.event, record)
+            if len(page) < _PAGE:
+                await news.wait()
+
+    async def last_event(self) -> int:
+        """Where a stream starts that is to hear only what is new."""
+        try:
+            return await self._db.read(merging_answers_answers.last_event)
+        except sqlite3.Error:
+            return 0
+
+    async def _page(self, after: int) -> list[AnswerRecord]:
+        try:
+            return await self._db.read(partial(merging_answers_answers.after, event=after, limit=_PAGE))
+        except sqlite3.Error:
+            return []  # the stream goes on when the database does
+
+    async def keep_truth(self, id: str, truth: float) -> bool:  # noqa: A002
+        """False if the id is unknown, or if the disk does not take it."""
+        self.flush()
+        try:
+            return await self._db.read(
+                partial(merging_answers_answers.keep_truth, id=id, truth=truth, at_ms=self._clock.ms())
+            )
+        except sqlite3.Error:
+            return False
+
+    async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
+        self.flush()
+        try:
+            return await self._db.read(partial(merging_answers_past.facts, id=id))
+        except sqlite3.Error:
+            return {}
+
+
+def _standing(db: sqlite3.Connection, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
+    owed = db.execute("select 1 from outbox where id=?", (id,)).fetchone() is not None
+    return merging_answers_answers.of(db, id), owed

@@ -1,0 +1,225 @@
+"""Owns the tables `entries`, `forms`, `unsent`: what left the device, in a chain, named by its ciphertext's digest.
+
+Law: an entry is committed before its bytes are sent, and is never changed; each one's hash covers the one before. The
+oldest go only up to a signed head, which then stands for them. The newest question's row numbers the next question.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from edge_agent.storage import merging_tables_meta
+from edge_agent.storage.merging_outbox_outbox import OutboxRow
+from policies.decisions.budget import Charge
+from policies.decisions.merging_egress_egress import Egress
+from wire.ledger import chain
+from wire.ledger.chain import Form, Kind, Link
+
+_LINK = "entry,at_ms,seq,kind,size,charge,releases,form,digest,id"
+_FORM = "fields,transforms,rule,policy,hub,region,accounts"
+_COLUMNS = "at_ms,seq,epoch,id,kind,fields,transforms,rule,policy,hub,region,size,digest"
+_INSERT = f"insert into entries({_LINK},hash) values(?,?,?,?,?,?,?,?,?,?,?)"
+_INSERT_FORM = f"insert or ignore into forms(form,{_FORM}) values(?,?,?,?,?,?,?,?)"
+
+
+_LAST = 2**62  # beyond every entry
+SUBJECT = "/s/"  # behind it an account's key names a subject, which no ledger holds
+
+
+class Item(NamedTuple):
+    """What is handed to the link. `charge` in bytes; `releases`: how many noised values a privacy budget pays for."""
+
+    kind: Kind
+    form: Form
+    at_ms: int
+    size: int
+    digest: bytes
+    seq: int = 0
+    id: str = ""
+    charge: int = 0
+    releases: int = 0
+
+
+class Tail(NamedTuple):
+    """The newest entry, and the time that the next one may not precede; 0 and the genesis hash before there is one."""
+
+    entry: int
+    at_ms: int
+    hash: bytes
+
+
+def append(db: sqlite3.Connection, item: Item) -> None:
+    """The next entry. Its time never goes back, whatever the clock says."""
+    _append(db, item, _keep_form(db, item.form))
+
+
+def insert(db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charges: tuple[Charge, ...] = ()) -> None:
+    """A question that is now sealed, or sealed anew, which costs nothing more."""
+    accounts = dict.fromkeys(charge.key.partition(SUBJECT)[0] for charge in charges)
+    form = form_of(row.egress, row.policy, row.hub, row.region, tuple(accounts))
+    charge, releases = (row.charge, row.egress.releases) if kind is Kind.QUESTION else (0, 0)
+    item = Item(
+        kind=kind, form=form, at_ms=at_ms, size=row.size, digest=row.digest, seq=row.seq, id=row.id, charge=charge,
+        releases=releases,
+    )  # fmt: skip
+    append(db, item)
+
+
+def again(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
+    """The same bytes of a question leave once more. ValueError if it has no entry: then it may not."""
+    _copy(db, Kind.AGAIN, seq, at_ms)
+
+
+def withhold(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
+    """The newest entry of a question was never followed by its bytes."""
+    _copy(db, Kind.WITHHELD, seq, at_ms)
+
+
+def _copy(db: sqlite3.Connection, kind: Kind, seq: int, at_ms: int) -> None:
+    query = "select size, form, digest, id from entries where seq=? and kind<=2 order by entry desc limit 1"
+    found = db.execute(query, (seq,)).fetchone()
+    if found is None:
+        raise ValueError(f"question {seq} has no ledger entry")
+    size, form, digest, id_ = found
+    _append(db, Item(kind=kind, form=_NO_FORM, at_ms=at_ms, size=size, digest=digest, seq=seq, id=id_), form)
+
+
+_NO_FORM = Form(fields={}, transforms={}, rule="", policy="", hub="", region="")
+
+
+def _append(db: sqlite3.Connection, item: Item, form: bytes) -> None:
+    last = tail(db)
+    link = Link(
+        entry=last.entry + 1, at_ms=max(item.at_ms, last.at_ms), seq=item.seq, kind=item.kind, size=item.size,
+        charge=item.charge, releases=item.releases, form=form, digest=item.digest, id=item.id,
+    )  # fmt: skip
+    db.execute(_INSERT, (*link, chain.follow(last.hash, link)))
+
+
+def form_of(egress: Egress, policy: str, hub: str, region: str, accounts: tuple[str, ...] = ()) -> Form:
+    fields = {plan.spec.name: plan.spec.level.name for plan in egress.fields}
+    transforms = {plan.spec.name: msgspec.to_builtins(plan.transforms) for plan in egress.fields}
+    return Form(
+        fields=fields, transforms=transforms, rule=egress.rule, policy=policy, hub=hub, region=region, accounts=accounts
+    )
+
+
+def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
+    name = chain.form_id(form)
+    texts = (chain.form_json(form.fields), chain.form_json(form.transforms))
+    rest = (form.rule, form.policy, form.hub, form.region, "+".join(form.accounts))
+    db.execute(_INSERT_FORM, (name, *texts, *rest))
+    return name
+
+
+# Reading
+
+
+def tail(db: sqlite3.Connection) -> Tail:
+    row = db.execute("select entry, at_ms, hash from entries order by entry desc limit 1").fetchone()
+    last = Tail(*row) if row else Tail(0, 0, chain.genesis(merging_tables_meta.epoch(db)))
+    head = db.execute("select at_ms from heads order by entry desc limit 1").fetchone()
+    return last if head is None else last._replace(at_ms=max(last.at_ms, head[0]))
+
+
+def next_seq(db: sqlite3.Connection) -> int:
+    newest = db.execute("select max(seq) from entries where seq>0").fetchone()[0]
+    return max(int(newest or 0) + 1, merging_tables_meta.get(db, "seq_floor", 1))
+
+
+def of(db: sqlite3.Connection, id: str) -> list[dict[str, Any]]:  # noqa: A002 - the column's name
+    """The entries of one id, JSON-able."""
+    return [_facts(row) for row in db.execute(f"select {_COLUMNS} from ledger where id=? order by entry", (id,))]  # noqa: S608
+
+
+def everything(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """All entries, oldest first, JSON-able."""
+    for row in db.execute(f"select {_COLUMNS} from ledger order by entry"):  # noqa: S608
+        yield _facts(row)
+
+
+def links(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> Iterator[tuple[Link, bytes]]:
+    """Entries behind `after` with the hash that is written beside each, oldest first."""
+    query = f"select {_LINK},hash from entries where entry>? and entry<=? order by entry"  # noqa: S608
+    for row in db.execute(query, (after, _LAST if upto is None else upto)):
+        yield Link(*row[:10]), row[10]
+
+
+def forms(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> dict[bytes, Form]:
+    """The forms of these entries, by the name that the chain covers."""
+    used = "select distinct form from entries where entry>? and entry<=?"
+    query = f"select form,{_FORM} from forms where form in ({used})"  # noqa: S608
+    return {row[0]: _form(row[1:]) for row in db.execute(query, (after, _LAST if upto is None else upto))}
+
+
+def _form(row: tuple[str, ...]) -> Form:
+    fields, transforms, rule, policy, hub, region, accounts = row
+    charged = tuple(accounts.split("+")) if accounts else ()
+    return Form(
+        fields=json.loads(fields), transforms=json.loads(transforms), rule=rule, policy=policy, hub=hub,
+        region=region, accounts=charged,
+    )  # fmt: skip
+
+
+def _facts(row: tuple[Any, ...]) -> dict[str, Any]:
+    facts = dict(zip(_COLUMNS.split(","), row, strict=True))
+    facts["fields"], facts["transforms"] = json.loads(facts["fields"]), json.loads(facts["transforms"])
+    facts["digest"], facts["epoch"] = facts["digest"].hex(), f"{facts['epoch']:x}"
+    return facts
+
+
+# What is recorded and not sent yet, over a clean end of the process
+
+
+def keep_unsent(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
+    db.executemany("insert or ignore into unsent values(?)", ((seq,) for seq in seqs))
+
+
+def take_unsent(db: sqlite3.Connection) -> frozenset[int]:
+    """Gone when returned: after a crash a question counts as sent; the ledger rather says too much than too little."""
+    seqs = frozenset(row[0] for row in db.execute("select seq from unsent"))
+    db.execute("delete from unsent")
+    return seqs
+
+
+# Its ends
+
+
+def prune(db: sqlite3.Connection, max_rows: int) -> int:
+    """Oldest first, up to a signed head, and never an open question's. Returns how many went."""
+    bound = db.execute(
+        "select max(entry) from heads where entry <= (select max(entry) from entries) - ? and entry < coalesce("
+        "(select min(entry) from entries where seq>0 and seq in (select seq from outbox)), 1<<62)",
+        (max_rows,),
+    ).fetchone()[0]
+    if not bound:
+        return 0
+    merging_tables_meta.put(db, "seq_floor", next_seq(db))
+    gone = db.execute("delete from entries where entry <= ?", (bound,)).rowcount
+    for table in ("heads", "witnessed"):
+        db.execute(f"delete from {table} where entry < ?", (bound,))  # noqa: S608 - names of our own
+    db.execute("delete from forms where form not in (select form from entries)")
+    return max(0, gone)
+
+
+def adopt(db: sqlite3.Connection) -> None:
+    """Bring the rows of a ledger of schema 1 into the chain, in one transaction."""
+    if db.execute("select 1 from sqlite_master where name='ledger_1'").fetchone() is None:
+        return
+    db.execute("begin immediate")
+    rows = db.execute(f"select {_COLUMNS} from ledger_1 order by entry").fetchall()  # noqa: S608
+    for row in rows:
+        old = dict(zip(_COLUMNS.split(","), row, strict=True))
+        words = (old["rule"], old["policy"], old["hub"], old["region"])
+        form = Form(json.loads(old["fields"]), json.loads(old["transforms"]), *words)
+        kind = Kind[old["kind"].upper()]
+        item = Item(
+            kind=kind, form=form, at_ms=old["at_ms"], size=old["size"], digest=old["digest"], seq=old["seq"],
+            id=old["id"], charge=old["size"],
+        )  # fmt: skip
+        append(db, item)
+    db.execute("drop table ledger_1")
+    db.execute("commit")

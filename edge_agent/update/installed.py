@@ -1,0 +1,162 @@
+"""What updates left on this device's disk, ready to serve: the current bundle as a runner, policy and hub keys.
+
+Law: no network here; what lies in the store was verified when it came, and is read and hashed again.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.identity.identity import HubKeys
+from edge_agent.identity.merging_hubs_hub_keys import read_keys
+from edge_agent.system.policy_layers import Documents, read_published
+from models.bundle.manifest import BundleError
+from models.runtime.onnx_runner import OnnxRunner
+from models.runtime.runner import Runner
+from models.update.merging_floors_floors import commit
+from models.update.merging_floors_quarantine import Quarantine
+from models.update.slots import Slot, Store
+from models.update.trust import Refusal
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.rollout import Failure
+
+FOLDER = "updates"
+PATIENCE_S = 3.0  # with an errand of ours that is just ending
+_POLL_S = 0.05
+
+
+class Names(msgspec.Struct, frozen=True):
+    """What of the repository this device lives by. `family` "", no `policies`: not from there. `agent`: our version."""
+
+    family: str
+    policies: tuple[str, ...]
+    regions: tuple[str, ...]
+    agent: str
+    threads: int = 1
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        return (*map(policy_path, self.policies), *map(keys_path, self.regions))
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """`slot`: what should serve; `runner`: of it, None if `slot` is None or serves already.
+
+    `committed`: the bundle before, where `slot` is on trial and that one opens.
+
+    `policies`: None while one that is named has not come or cannot be read. `hubs`: () while no file of hub keys ever
+    came. `versions`: of the documents, by path.
+    """
+
+    slot: Slot | None = None
+    runner: Runner | None = None
+    committed: Runner | None = None
+    policies: Documents | None = None
+    hubs: tuple[HubKeys, ...] = ()
+    versions: dict[str, int] = {}
+    refusals: tuple[Refusal, ...] = ()
+
+
+def policy_path(name: str) -> str:
+    return f"policy/{name}.toml"
+
+
+def keys_path(region: str) -> str:
+    return f"keys/{region}.json"
+
+
+def look(folder: Path, names: Names, serving: Slot | None = None, shun: str = "") -> Installed:
+    """Blocks; also loads the current bundle unless it is the one that serves.
+
+    ExitError(LOCKED, DISK) if it cannot look. `shun`: digest of one that must not serve although it is current: the one
+    before it does then.
+    """
+    with opened(folder) as store:
+        slot, runner, refusals = _runner(store, names, serving, shun) if names.family else (None, None, ())
+        committed = _committed(store, names) if runner and store.on_trial and slot == store.current else None
+        found = {path: store.document(path) for path in names.documents}
+    held = {path: pair for path, pair in found.items() if pair}
+    versions = {path: document.version for path, (document, _) in held.items()}
+    texts = {path: data for path, (_, data) in held.items()}
+    policies = read_published(texts.get(policy_path(name)) for name in names.policies)
+    return Installed(
+        slot=slot, runner=runner, committed=committed, policies=policies, hubs=_hubs(texts, names.regions),
+        versions=versions, refusals=refusals,
+    )  # fmt: skip
+
+
+def keep(folder: Path, slot: Slot) -> None:
+    """The slot serves: nothing older of its family comes after it. sqlite3.Error: the disk refuses."""
+    commit(folder / "metadata", slot)
+
+
+Found = tuple[Slot | None, Runner | None, tuple[Refusal, ...]]
+
+
+def _runner(store: Store, names: Names, serving: Slot | None, shun: str) -> Found:
+    """The current slot, or the one before it where the current one does not open. It is left behind then."""
+    refusals: tuple[Refusal, ...] = ()
+    if shun and store.current and store.current.digest == shun:
+        return (store.previous, _committed(store, names), ()) if store.previous else (None, None, ())
+    while (slot := store.current) is not None:
+        if slot == serving:
+            return slot, None, refusals
+        try:
+            return slot, _load(store, names, slot), refusals
+        except BundleError as error:
+            refusals = (*refusals, Refusal(Failure.SELF_TEST, str(error)[:300]))
+        if store.roll_back() is None:
+            store.abandon()
+    return None, None, refusals
+
+
+def _committed(store: Store, names: Names) -> Runner | None:
+    """The one before; None if there is none that opens."""
+    try:
+        return OnnxRunner(store.open(store.previous), names.threads) if store.previous else None
+    except BundleError:
+        return None
+
+
+def _load(store: Store, names: Names, slot: Slot) -> Runner:
+    bundle = store.open(slot)
+    try:
+        return OnnxRunner(bundle, names.threads)
+    except BundleError:
+        Quarantine(store.metadata, names.agent).note(slot.path, hopeless=False)
+        raise
+
+
+def _hubs(texts: dict[str, bytes], regions: tuple[str, ...]) -> tuple[HubKeys, ...]:
+    found: list[HubKeys] = []
+    for region in regions:
+        try:
+            found += read_keys(texts[keys_path(region)], region)
+        except (KeyError, ValueError):
+            continue
+    return tuple(found)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Store]:
+    """The store, once an errand that is just ending has let go of it."""
+    deadline = time.monotonic() + PATIENCE_S
+    store = Store(folder)
+    while True:
+        try:
+            store.__enter__()
+            break
+        except ExitError as stop:
+            if stop.code is not Exit.LOCKED or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+        except (OSError, sqlite3.Error) as error:
+            raise ExitError(Exit.DISK, f"{folder}: {error}") from None
+    try:
+        yield store
+    finally:
+        store.__exit__(None, None, None)

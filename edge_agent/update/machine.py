@@ -1,0 +1,358 @@
+"""The device's install machine: what is done next with an assigned bundle, and when it is taken back.
+
+Rule 1: every change of the row is decided here and in `install_moves`, and written before it is acted on; after any
+end of the process the row alone says where to go on.
+Rule 2: no I/O, no clock, no dice here: events and `now_ms` come in, commands go out.
+Rule 3: what is committed stays, whatever becomes of its report; what is not committed needs nobody to be taken back.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from edge_agent.update.transitions import EARLY, FETCHING, FREE, MS, InstallTransitions, S, status_of
+from edge_agent.update.types import (
+    Activate,
+    Activated,
+    AssignmentReceived,
+    Check,
+    Checked,
+    Closing,
+    Command,
+    Commit,
+    Done,
+    Event,
+    Examine,
+    Examined,
+    Fetched,
+    InstallRow,
+    InstallStatus,
+    Limits,
+    Observed,
+    Proceed,
+    Reached,
+    Refused,
+    Report,
+    Resumed,
+    RollBack,
+    Started,
+    Stop,
+    Watch,
+)
+from models.update.assignments import Held, heard
+from models.update.slots import Slot
+from policies.rollout.probation import broken, ripe
+from wire.protocol.rollout import Assignment, Cohort, Failure, InstallState, Quality, Signals
+
+_SERVING = frozenset({S.ACTIVATING, S.PROBATION, S.ROLLING_BACK, S.COMMITTED})  # the store may be on trial
+_PASSING = frozenset({Failure.NETWORK, Failure.SLOW_RETRIEVAL})  # may be over in a while
+_NOT_FOR_US = frozenset({Failure.INCOMPATIBLE, Failure.QUARANTINED, Failure.ROLLBACK, Failure.POLICY})
+
+
+class InstallMachine:
+    """Of one device. Events of a worker that was stopped are no events: whoever obeys lets none through."""
+
+    __slots__ = ("_device", "_examining", "_moves", "_on", "_reported_ms", "limits")
+
+    def __init__(self, device: str, row: InstallRow, limits: Limits) -> None:
+        self._device = device
+        self._moves = InstallTransitions(row, limits)
+        self.limits = limits
+        self._reported_ms = 0  # when figures were told last
+        self._examining = False
+        self._on: dict[type, Callable[[Any, int], list[Command]]] = {
+            AssignmentReceived: self._on_assignment, Started: self._on_started, Resumed: self._on_resumed,
+            Checked: self._on_checked, Reached: self._on_reached, Fetched: self._on_fetched,
+            Activated: self._on_activated, Observed: self._on_observed, Examined: self._on_examined,
+            Done: self._on_done, Closing: self._on_closing,
+        }  # fmt: skip
+
+    @property
+    def row(self) -> InstallRow:
+        """What is on disk, or will be once the last `Write` is obeyed."""
+        return self._moves.row
+
+    def on(self, event: Event, now_ms: int) -> list[Command]:
+        """One event; its commands are obeyed in order, and none after a `Write` that the disk refuses."""
+        commands = self._on[type(event)](event, now_ms)
+        queued = self.row.queued
+        if queued is None or self.row.state not in FREE:
+            return commands
+        self._moves.keep(queued=None)
+        return [*commands, *(self._take_up(queued, now_ms) if now_ms < queued.expires_ms else [self._moves.write()])]
+
+    # What the hub wants
+
+    def _on_assignment(self, event: AssignmentReceived, now_ms: int) -> list[Command]:
+        assignment = event.assignment
+        refusal = heard(assignment, Held(self._device, self.row.counter, self.row.newest), now_ms)
+        if refusal:
+            return [Refused(refusal)]
+        if assignment == self.row.newest:
+            return []
+        self._moves.keep(counter=assignment.counter, newest=assignment, queued=None)
+        if self.row.state in EARLY:
+            ended = S.CANCELLED if assignment.withdraw else S.SUPERSEDED
+            return [*self._moves.end(ended, now_ms), *self._take_up(assignment, now_ms)]
+        return self._take_up(assignment, now_ms)
+
+    def _take_up(self, assignment: Assignment, now_ms: int) -> list[Command]:
+        """Begin with it, or keep it until what is under way has ended."""
+        if assignment.withdraw:
+            return self._withdraw(assignment, now_ms)
+        if self.row.state not in FREE:
+            return [self._moves.write(queued=assignment)]
+        if assignment.cohort is Cohort.CONTROL:
+            return self._watch_control(assignment, now_ms)
+        self._moves.keep(control=None, work=assignment, target=None, ended=None, failure=None, detail="")
+        self._moves.keep(withdrawn=False, begun_ms=0)
+        return [Watch(None), *self._moves.check(now_ms)]
+
+    def _withdraw(self, assignment: Assignment, now_ms: int) -> list[Command]:
+        if self.row.state is S.PROBATION:
+            self._moves.keep(withdrawn=True)
+            return self._moves.roll_back(None, "withdrawn", now_ms)
+        if self.row.state is S.ACTIVATING:
+            return [self._moves.write(withdrawn=True)]
+        self._moves.keep(control=None)
+        ended = InstallStatus(assignment.counter, assignment.rollout, assignment.family, S.CANCELLED)
+        return [self._moves.write(ended=ended), Watch(None), Report(ended)]
+
+    def _watch_control(self, assignment: Assignment, now_ms: int) -> list[Command]:
+        """A control device: nothing is installed, and everything is counted."""
+        self._reported_ms = now_ms
+        written = self._moves.write(control=assignment, ended=None, seen=Signals(), quality=Quality())
+        return [written, Watch(assignment), Report(status_of(assignment, S.IDLE), figures=True)]
+
+    # Before it serves
+
+    def _on_checked(self, event: Checked, now_ms: int) -> list[Command]:
+        if self.row.state is not S.CHECKING:
+            return []
+        if event.target is None:
+            failure = event.failure or Failure.INTERNAL
+            if failure in _PASSING and self.row.tries < self.limits.retries:
+                return self._retry_later(event.jitter, now_ms)
+            ended = S.REJECTED if failure in _NOT_FOR_US else S.FAILED
+            return self._moves.end(ended, now_ms, failure, event.detail)
+        wait_ms = int(event.jitter * self.limits.spread_s * MS)
+        earliest_ms = self.row.activated_ms + int(self.limits.interval_s * MS) if self.row.activated_ms else 0
+        self._moves.keep(target=event.target, length=event.length, not_before_ms=max(now_ms + wait_ms, earliest_ms))
+        return [self._moves.enter(S.ACCEPTED, now_ms, tries=0), *self._start_download(now_ms)]
+
+    def _start_download(self, now_ms: int) -> list[Command]:
+        """If its time has come."""
+        if now_ms < self.row.not_before_ms:
+            return []
+        begun_ms = self.row.begun_ms or now_ms
+        entered = self._moves.enter(S.DOWNLOADING, now_ms, begun_ms=begun_ms)
+        return [entered, Report(status_of(self._moves.work, S.DOWNLOADING)), self._moves.fetch()]
+
+    def _retry_later(self, jitter: float, now_ms: int) -> list[Command]:
+        """The same once more, from a minute on, each time twice as long."""
+        wait_s = self.limits.retry_s * 2**self.row.tries * (0.5 + jitter)
+        return [self._moves.wait(wait_s, now_ms, tries=self.row.tries + 1)]
+
+    def _on_reached(self, event: Reached, now_ms: int) -> list[Command]:
+        if self.row.state not in FETCHING:
+            return []
+        if event.state is self.row.state:
+            return [Proceed()]
+        entered = self._moves.enter(event.state, now_ms, tries=int(event.state is S.SELF_TEST))
+        told = [Report(status_of(self._moves.work, event.state))] if event.state is S.SELF_TEST else []
+        return [entered, *told, Proceed()]
+
+    def _on_fetched(self, event: Fetched, now_ms: int) -> list[Command]:
+        if self.row.state not in FETCHING:
+            return []
+        failure = event.failure
+        if failure is None:
+            attempts = self.limits.attempts
+            entered = self._moves.enter(S.ACTIVATING, now_ms, target=event.slot, attempts=attempts, activated_ms=now_ms)
+            return [entered, Activate(self._moves.target)]
+        in_time = now_ms - self.row.begun_ms < self.limits.downloading_s * MS
+        if failure in _PASSING and self.row.tries < self.limits.retries and in_time:
+            return self._retry_later(0.5, now_ms)
+        if failure is Failure.INTERNAL and self.row.state is S.SELF_TEST and self.row.tries < self.limits.self_tests:
+            return [self._moves.write(tries=self.row.tries + 1), self._moves.fetch()]
+        return self._moves.end(S.FAILED, now_ms, failure, event.detail, hopeless=event.hopeless)
+
+    # While it serves
+
+    def _on_activated(self, event: Activated, now_ms: int) -> list[Command]:
+        if self.row.state is not S.ACTIVATING:
+            return []
+        if event.failure:
+            return self._moves.end(S.FAILED, now_ms, event.failure, event.detail)
+        self._moves.keep(before=event.before, declared_bytes=event.declared_bytes)
+        return self._enter_probation(Signals(starts=1), now_ms)
+
+    def _enter_probation(self, seen: Signals, now_ms: int) -> list[Command]:
+        work = self._moves.work
+        self._reported_ms, self._examining = now_ms, False
+        entered = self._moves.enter(S.PROBATION, now_ms, seen=seen, quality=Quality(), clean=False, begun_ms=now_ms)
+        if self.row.withdrawn:
+            return [entered, *self._moves.roll_back(None, "withdrawn", now_ms)]
+        return [entered, Watch(work, seen), Report(status_of(work, S.PROBATION), figures=True)]
+
+    def _on_observed(self, event: Observed, now_ms: int) -> list[Command]:
+        """Time has passed, and something may have been seen."""
+        state, row = self.row.state, self.row
+        if state is S.PROBATION:
+            return self._judge_probation(event, now_ms)
+        if state is S.IDLE and row.control:
+            return self._observe_control(event, now_ms)
+        due = now_ms >= row.not_before_ms
+        if state is S.CHECKING and row.tries and due:
+            return [self._moves.wait(self.limits.checking_s, now_ms), Check(self._moves.work)]
+        if state is S.ROLLING_BACK and due:
+            return [self._moves.wait(self.limits.retry_s, now_ms), RollBack(self._moves.target)]
+        if state is S.COMMITTED and due:
+            return [self._moves.wait(self.limits.retry_s, now_ms), Commit(self._moves.target)]
+        return self._observe_waiting(event, now_ms)
+
+    def _observe_waiting(self, event: Observed, now_ms: int) -> list[Command]:
+        """States before it serves: for their time, for power, for a link that costs nothing."""
+        state, row, limits = self.row.state, self.row, self.limits
+        if state is S.ACCEPTED and now_ms - row.since_ms > limits.accepted_s * MS:
+            return self._moves.end(S.CANCELLED, now_ms, Failure.INTERNAL, "its time never came")
+        if state is S.PAUSED and now_ms - row.since_ms > limits.paused_s * MS:
+            return self._moves.end(S.CANCELLED, now_ms, Failure.INTERNAL, "paused for too long")
+        if state in (S.ACCEPTED, S.DOWNLOADING) and not event.download:
+            return [Stop(), self._moves.enter(S.PAUSED, now_ms), Report(status_of(self._moves.work, S.PAUSED))]
+        if state is S.ACCEPTED or (state is S.PAUSED and event.download):
+            return self._start_download(now_ms)
+        if state is S.DOWNLOADING and row.tries and now_ms >= row.not_before_ms:
+            return [self._moves.wait(limits.downloading_s, now_ms), self._moves.fetch()]
+        return []
+
+    def _judge_probation(self, event: Observed, now_ms: int) -> list[Command]:
+        self._moves.keep(seen=event.seen, quality=event.quality)
+        row, work = self.row, self._moves.work
+        why = broken(event.seen, row.before, row.declared_bytes)
+        if event.serving != self._moves.target.digest:
+            why = why or "it does not serve any more"
+        if work.strict and now_ms - max(event.hub_ms, row.since_ms) > work.strict_s * MS:
+            why = why or f"no hub for {work.strict_s:g} s"
+        if why:
+            return self._moves.roll_back(Failure.HEALTH, why, now_ms)
+        if ripe(event.seen, (now_ms - row.begun_ms) / MS, work) and not self._examining:
+            self._examining = True
+            return [Examine()]
+        return self._report_figures(work, S.PROBATION, now_ms)
+
+    def _observe_control(self, event: Observed, now_ms: int) -> list[Command]:
+        control = self.row.control
+        if control is None or now_ms >= control.expires_ms:
+            return [self._moves.write(control=None), Watch(None)]
+        self._moves.keep(seen=event.seen, quality=event.quality)
+        return self._report_figures(control, S.IDLE, now_ms)
+
+    def _report_figures(self, assignment: Assignment, state: InstallState, now_ms: int) -> list[Command]:
+        """The figures, now and then; what was told is remembered."""
+        if now_ms - self._reported_ms < assignment.report_s * MS:
+            return []
+        self._reported_ms = now_ms
+        return [self._moves.write(), Report(status_of(assignment, state), figures=True)]
+
+    def _on_examined(self, event: Examined, now_ms: int) -> list[Command]:
+        if self.row.state is not S.PROBATION:
+            return []
+        if not event.same:
+            why = "answers its golden set otherwise than in its self-test"
+            return self._moves.roll_back(Failure.HEALTH, why, now_ms)
+        ended = status_of(self._moves.work, S.COMMITTED)
+        entered = self._moves.enter(S.COMMITTED, now_ms, ended=ended, not_before_ms=0, safe=False)
+        return [entered, Commit(self._moves.target)]
+
+    def _on_done(self, event: Done, now_ms: int) -> list[Command]:
+        state = self.row.state
+        if state is S.COMMITTED:
+            if event.failure:  # the disk does not take the floor now: what is committed stays
+                return [self._moves.wait(self.limits.retry_s, now_ms)]
+            return [*self._moves.report_end(), Watch(None), *self._moves.become_free(now_ms)]
+        if state is not S.ROLLING_BACK:
+            return []
+        if event.failure is Failure.DISK:
+            return [self._moves.wait(self.limits.retry_s, now_ms)]
+        return self._moves.enter_safe_mode(event, now_ms) if event.failure else self._moves.finish_roll_back(now_ms)
+
+    # When a process begins, and when it ends
+
+    def _on_started(self, event: Started, now_ms: int) -> list[Command]:
+        """Before any model is loaded: only `Write`, `RollBack` and `CleanUp` are obeyed now, the rest by `Resumed`."""
+        state, row = self.row.state, self.row
+        flipped = row.target is not None and event.current == row.target.digest
+        if event.on_trial and (state not in _SERVING or not flipped):
+            return self._revert_unknown(event, now_ms)
+        if state is S.ACTIVATING:
+            return self._resume_activation(now_ms, flipped=flipped)
+        if state is S.PROBATION:
+            return self._count_start(now_ms)
+        if state is S.ROLLING_BACK:
+            return [RollBack(self._moves.target)]
+        return self._retry_self_test(now_ms) if state is S.SELF_TEST else []
+
+    def _retry_self_test(self, now_ms: int) -> list[Command]:
+        """The self-test, or what follows it, has not ended before: perhaps it never will."""
+        tries = self.row.tries
+        if tries >= self.limits.self_tests:
+            return self._moves.end(S.FAILED, now_ms, Failure.SELF_TEST, f"no end after {tries} tries", hopeless=True)
+        return [self._moves.enter(S.SELF_TEST, now_ms, tries=tries + 1)]
+
+    def _revert_unknown(self, event: Started, now_ms: int) -> list[Command]:
+        """What would serve was never committed, and nobody remembers why: the model before is the safe one."""
+        self._moves.keep(target=Slot("", 0, event.current), withdrawn=False)
+        return self._moves.roll_back(Failure.INTERNAL, "its row was lost", now_ms)
+
+    def _resume_activation(self, now_ms: int, *, flipped: bool) -> list[Command]:
+        if not flipped:
+            self._moves.keep(state=S.SELF_TEST)
+            return self._retry_self_test(now_ms)
+        self._moves.keep(seen=Signals(), clean=False)
+        return [self._moves.enter(S.PROBATION, now_ms, begun_ms=now_ms), *self._count_start(now_ms)]
+
+    def _count_start(self, now_ms: int) -> list[Command]:
+        """A start that follows a clean end costs nothing; any other may have been the model's doing."""
+        row, crashed = self.row, not self.row.clean
+        seen = replace(row.seen, starts=row.seen.starts + 1, crashes=row.seen.crashes + crashed)
+        written = self._moves.write(seen=seen, attempts=row.attempts - crashed, clean=False)
+        if self.row.attempts <= 0:
+            return [written, *self._moves.roll_back(Failure.HEALTH, f"{seen.crashes} starts ended in a crash", now_ms)]
+        return [written]
+
+    def _on_resumed(self, event: Resumed, now_ms: int) -> list[Command]:
+        """The loop is there: go on with what the row says."""
+        return [*self._moves.report_end(), *self._resume_state(event, now_ms)]
+
+    def _resume_state(self, event: Resumed, now_ms: int) -> list[Command]:  # noqa: PLR0911 - a state a line
+        state, row = self.row.state, self.row
+        if state in FREE:
+            return [Watch(row.control, row.seen, row.quality)] if row.control else []
+        if state is S.PROBATION:
+            return self._resume_trial(event, now_ms)
+        if state in (S.CHECKING, S.ACCEPTED):
+            return self._moves.check(now_ms)
+        if state is S.STAGED:
+            return [self._moves.enter(S.VERIFYING, now_ms), self._moves.fetch()]
+        if state in FETCHING:
+            return [self._moves.fetch()]
+        if state is S.ROLLING_BACK:
+            return [RollBack(self._moves.target)]
+        if state is S.COMMITTED:
+            return [Commit(self._moves.target)]
+        return [] if state is S.PAUSED else self._moves.become_free(now_ms)  # an end that was not put away
+
+    def _resume_trial(self, event: Resumed, now_ms: int) -> list[Command]:
+        row, work = self.row, self._moves.work
+        if event.serving != self._moves.target.digest:
+            return self._moves.roll_back(Failure.HEALTH, "it does not open", now_ms)
+        self._reported_ms = now_ms
+        return [Watch(work, row.seen, row.quality), Report(status_of(work, S.PROBATION), figures=True)]
+
+    def _on_closing(self, event: Closing, now_ms: int) -> list[Command]:
+        del now_ms
+        counts = self.row.state is S.PROBATION or self.row.control is not None
+        figures = {"seen": event.seen, "quality": event.quality} if counts else {}
+        return [self._moves.write(clean=True, **figures)]

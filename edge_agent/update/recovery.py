@@ -1,0 +1,108 @@
+"""The install row on disk, and the machine at the start of a process: a model on trial is counted down.
+
+Owns the table `install`, one row, in a file of its own beside the slots. It lies apart from agent.db because it is
+read, and counted down, before a model is loaded at start, whatever has become of agent.db.
+
+Law: a row is on disk, synced, when `write` returns; one that cannot be read is no row, and then the store's own word
+that something is on trial decides. A start is on disk before it is tried, so that a model that ends its process ends
+its trial; no hub is asked. A disk that cannot note the start keeps the model on trial from serving.
+"""
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.update.actions import StoreActions
+from edge_agent.update.installed import Names, opened
+from edge_agent.update.machine import InstallMachine
+from edge_agent.update.types import CleanUp, InstallRow, RollBack, Started, Write
+from wire.protocol.rollout import InstallState
+
+FILE = "install.db"
+_TABLE = (
+    "create table if not exists install(one integer primary key check(one=1), state text not null, row blob not null)"
+)
+_WRITE = "insert into install values(1,?,?) on conflict(one) do update set state=excluded.state, row=excluded.row"
+
+
+class InstallTable:
+    """`folder`: of the updates. Every call opens and closes the file: it is written a few times a day."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def read(self) -> InstallRow:
+        """The row as it was last written; a fresh one where there is none that can be read."""
+        if not self._path.exists():
+            return InstallRow()
+        try:
+            with closing(self._open()) as db:
+                found = db.execute("select row from install").fetchone()
+            return msgspec.json.decode(found[0], type=InstallRow) if found else InstallRow()
+        except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError):
+            return InstallRow()
+
+    def write(self, row: InstallRow) -> None:
+        """sqlite3.Error: the disk refuses, and the row before stands. A file that is no database is begun anew."""
+        try:
+            self._write(row)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+            self._write(row)
+
+    def _write(self, row: InstallRow) -> None:
+        with closing(self._open()) as db:
+            db.execute(_WRITE, (row.state.value, msgspec.json.encode(row)))
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
+        try:
+            db.execute("pragma journal_mode=delete")
+            db.execute("pragma synchronous=full")
+            db.execute(_TABLE)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+
+def recover_install(folder: Path, names: Names, machine: InstallMachine, now_ms: int) -> str:
+    """Digest of a bundle that must not serve although it is current; "" for none. Blocks.
+
+    ExitError(LOCKED, DISK) if the store cannot be opened.
+    """
+    with opened(folder) as store:
+        started = Started(store.current.digest if store.current else "", store.on_trial)
+    table, actions = InstallTable(folder), StoreActions(folder, names)
+    commands = machine.on(started, now_ms)
+    noted = True
+    while commands and noted:
+        command, *commands = commands
+        if isinstance(command, Write):
+            noted = _try_write(table, command.row)
+        elif isinstance(command, RollBack):
+            commands += machine.on(actions.roll_back(command.target)[0], now_ms)
+        elif isinstance(command, CleanUp):
+            actions.clean_up(command)
+    shunned = machine.row.target if not noted or machine.row.state is InstallState.ROLLING_BACK else None
+    return shunned.digest if shunned else ""
+
+
+def forgive_failed_start(folder: Path, row: InstallRow) -> None:
+    """The process ended for another reason before any model was asked: its start does not count."""
+    with suppress(sqlite3.Error):
+        InstallTable(folder).write(msgspec.structs.replace(row, clean=True))
+
+
+def _try_write(table: InstallTable, row: InstallRow) -> bool:
+    try:
+        table.write(row)
+    except sqlite3.Error:
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""MQTT connections of a device to its hubs' brokers, one for each line: each subscribes, receives, and reconnects.
+
+Law: nothing that comes in here is believed and nothing that goes out is promised; the listener judges both.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from math import inf
+from typing import Protocol
+
+from edge_agent.core.hubs import HOME
+from edge_agent.core.pending import Questions
+from edge_agent.identity.identity import Identity
+from edge_agent.system.clock import HubClock
+from edge_agent.system.merging_settings_settings import AgentSettings
+from policies.monitoring import backoff
+from wire.process.exit_codes import ExitError
+from wire.protocol.topics import Channel, topic
+from wire.transport.base import Delivery, Incoming, LinkLostError, Transport
+from wire.transport.mqtt import MqttTransport
+
+Connect = Callable[[], Awaitable[Transport]]
+SPREAD_AT_MOST_S = 300.0
+
+
+class ConnectionListener(Protocol):
+    """Who is told what happens on the connections, by line. Each call returns soon and raises nothing."""
+
+    def on_up(self, line: str) -> None: ...
+    def on_down(self, line: str) -> None: ...
+    def on_batch(self, batch: list[Incoming], line: str) -> None: ...
+    def on_order(self, payload: bytes, line: str) -> None:
+        """What came on `down/desired`: nothing (look for updates), or what a hub ordered."""
+        ...
+
+
+class Connection:
+    """The connection of one line, made anew with full jitter when it ends; `up` while subscribed."""
+
+    def __init__(
+        self, device: str, connect: Connect, settings: AgentSettings, counts: Counter[str], line: str = HOME
+    ) -> None:
+        self.line = line
+        self._connect = connect
+        self._settings = settings
+        self._counts = counts
+        self._reply = topic(device, Channel.REPLY)
+        self._hint = topic(device, Channel.DESIRED)
+        self._topics = {channel: topic(device, channel) for channel in (Channel.QUESTION, Channel.ASK, Channel.REPORT)}
+        self._transport: Transport | None = None
+        self._attempt = 0
+        self._spread_s = 0.0
+        self._at_once = False
+        self._sent_before = 0  # by connections that have ended
+        self.last_error = ""
+
+    @property
+    def up(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def sent_bytes(self) -> int:
+        """By its sockets, since the start: TLS and MQTT included."""
+        return self._sent_before + (self._transport.sent_bytes if self._transport is not None else 0)
+
+    async def run(self, listener: ConnectionListener) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self._serve(listener)
+            except (LinkLostError, TimeoutError) as error:
+                self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
+                self._counts["link_lost"] += 1
+                self._sent_before += getattr(error, "sent_bytes", 0)
+            await asyncio.sleep(self._pause_s())
+
+    def post(self, channel: Channel, payload: bytes) -> bool:
+        """Hand over without waiting; False if there is no link. LocalError if the broker would refuse the size."""
+        if self._transport is None:
+            return False
+        try:
+            delivery = self._transport.post(self._topics[channel], payload)
+        except LinkLostError:
+            self._counts["post_link_lost"] += 1
+            return False
+        self._counts["sent_bytes"] += len(payload)
+        delivery.add_done_callback(self._delivered)
+        return True
+
+    def spread(self, spread_s: float) -> None:
+        """The hub's wish: a fleet that lost its broker comes back over this long, not at once. NaN is no wish."""
+        if 0 <= spread_s < inf:
+            self._spread_s = min(spread_s, SPREAD_AT_MOST_S)
+
+    async def drop(self) -> None:
+        """End the connection; `run` makes another at once: nobody else has lost theirs."""
+        if self._transport is not None:
+            self._at_once = True
+            await self._transport.close()
+
+    async def _serve(self, listener: ConnectionListener) -> None:
+        limit_s = self._settings.connect_timeout_s
+        async with asyncio.timeout(limit_s):  # not wait_for: up to Python 3.11 it may swallow a cancellation
+            transport = await self._connect()
+        try:
+            async with asyncio.timeout(limit_s):
+                await transport.subscribe((self._reply, self._hint))
+            self._transport = transport
+            self._counts["link_up"] += 1
+            listener.on_up(self.line)
+            while True:
+                batch = await transport.receive()
+                self._attempt = 0  # not at the handshake: a broker that accepts and drops us must not be hammered
+                listener.on_batch([each for each in batch if each.topic == self._reply], self.line)
+                for order in [each.payload for each in batch if each.topic == self._hint]:
+                    listener.on_order(order, self.line)
+        finally:
+            if self._transport is transport:
+                self._transport = None
+                listener.on_down(self.line)
+            await transport.close()
+            self._sent_before += transport.sent_bytes
+
+    def _pause_s(self) -> float:
+        base_s = max(self._settings.reconnect_base_s, self._spread_s)
+        cap_s = max(self._settings.reconnect_cap_s, base_s)
+        pause = backoff.delay(self._attempt, random.random(), base_s, cap_s)  # noqa: S311 - jitter keeps no secret
+        self._attempt += 1
+        at_once, self._at_once = self._at_once, False
+        return 0.0 if at_once else pause
+
+    def _delivered(self, future: "asyncio.Future[Delivery]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._counts[f"delivery_{future.result()}"] += 1
+
+
+class ConnectionPool:
+    """Every connection of a device by the line's name, and when each was last heard. The home line is there first."""
+
+    def __init__(self, settings: AgentSettings, clock: HubClock, counts: Counter[str]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._counts = counts
+        self._by_line: dict[str, Connection] = {}
+        self._heard_at: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._by_line.values())
+
+    def add(self, line: str, device: str, connect: Connect) -> None:
+        """The connection of one more line. `device`: our name there."""
+        self._by_line[line] = Connection(device, connect, self._settings, self._counts, line)
+        self._heard_at[line] = 0.0
+
+    def on(self, line: str) -> Connection:
+        return self._by_line[line]
+
+    @property
+    def home(self) -> Connection:
+        """To the broker whose folder is the agent's own."""
+        return self._by_line[HOME]
+
+    @property
+    def sent_bytes(self) -> int:
+        """By the sockets of every line, since the start."""
+        return sum(connection.sent_bytes for connection in self)
+
+    def heard(self, line: str) -> None:
+        """Something came on this line just now."""
+        self._heard_at[line] = self._clock.now()
+
+    def silent(self, questions: Questions, after_s: float) -> list[str]:
+        """Lines that are up and say nothing for so long, while a word is owed on them. Each is named once."""
+        found = []
+        for line, connection in self._by_line.items():
+            if not questions.waits_on(line):
+                self.heard(line)  # nobody owes us a word: an idle connection is not a silent one
+            elif connection.up and self._clock.now() - self._heard_at[line] > after_s:
+                self.heard(line)
+                found.append(line)
+        return found
+
+
+class Credentials(Protocol):
+    """Who we are right now; a renewal changes it. Told when the broker hangs up during the handshake."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    def link_refused(self, error: str) -> None: ...
+
+
+def dial(credentials: Credentials, timeout_s: float) -> Connect:
+    """The real thing: TLS with the certificate of this moment, made anew for each connection."""
+
+    async def connect() -> Transport:
+        identity = credentials.identity
+        try:
+            context = identity.tls()
+            where = (identity.broker_host, identity.broker_port, identity.device)
+            return await MqttTransport.connect(*where, context, timeout_s=timeout_s)
+        except ExitError as stop:
+            raise LinkLostError(str(stop)) from None
+        except LinkLostError as lost:
+            credentials.link_refused(str(lost))
+            raise
+
+    return connect

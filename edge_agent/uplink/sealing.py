@@ -1,0 +1,241 @@
+"""Builds and seals escalations; keeps in memory what belongs to each until its verdict.
+
+Law: what leaves is transformed, padded and sealed here, once; a retry takes the same bytes, from cache or outbox.
+What this process keeps of an open question beside the core's word is in `PendingVerdicts`, and ends there at once.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from edge_agent.core.commands import Row, State, Store
+from edge_agent.core.records import SampleOrigin
+from edge_agent.storage.database import Op
+from edge_agent.storage.merging_outbox_outbox import OutboxRow
+from edge_agent.storage.merging_outbox_vault import Kept, Vault, VaultError
+from edge_agent.system.clock import HubClock
+from edge_agent.uplink import merging_transforms_transforms
+from edge_agent.uplink.envelope import Binding, Envelopes, Sealed
+from models.bundle.manifest import Manifest
+from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
+from models.runtime.runner import Inference
+from policies.decisions.merging_routing_locality import HubSite
+from wire.protocol import codec
+from wire.protocol.messages import Escalation, Prediction
+
+_UNKNOWN = Prediction(-1, 0.0, (), "")
+
+
+class ModelFormat(NamedTuple):
+    """In what form a model's questions travel: its manifest, and the codec opened from its files."""
+
+    manifest: Manifest
+    codec: FeatureCodec
+
+
+class EscalationSource(NamedTuple):
+    """The sample behind a question that is to be stored.
+
+    `form`: of the model whose features these are, where that is not the one that answers.
+    """
+
+    inference: Inference
+    origin: SampleOrigin
+    form: ModelFormat | None = None
+
+
+class PendingVerdict(NamedTuple):
+    """Of an open question: what its verdict is bound to, and the sample it came from."""
+
+    binding: Binding
+    origin: SampleOrigin
+
+
+class PendingVerdicts:
+    """The one owner of what this process keeps of each open question, by seq; owned by the event loop.
+
+    At most `cache_bytes` of sealed questions. `unsent`: their newest ledger entry is not followed by bytes yet.
+    Marks are worth remembering but not worth a commit of their own.
+    """
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._cache_bytes = cache_bytes
+        self._cached = 0
+        self._frames: OrderedDict[int, bytes] = OrderedDict()
+        self._open: dict[int, PendingVerdict] = {}
+        self._unsent: set[int] = set()
+        self._marks: dict[int, Op] = {}
+
+    def get(self, seq: int) -> PendingVerdict | None:
+        return self._open.get(seq)
+
+    def about(self, subject: bytes) -> list[int]:
+        """Open questions about this subject."""
+        return [seq for seq, pending in self._open.items() if pending.origin.subject == subject]
+
+    def add(self, row: OutboxRow, origin: SampleOrigin) -> None:
+        self._open[row.seq] = PendingVerdict(_binding(row), origin)
+
+    def rebind(self, row: OutboxRow) -> None:
+        """It was sealed anew: its verdict is bound to what is in it now."""
+        pending = self._open.get(row.seq)
+        if pending is not None:
+            self._open[row.seq] = pending._replace(binding=_binding(row))
+
+    def end(self, seq: int) -> bool:
+        """Forget everything of it. True if the ledger speaks of bytes that never left."""
+        self._open.pop(seq, None)
+        self._marks.pop(seq, None)
+        self.drop_frame(seq)
+        return self.discard_unsent(seq)
+
+    # Sealed bytes
+
+    def keep_frame(self, seq: int, frame: bytes) -> None:
+        """The newest stay in memory; the outbox has them all."""
+        self.drop_frame(seq)
+        self._frames[seq] = frame
+        self._cached += len(frame)
+        while self._cached > self._cache_bytes:
+            self._cached -= len(self._frames.popitem(last=False)[1])
+
+    def frame(self, seq: int) -> bytes | None:
+        return self._frames.get(seq)
+
+    def drop_frame(self, seq: int) -> None:
+        self._cached -= len(self._frames.pop(seq, b""))
+
+    # Ledger entries without bytes
+
+    @property
+    def unsent(self) -> frozenset[int]:
+        return frozenset(self._unsent)
+
+    def is_unsent(self, seq: int) -> bool:
+        return seq in self._unsent
+
+    def keep_unsent(self, seqs: Iterable[int]) -> None:
+        self._unsent.update(seqs)
+
+    def discard_unsent(self, seq: int) -> bool:
+        """Its bytes left, or never will. False if nothing was recorded of them."""
+        found = seq in self._unsent
+        self._unsent.discard(seq)
+        return found
+
+    # Marks
+
+    def keep_mark(self, seq: int, op: Op) -> None:
+        """The newest of a question counts."""
+        self._marks[seq] = op
+
+    def take_marks(self) -> tuple[Op, ...]:
+        marks = tuple(self._marks.values())
+        self._marks.clear()
+        return marks
+
+
+class EscalationSealer:
+    """Makes outbox rows and sealed bytes of questions; owned by the event loop. `max_age_s`: of a stored question."""
+
+    def __init__(
+        self, envelopes: Envelopes, vault: Vault, clock: HubClock, form: ModelFormat, *, max_age_s: float
+    ) -> None:
+        self._envelopes = envelopes
+        self._vault = vault
+        self._clock = clock
+        self._tools = merging_transforms_transforms.tools_of(vault.derived(b"keyed hash"))
+        self._form = form
+        self._max_age_ms = int(max_age_s * 1000)
+
+    def use(self, form: ModelFormat) -> None:
+        """Questions name this model from now on; stored ones keep theirs."""
+        self._form = form
+
+    def prepare(self, store: Store, source: EscalationSource, epoch: int) -> tuple[OutboxRow, Sealed]:
+        """The row and its sealed bytes. LocalError if too big; TransformError or CodecError if it may not leave so."""
+        target = store.permit.targets[0]
+        manifest = (source.form or self._form).manifest
+        padded = self._padded(store, source, target)
+        created_ms = self._clock.ms()
+        sealed = self._envelopes.sealed(epoch, store.seq, created_ms, target.name, padded)
+        payload = self._vault.close(epoch, store.seq, Kept(padded, store.local, source.origin.trace))
+        row = OutboxRow(
+            seq=store.seq, epoch=epoch, id=store.id, state=State.SEALED, created_ms=created_ms,
+            expires_ms=created_ms + self._max_age_ms, jitter=store.jitter, policy=store.permit.policy,
+            model=manifest.model, data_class=store.data_class, hub=target.name, region=target.region,
+            egress=store.permit.egress, fingerprint=sealed.fingerprint, digest=sealed.digest, key_id=sealed.key_id,
+            size=len(sealed.frame), charge=store.charge_bytes, payload=payload, subject=source.origin.subject,
+        )  # fmt: skip
+        return row, sealed
+
+    def _padded(self, store: Store, source: EscalationSource, target: HubSite) -> bytes:
+        egress, labels = store.permit.egress, store.labels
+        manifest, features = source.form or self._form
+        question = Escalation(
+            id=store.id, model=manifest.ref, policy=store.permit.policy, region=target.region,
+            fields=merging_transforms_transforms.apply(egress, source.inference, features, self._tools),
+            budget_s=store.budget_s, audit=store.audit, trace=source.origin.trace, rule=labels.rule,
+            data_class=store.data_class, subject=source.origin.subject if labels.subject else b"",
+            keep_days=labels.keep_days, layers=labels.layers,
+        )  # fmt: skip
+        fixed_bytes = max(manifest.fixed_bytes, labels.padded_bytes)
+        return codec.pad(codec.encode(question), fixed_bytes if egress.fixed_size else 0)
+
+    def reseal(self, row: OutboxRow, target: HubSite | None = None) -> tuple[OutboxRow, Sealed] | None:
+        """The stored plaintext under the hub's current key and our current clock; None if nothing would change.
+
+        `target`: for this hub instead, whose region its plaintext then names. VaultError if the payload does not open,
+        LocalError if the other region's name does not fit the size that every sample has.
+        """
+        hub = self._envelopes.keys_of(target.name if target else row.hub)
+        created_ms = self._clock.ms()
+        if hub is None or (hub.key_id == row.key_id and created_ms >= row.created_ms):
+            return None
+        kept = self._vault.open(row.epoch, row.seq, row.payload)
+        if target is not None:
+            kept = replace(kept, padded=_moved(kept.padded, target.region))
+            payload = self._vault.close(row.epoch, row.seq, kept)
+            row = replace(row, hub=target.name, region=target.region, payload=payload)
+        sealed = self._envelopes.sealed(row.epoch, row.seq, created_ms, row.hub, kept.padded)
+        names = {"fingerprint": sealed.fingerprint, "digest": sealed.digest, "key_id": sealed.key_id}
+        return replace(row, **names, size=len(sealed.frame)), sealed
+
+    def reopen(self, row: OutboxRow) -> tuple[Row, SampleOrigin]:
+        """A stored row as the core takes it up, and what is known of its sample."""
+        local, trace = _UNKNOWN, ""
+        if not row.answered:
+            try:
+                kept = self._vault.open(row.epoch, row.seq, row.payload)
+                local, trace = kept.local, kept.trace
+            except VaultError:  # its own key was replaced: the sealed bytes are still good, the local answer is gone
+                pass
+        moment = self._clock.moment
+        taken = Row(
+            seq=row.seq, id=row.id, state=row.state, local=local, answered=row.answered, policy=row.policy,
+            data_class=row.data_class, egress=row.egress, target=HubSite(row.hub, row.region), digest=row.digest,
+            size=row.charge, expires=moment(row.expires_ms),
+            not_before=moment(row.not_before_ms) if row.not_before_ms else 0.0,
+            attempts=row.attempts, jitter=row.jitter,
+        )  # fmt: skip
+        return taken, SampleOrigin(trace, subject=row.subject)
+
+
+def _binding(row: OutboxRow) -> Binding:
+    return Binding(row.fingerprint, row.model, row.policy)
+
+
+def _moved(padded: bytes, region: str) -> bytes:
+    """The same question for another region, in the same size."""
+    question = codec.decode_escalation(codec.unpad(padded))
+    return codec.pad(codec.encode(replace(question, region=region)), len(padded))
+
+
+def blank(manifest: Manifest) -> npt.NDArray[Any]:
+    """A sample that the model takes: every value at the low end of its range."""
+    spec = manifest.input
+    return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])

@@ -1,0 +1,26 @@
+"""What the shell of an agent works with, handed over as one value."""
+
+from collections import Counter
+from typing import NamedTuple
+
+from edge_agent.core.core import EdgeCore
+from edge_agent.storage.database import Database
+from edge_agent.storage.journal import Journal
+from edge_agent.system.clock import HubClock
+from edge_agent.uplink.connection import ConnectionPool
+from edge_agent.uplink.envelope import Envelopes
+from edge_agent.uplink.sealing import EscalationSealer, PendingVerdicts
+
+
+class Parts(NamedTuple):
+    """Each owned by the event loop."""
+
+    core: EdgeCore
+    database: Database
+    sealer: EscalationSealer
+    pending: PendingVerdicts
+    journal: Journal
+    connections: ConnectionPool
+    envelopes: Envelopes
+    clock: HubClock
+    counts: Counter[str]

@@ -1,0 +1,115 @@
+"""A bundle as one file (`.skb`): an uncompressed tar of its folder in the one form that `pack` writes.
+
+Law: the same bundle gives the same bytes, and `unpack` accepts nothing but those bytes. Every header is rebuilt from
+its name and size and must be equal, so links, devices, owners, paths, long-name and sparse extensions have no way in.
+"""
+
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from models.bundle.bundle import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, Bundle
+from models.bundle.manifest import FILE_NAME, MANIFEST_FILE, BundleError, encode_manifest
+
+BLOCK_BYTES = 512
+CHUNK_BYTES = 1 << 20
+MAX_FILES = 64
+END = bytes(2 * BLOCK_BYTES)
+Step = Callable[[str], None]
+
+
+def pack(bundle: Bundle) -> bytes:
+    """The manifest and the files it names, in order of name. What lies beside them (`forge.json`) stays out."""
+    manifest = encode_manifest(bundle.manifest)
+    if sha256(manifest).hexdigest() != bundle.digest:
+        raise BundleError(f"{bundle.path}: {MANIFEST_FILE} was written by hand; write the bundle with `write_bundle`")
+    contents = {MANIFEST_FILE: manifest, **{name: bundle.read(name) for name in bundle.manifest.files}}
+    members = (_header(name, len(data)) + data + _padding(len(data)) for name, data in sorted(contents.items()))
+    return b"".join(members) + END
+
+
+def unpack(source: BinaryIO, folder: Path, step: Step | None = None) -> str:
+    """Write the files of a packed bundle into the new, empty `folder`, each synced. Returns the SHA-256 of all it read.
+
+    The digest is of the very bytes that were written out: compare it before the folder is used. `step` is called before
+    each file, with its name. BundleError for any byte `pack` would not have written; OSError if the disk refuses.
+    """
+    reader = _Reader(source)
+    earlier = ""
+    for _ in range(MAX_FILES):
+        header = reader.exactly(BLOCK_BYTES)
+        if header == bytes(BLOCK_BYTES):
+            _end(reader)
+            return reader.digest.hexdigest()
+        name, size = _member(header)
+        if name <= earlier:
+            raise BundleError(f"packed bundle: {name} is out of order")
+        if step:
+            step(name)
+        _write(folder / name, reader.pieces(size))
+        earlier = name
+    raise BundleError(f"packed bundle: more than {MAX_FILES} files")
+
+
+class _Reader:
+    """Counts and hashes all it hands out; refuses to go beyond the size of a bundle."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._left = MAX_BUNDLE_BYTES
+        self.digest = sha256()
+
+    def exactly(self, size: int) -> bytes:
+        self._left -= size
+        data = self._source.read(size) if self._left >= 0 else b""
+        if len(data) != size:
+            raise BundleError("packed bundle: it ends too early, or is too big")
+        self.digest.update(data)
+        return data
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        for at in range(0, size, CHUNK_BYTES):
+            yield self.exactly(min(CHUNK_BYTES, size - at))
+        if any(self.exactly(-size % BLOCK_BYTES)):
+            raise BundleError("packed bundle: padding is not empty")
+
+    def at_end(self) -> bool:
+        return not self._source.read(1)
+
+
+def _end(reader: _Reader) -> None:
+    if any(reader.exactly(BLOCK_BYTES)) or not reader.at_end():
+        raise BundleError("packed bundle: something follows its end")
+
+
+def _member(header: bytes) -> tuple[str, int]:
+    """Name and size of a header, if it is exactly the one we would have written for them."""
+    try:
+        name = header[:100].rstrip(b"\0").decode("ascii")
+        size = int(header[124:135], 8)
+    except ValueError:
+        raise BundleError("packed bundle: a header is damaged") from None
+    if not FILE_NAME.fullmatch(name) or not 0 <= size <= MAX_FILE_BYTES or _header(name, size) != header:
+        raise BundleError("packed bundle: a member is not a plain file with a plain name")
+    return name, size
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o644
+    return member.tobuf(tarfile.USTAR_FORMAT, "ascii")
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % BLOCK_BYTES)
+
+
+def _write(path: Path, pieces: Iterator[bytes]) -> None:
+    with path.open("xb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())

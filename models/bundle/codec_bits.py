@@ -1,0 +1,142 @@
+"""How small whole numbers are packed: whole bits a code (`pack1` to `pack8`), or by a radix (`base3` to `base15`).
+
+Law: numpy alone; each sequence of codes has exactly one packed form, and all other bytes are a `CodecError`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wire.protocol.messages import DType
+
+Codes = npt.NDArray[np.uint8]
+
+ANS = "ans"  # needs tables of its own: models/runtime/codec_ans.py
+ANS_LEVELS = 256
+_WORD_BYTES = 8
+_MANY = 10_000
+_WORD = np.dtype("<u8")
+
+NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
+    DType.FP32: np.dtype("<f4"),
+    DType.FP16: np.dtype("<f2"),
+    DType.INT64: np.dtype("<i8"),
+    DType.INT32: np.dtype("<i4"),
+    DType.INT8: np.dtype("i1"),
+    DType.UINT8: np.dtype("u1"),
+    DType.BOOL: np.dtype("?"),
+}
+
+
+class CodecError(ValueError):
+    """These codes, this tensor or these tables are not what the codec and the field's specification allow."""
+
+
+class Pack(NamedTuple):
+    """One way to pack `levels` different codes."""
+
+    levels: int
+    size: Callable[[int], int]  # number of codes -> payload bytes
+    pack: Callable[[Codes], bytes]  # flat codes below `levels` -> payload
+    unpack: Callable[[bytes, int], Codes]  # payload of the right size, number of codes -> flat codes of one's own
+
+
+def _bits(bits: int) -> Pack:
+    """The first code in the highest bits of the first byte; spare bits of the last byte are zero."""
+
+    def pack(codes: Codes) -> bytes:
+        return np.packbits(np.unpackbits(codes[:, None], axis=1)[:, 8 - bits :]).tobytes()
+
+    def unpack(data: bytes, count: int) -> Codes:
+        found = np.unpackbits(np.frombuffer(data, np.uint8))
+        used = count * bits
+        if found[used:].any():  # one question has one encoding: filled spare bits would be a hidden channel
+            raise CodecError("the spare bits of the last byte are not zero")
+        wide = np.zeros((count, 8), np.uint8)
+        wide[:, 8 - bits :] = found[:used].reshape(count, bits)
+        return np.packbits(wide, axis=1)[:, 0].copy()
+
+    return Pack(1 << bits, lambda count: -(-count * bits // 8), pack, unpack)
+
+
+def _pack4(codes: Codes) -> bytes:
+    padded = np.zeros(codes.size + codes.size % 2, np.uint8)
+    padded[: codes.size] = codes
+    return ((padded[0::2] << 4) | padded[1::2]).tobytes()
+
+
+def _pack8(codes: Codes) -> bytes:
+    return codes.tobytes()
+
+
+def _unpack8(data: bytes, count: int) -> Codes:
+    return np.frombuffer(data, np.uint8, count).copy()
+
+
+def _radix(levels: int) -> Pack:
+    """As many codes as fit into one number of 64 bits, the first one lowest; what is left over in the fewest bytes."""
+    per_word = _most_digits(levels)
+    powers = np.array([levels**place for place in range(per_word)], _WORD)
+
+    def size(count: int) -> int:
+        words, rest = divmod(count, per_word)
+        return words * _WORD_BYTES + _bytes_of(levels, rest)
+
+    def pack(codes: Codes) -> bytes:
+        words = -(-codes.size // per_word)
+        digits = np.zeros((words, per_word), _WORD)
+        digits.reshape(-1)[: codes.size] = codes
+        return (digits @ powers).astype(_WORD, copy=False).tobytes()[: size(codes.size)]
+
+    def unpack(data: bytes, count: int) -> Codes:
+        words = -(-count // per_word)
+        numbers = np.frombuffer(data.ljust(words * _WORD_BYTES, b"\0"), _WORD)
+        whole, rest = divmod(count, per_word)
+        too_big = bool((numbers[:whole] >= levels**per_word).any())
+        if too_big or (rest and int(numbers[-1]) >= levels**rest):
+            raise CodecError(f"a number is too big to be {levels}-level codes")
+        return (numbers[:, None] // powers % levels).reshape(-1)[:count].astype(np.uint8)
+
+    return Pack(levels, size, pack, unpack)
+
+
+def _most_digits(levels: int) -> int:
+    digits = 1
+    while levels ** (digits + 1) <= 1 << (8 * _WORD_BYTES):
+        digits += 1
+    return digits
+
+
+def _bytes_of(levels: int, digits: int) -> int:
+    """The fewest bytes that hold every number of so many digits."""
+    return -(-int(levels**digits - 1).bit_length() // 8)
+
+
+RADICES = (3, 5, 6, 7, *range(9, 16))
+PACKS: dict[str, Pack] = {
+    **{f"pack{bits}": _bits(bits) for bits in range(1, 9)},
+    **{f"base{levels}": _radix(levels) for levels in RADICES},
+}
+PACKS["pack4"] = PACKS["pack4"]._replace(pack=_pack4)  # the same bytes, sooner
+PACKS["pack8"] = PACKS["pack8"]._replace(pack=_pack8, unpack=_unpack8)
+CODECS = (*PACKS, ANS)
+
+
+def levels(codec: str) -> int:
+    """How many different codes it carries at most. CodecError if there is no such codec."""
+    return ANS_LEVELS if codec == ANS else pack_of(codec).levels
+
+
+def pack_of(codec: str) -> Pack:
+    try:
+        return PACKS[codec]
+    except (KeyError, TypeError):
+        raise CodecError(f"codec {codec!r} is not known here; known: {', '.join(CODECS)}") from None
+
+
+def smallest(levels: int) -> str:
+    """The codec without tables that needs the fewest bits for so many levels (2..256), whole bits where they tie."""
+    enough = [name for name, pack in PACKS.items() if pack.levels >= levels]
+    return min(enough, key=lambda name: PACKS[name].size(_MANY))

@@ -1,0 +1,276 @@
+"""What a bundle says of itself: a closed, typed manifest. It has no code, and nothing in it is ever executed.
+
+Law: an unknown key, a newer format or an impossible value is a `BundleError` of one line; nothing is guessed.
+"""
+
+import math
+import re
+from enum import StrEnum
+
+import msgspec
+
+from models.bundle.codec_bits import ANS, CODECS, NUMPY_DTYPES, levels
+from models.bundle.measurements import (
+    Calibration,
+    Gate,
+    Guarantee,
+    Leakage,
+    calibration_fits,
+    gate_fits,
+    guarantee_fits,
+    leakage_fits,
+)
+from wire.protocol.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
+from wire.protocol.messages import DType, FieldSpec, ModelRef
+
+FORMAT = 2
+MANIFEST_FILE = "manifest.json"
+EDGE_FILE = "edge.onnx"
+HUB_FILE = "hub.safetensors"
+HUB_GRAPH_FILE = "hub.json"
+CODEC_FILE = "codec.bin"
+GOLDEN_FILE = "golden.npz"
+MAX_ELEMENTS = 2**24  # of one sample or one field: 64 MiB of float32
+MAX_LABELS = 100_000
+MAX_ROWS = 1000  # of leakage, of stages
+FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")  # one level, no leading dot: it cannot leave the folder
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
+_PROVIDER = re.compile(r"[A-Za-z]{1,40}ExecutionProvider")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class BundleError(Exception):
+    """The bundle cannot be used; the message is one line and says what to do or what is wrong."""
+
+
+class Kind(StrEnum):
+    CLASSIFIER = "classifier"
+    REGRESSOR = "regressor"
+
+
+class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One sample: tensor name in the graph, element type, shape without the batch axis, range of values."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    low: float
+    high: float
+
+
+class Precision(StrEnum):
+    """Arithmetic of the edge graph. `int8-weights`: only the weights are small; they are widened when it loads."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+    INT8_DYNAMIC = "int8-dynamic"
+    INT8_WEIGHTS = "int8-weights"
+
+
+class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights they name.
+
+    `whole` != "": both are ONNX, `graph` is the tail's file and `whole` that of the whole model; there are no weights
+    beside them.
+    """
+
+    graph: str = HUB_GRAPH_FILE
+    weights: tuple[str, ...] = (HUB_FILE,)
+    whole: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.graph, *((self.whole,) if self.whole else self.weights))
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A stretch of the tail that a machine of its own may run. `output_shape` has no batch axis."""
+
+    name: str
+    weight_bytes: int
+    output_shape: tuple[int, ...]
+
+
+class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the tail may be cut into a pipeline, in order; none if it is one piece.
+
+    `tensor` ranks that share a stage, `pipeline` stages, `replicas` of it all: 0 = the hub chooses. `style`
+    and `shard` chose a second way to divide weights, which is gone: "collectives" and nothing are all that is taken.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    tensor: int = 0
+    pipeline: int = 0
+    replicas: int = 0
+    style: str = "collectives"
+    shard: dict[str, int] = {}
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the edge graph was made for. `providers`: of ONNX Runtime, the preferred one first; the CPU always can."""
+
+    runtime: str
+    opset: int
+    precision: Precision
+    machine: str
+    providers: tuple[str, ...] = ()
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What it was made from. `model`: `pkg:function`; digests: SHA-256 of data and weights; `forge`: its edition."""
+
+    model: str = ""
+    data_digest: str = ""
+    weights_digest: str = ""
+    seed: int = 0
+    torch: str = ""
+    forge: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One version of one model. `fixed_bytes` is the padded plaintext size of every question from level P2 up."""
+
+    format: int = FORMAT
+    name: str
+    version: int
+    kind: Kind
+    labels: tuple[str, ...]
+    outputs: int  # logits of the hub's half: one a label, or the values of a regressor
+    input: InputSpec
+    features: tuple[FieldSpec, ...]
+    cut: str
+    codec: str
+    codec_file: str = ""  # tables of a codec that has some
+    fixed_bytes: int
+    temperature: float
+    hub_temperature: float = 1.0
+    gate: Gate = Gate()
+    calibration: Calibration
+    guarantee: Guarantee | None = None
+    leakage: tuple[Leakage, ...] = ()
+    hub: HubModel = HubModel()
+    parallel: ParallelPlan = ParallelPlan()
+    target: Target
+    provenance: Provenance = Provenance()
+    golden: str = GOLDEN_FILE
+    files: dict[str, str] = msgspec.field(default_factory=dict)  # name -> SHA-256 in hex
+
+    @property
+    def ref(self) -> ModelRef:
+        """Which head made the features: goes into every escalation."""
+        return ModelRef(self.name, self.version, self.cut, self.codec)
+
+    @property
+    def model(self) -> str:
+        """`digits@7`: how answers name this model."""
+        return f"{self.name}@{self.version}"
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_format_decoder = msgspec.json.Decoder(_Format)
+_decoder = msgspec.json.Decoder(Manifest)
+_NO_STYLE = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Readable JSON, the same bytes for the same manifest."""
+    return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """A checked manifest. The format is read first, so that a newer bundle is called newer and not malformed."""
+    try:
+        found = _format_decoder.decode(data).format
+        if found != FORMAT:
+            raise BundleError(f"{MANIFEST_FILE}: format {found}, this version reads {FORMAT} ({_hint(found)})")
+        manifest = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{MANIFEST_FILE}: {error}") from None
+    check_manifest(manifest)
+    return manifest
+
+
+def _hint(found: int) -> str:
+    if found > FORMAT:
+        return "made by a newer version: update this installation"
+    return "made by an older version: forge it again" if found >= 1 else "not a format of ours"
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """BundleError, naming the key, for the first value that is impossible."""
+    for key, fits in _rules(manifest):
+        if not fits:
+            raise BundleError(f"{MANIFEST_FILE}: {key} is impossible")
+    if manifest.parallel.style != "collectives" or manifest.parallel.shard:
+        raise BundleError(f"{MANIFEST_FILE}: {_NO_STYLE}")
+    for feature in manifest.features:
+        _check_feature(feature, manifest.codec)
+
+
+def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
+    return (
+        ("name", bool(_NAME.fullmatch(m.name))),
+        ("version", m.version >= 1),
+        ("labels", _labels_fit(m)),
+        ("outputs", m.outputs == len(m.labels) if m.kind is Kind.CLASSIFIER else 0 < m.outputs <= MAX_LABELS),
+        ("input", _range_fits(m.input.low, m.input.high) and _shape_fits(m.input.shape) and bool(m.input.name)),
+        ("features", 0 < len(m.features) == len({f.name for f in m.features})),
+        ("cut", bool(_NAME.fullmatch(m.cut))),
+        ("codec", m.codec in CODECS),
+        ("codec_file", bool(FILE_NAME.fullmatch(m.codec_file)) if m.codec == ANS else not m.codec_file),
+        ("fixed_bytes", 0 < m.fixed_bytes <= MAX_FRAME_BYTES and m.fixed_bytes % SIZE_CLASS_BYTES == 0),
+        ("temperature", math.isfinite(m.temperature) and m.temperature > 0),
+        ("hub_temperature", math.isfinite(m.hub_temperature) and m.hub_temperature > 0),
+        ("gate", gate_fits(m.gate, regressor=m.kind is Kind.REGRESSOR)),
+        ("calibration", calibration_fits(m.calibration)),
+        ("guarantee", m.guarantee is None or guarantee_fits(m.guarantee)),
+        ("leakage", len(m.leakage) <= MAX_ROWS and all(map(leakage_fits, m.leakage))),
+        ("hub", bool(m.hub.whole) is not bool(m.hub.weights) and len(m.hub.files) == len(set(m.hub.files))),
+        ("parallel", len(m.parallel.stages) <= MAX_ROWS and all(map(_stage_fits, m.parallel.stages))),
+        ("parallel: tensor, pipeline or replicas", _plan_fits(m.parallel)),
+        ("target", m.target.precision in set(Precision) and all(map(_PROVIDER.fullmatch, m.target.providers))),
+        ("files", all(_file_fits(name, digest) for name, digest in m.files.items())),
+        ("files: edge, hub, codec or golden", _needed(m) <= m.files.keys()),
+    )
+
+
+def _needed(m: Manifest) -> set[str]:
+    return {EDGE_FILE, m.golden, *m.hub.files, *((m.codec_file,) if m.codec_file else ())}
+
+
+def _labels_fit(m: Manifest) -> bool:
+    unique = len(set(m.labels)) == len(m.labels) <= MAX_LABELS
+    return unique and (len(m.labels) >= 2 if m.kind is Kind.CLASSIFIER else not m.labels)
+
+
+def _shape_fits(shape: tuple[int, ...]) -> bool:
+    return 0 < len(shape) <= 8 and all(size > 0 for size in shape) and math.prod(shape) <= MAX_ELEMENTS
+
+
+def _range_fits(low: float, high: float) -> bool:
+    return math.isfinite(low) and math.isfinite(high) and low < high
+
+
+def _stage_fits(stage: Stage) -> bool:
+    return bool(_NAME.fullmatch(stage.name)) and stage.weight_bytes >= 0 and _shape_fits(stage.output_shape)
+
+
+def _plan_fits(plan: ParallelPlan) -> bool:
+    counts = (plan.tensor, plan.pipeline, plan.replicas)
+    return all(0 <= count <= MAX_ROWS for count in counts)
+
+
+def _file_fits(name: str, digest: str) -> bool:
+    return name != MANIFEST_FILE and bool(FILE_NAME.fullmatch(name)) and bool(_DIGEST.fullmatch(digest))
+
+
+def _check_feature(feature: FieldSpec, codec: str) -> None:
+    fits = bool(_NAME.fullmatch(feature.name)) and feature.dtype in NUMPY_DTYPES and _shape_fits(feature.shape)
+    if not fits or not _range_fits(feature.low, feature.high):
+        raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is impossible")
+    if feature.dtype is not DType.UINT8 or feature.low < 0 or feature.high >= levels(codec):
+        raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is not what codec {codec} carries (UINT8 codes)")

@@ -1,0 +1,224 @@
+"""`skerry models calibrate`: thresholds of a finished bundle from a user's own samples, per device class.
+
+Law: prints the one line to paste into a policy first, then the whole frontier; the bundle itself is never changed.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.manifest import BundleError
+from models.bundle.measurements import Calibration, Metric
+from models.bundle.thresholds import Thresholds, decode_thresholds, encode_thresholds, revised
+from models.cli.flags import takes
+from models.runtime.runner import SampleError
+from wire.process.exit_codes import Exit, ExitError
+
+if TYPE_CHECKING:
+    from models.forge.evaluation.recalibrate import Recalibrated
+    from models.forge.merging_spec_wish import Wish
+
+Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+DataFrom = Annotated[
+    str, typer.Option("--data", metavar="PKG:FUNCTION", help="Returns the samples.", show_default=False)
+]
+DeviceClass = Annotated[str, typer.Option("--class", metavar="NAME", help="Devices that shall use this threshold.")]
+Target = Annotated[float | None, typer.Option(help="Ask as little as reaches this accuracy (or RMSE) of the pair.")]
+Share = Annotated[float | None, typer.Option(help="Ask at most this share, the least sure samples.")]
+MaxRisk = Annotated[float | None, typer.Option(help="Prove that at most this share of answers is wrong.")]
+Confidence = Annotated[float, typer.Option(help="Probability with which --max-risk shall hold.")]
+RiskOf = Annotated[str, typer.Option(help="What --max-risk bounds: local, kept-wrong or pair.")]
+Out = Annotated[Path | None, typer.Option(help="File to write or to add to.", show_default="NAME.calibration.json")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+@dataclass(frozen=True)
+class CalibrateFlags:
+    bundle: Folder
+    data: DataFrom
+    device_class: DeviceClass = "any"
+    target_accuracy: Target = None
+    max_share: Share = None
+    max_risk: MaxRisk = None
+    confidence: Confidence = 0.95
+    risk_of: RiskOf = "local"
+    out: Out = None
+    as_json: AsJson = False
+
+
+@takes(CalibrateFlags)
+def calibrate(flags: CalibrateFlags) -> None:
+    """Choose the threshold below which devices ask the hub, on your samples; print it and the whole frontier.
+
+    Exit code 40 if the samples cannot give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
+    """
+    chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
+    if len(chosen) != 1:
+        raise ExitError(
+            Exit.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold"
+        )
+    from models.forge.merging_spec_wish import Wish  # noqa: PLC0415 - only this command needs the forge
+
+    wish = Wish(
+        target_accuracy=flags.target_accuracy,
+        max_share=flags.max_share,
+        max_risk=flags.max_risk,
+        confidence=flags.confidence,
+    )
+    opened = _open(flags.bundle)
+    path = flags.out or Path(f"{opened.manifest.name}.calibration.json")
+    old = _read(path)
+    found = _run(opened, flags.data, wish, flags.risk_of)
+    made = _write(path, old, opened, flags.device_class, found)
+    if flags.as_json:
+        Console().print_json(data=_facts(made, found, flags.device_class, path))
+    else:
+        _say(found, flags.device_class, path)
+
+
+def _open(path: Path) -> Bundle:
+    try:
+        return open_bundle(path)
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _read(path: Path) -> Thresholds | None:
+    try:
+        return decode_thresholds(path.read_bytes()) if path.exists() else None
+    except (OSError, BundleError) as error:
+        raise ExitError(Exit.CONFIG, f"{path}: {error}; choose another --out") from None
+
+
+def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrated":
+    from models.forge.data.types import ForgeError  # noqa: PLC0415
+    from models.forge.evaluation.recalibrate import recalibrate  # noqa: PLC0415
+    from models.forge.evaluation.risk_control import Risk  # noqa: PLC0415
+    from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - torch only when it runs
+
+    if risk_of not in set(Risk):
+        raise ExitError(Exit.USAGE, f"--risk-of {risk_of}: one of {', '.join(Risk)}")
+    _check_shares(wish)
+    try:
+        data = load_data(where, Path.cwd())
+    except ForgeError as error:
+        raise ExitError(Exit.SAMPLE, str(error)) from None
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("opening", total=1.0)
+        try:
+            return recalibrate(
+                bundle,
+                data,
+                wish,
+                Risk(risk_of),
+                lambda stage, share: bar.update(task, description=stage, completed=share),
+            )
+        except ForgeError as error:
+            code = Exit.SAMPLE if str(error).startswith("data") else Exit.CHECK_FAILED
+            raise ExitError(code, str(error)) from None
+        except SampleError as error:
+            raise ExitError(Exit.SAMPLE, f"{where}: {error}") from None
+        except BundleError as error:
+            raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _check_shares(wish: "Wish") -> None:
+    for flag, value in (("--max-share", wish.max_share), ("--target-accuracy", wish.target_accuracy)):
+        if value is not None and not 0 <= value < math.inf:
+            raise ExitError(Exit.USAGE, f"{flag} {value:g}: impossible")
+    if wish.max_share is not None and wish.max_share > 1:
+        raise ExitError(Exit.USAGE, f"--max-share {wish.max_share:g}: a share in 0..1, such as 0.15")
+
+
+def _write(path: Path, old: Thresholds | None, bundle: Bundle, name: str, found: "Recalibrated") -> Thresholds:
+    try:
+        made = revised(old, bundle.manifest.model, bundle.digest, name, found.entry)
+        path.write_bytes(encode_thresholds(made))
+    except BundleError as error:
+        raise ExitError(Exit.CONFIG, f"{path}: {error}; choose another --out or --class") from None
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}; choose another --out") from None
+    return made
+
+
+def _facts(made: Thresholds, found: "Recalibrated", name: str, path: Path) -> dict[str, Any]:
+    line = found.deferral._asdict() | {"points": [point._asdict() for point in found.deferral.points]}
+    facts = {
+        "threshold": found.entry.threshold,
+        "class": name,
+        "file": str(path),
+        "calibration": msgspec.to_builtins(made),
+        "frontier": line,
+        "reject_below": found.reject_below,
+        "unscoped_asked": found.unscoped_asked,
+    }
+    return dict(_without_nan(facts))
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what there is none of is null."""
+    match value:
+        case dict():
+            return {key: _without_nan(inner) for key, inner in value.items()}
+        case list():
+            return [_without_nan(inner) for inner in value]
+        case float() if math.isnan(value):
+            return None
+        case _:
+            return value
+
+
+def _say(found: "Recalibrated", name: str, path: Path) -> None:
+    entry, figures = found.entry, found.entry.figures
+    console = Console()
+    console.print(f"threshold = {entry.threshold:g}", markup=False, highlight=False)
+    console.print(f"  [escalation] of the policy for {name!r} devices; chosen by {entry.aim}", markup=False)
+    console.print(
+        f"  held out ({figures.samples} samples): pair {_shown(figures.pair, figures)}, asking {figures.asked:.1%}"
+    )
+    if not math.isnan(found.unscoped_asked):
+        told = f"  samples of no label: {found.unscoped_asked:.1%} are asked, none of the others is answered right"
+        console.print(f"{told}; the hub says 'none' best below {found.reject_below:.3f}")
+    console.print(_table(found))
+    console.print(_summary(found), highlight=False)
+    console.print(f"written: {path}", markup=False, highlight=False)
+
+
+def _table(found: "Recalibrated") -> Table:
+    line, figures = found.deferral, found.entry.figures
+    word = "RMSE" if line.metric is Metric.RMSE else "accuracy"
+    table = Table("asked", "threshold", word, "of the gap", "oracle")
+    for column in table.columns:
+        column.justify = "right"
+    table.add_row("edge only", "0", _shown(line.edge, figures), "", "")
+    for point in line.points:
+        shares = f"{point.share:.1%}", f"{point.threshold:g}"
+        table.add_row(*shares, _shown(point.value, figures), _gap(point.recovered), _shown(point.oracle, figures))
+    table.add_row("hub only", "", _shown(line.hub, figures), "", "")
+    table.add_row("given model", "", _shown(figures.hub, figures), "", "")
+    table.add_row(f"oracle, {line.oracle_share:.1%}", "", _shown(line.oracle, figures), "", "")
+    return table
+
+
+def _summary(found: "Recalibrated") -> str:
+    line = found.deferral
+    if math.isnan(line.apgr):
+        return "the hub is no better than the edge on these samples: asking gains nothing"
+    return f"APGR {line.apgr:.3f}; half of the gap at {line.cpt50:.1%} asked, four fifths at {line.cpt80:.1%}"
+
+
+def _gap(recovered: float) -> str:
+    return "" if math.isnan(recovered) else f"{recovered:.1%}"
+
+
+def _shown(value: float, figures: Calibration) -> str:
+    return f"{value:.4g}" if figures.metric is Metric.RMSE else f"{value:.2%}"

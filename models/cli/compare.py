@@ -1,0 +1,128 @@
+"""Two bundles side by side: every figure, every size, and what a device would have to download.
+
+Law: verified bundles only; nothing is measured here. What differs is marked, and nothing is called better or worse.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+
+from models.bundle.archive import pack
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import BundleError, Manifest
+from models.bundle.measurements import Leakage, Metric
+from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec
+
+ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed question
+
+
+def facts(bundle: Bundle) -> dict[str, Any]:
+    """Manifest, sizes and the forge's report as plain values."""
+    manifest = bundle.manifest
+    return {
+        "path": str(bundle.path),
+        "digest": bundle.digest,
+        "payload_bytes": payload_bytes(bundle),
+        "raw_bytes": math.prod(manifest.input.shape) * NUMPY_DTYPES[manifest.input.dtype].itemsize,
+        "sealed_bytes": manifest.fixed_bytes + ENVELOPE_BYTES,
+        "file_bytes": {name: len(bundle.read(name)) for name in manifest.files},
+        "manifest": msgspec.to_builtins(manifest),
+        "forge": report(bundle),
+    }
+
+
+def report(bundle: Bundle) -> Any:
+    """The forge's report is not verified and may be absent; nothing depends on it."""
+    try:
+        return msgspec.json.decode(bundle.report) if bundle.report else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def payload_bytes(bundle: Bundle) -> int:
+    """Of the codes of one question. BundleError if the codec's tables do not fit."""
+    try:
+        return open_codec(bundle.manifest, bundle.read).total_bytes
+    except CodecError as error:
+        raise BundleError(f"{bundle.manifest.model}: {error}") from None
+
+
+def figures(bundle: Bundle) -> dict[str, str]:
+    """What a person would want to know first, in words."""
+    manifest = bundle.manifest
+    c, form = manifest.calibration, figure(manifest)
+    sizes = {name: len(bundle.read(name)) for name in manifest.files}
+    return {
+        "model": manifest.model,
+        "digest": bundle.digest[:16],
+        "kind": f"{manifest.kind} of {len(manifest.labels)}" if manifest.labels else str(manifest.kind),
+        "cut": manifest.cut,
+        "edge alone": form(c.edge),
+        "pair": f"{form(c.pair)}, asking {c.asked:.1%} below {c.threshold:g}",
+        "given model": form(c.hub),
+        "best gate": form(c.oracle),
+        "measured on": f"{c.samples} held-out samples",
+        "calibration error": f"{c.ece_before:.4f} -> {c.ece_after:.4f}",
+        "guarantee": promise(manifest),
+        "codes": f"{payload_bytes(bundle)} B, {manifest.codec}",
+        "question": f"{manifest.fixed_bytes} B, sealed {manifest.fixed_bytes + ENVELOPE_BYTES} B",
+        "leakage": "; ".join(map(leak, strongest(manifest.leakage))) or "not measured",
+        "edge graph": f"{sizes['edge.onnx']:,} B, {manifest.target.precision}, {manifest.target.machine}",
+        "hub weights": f"{sum(sizes[name] for name in manifest.hub.weights):,} B",
+        "a device loads": f"{len(pack(bundle)):,} B",
+        "p50": _speed(report(bundle), manifest.target.precision),
+    }
+
+
+def figure(manifest: Manifest) -> Any:
+    return _percent if manifest.calibration.metric == Metric.ACCURACY else _number
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2%}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g} rmse"
+
+
+def strongest(rows: tuple[Leakage, ...]) -> list[Leakage]:
+    """Of each kind and subject the attack with the highest bound, by the figure that stands first."""
+    best: dict[tuple[str, str], Leakage] = {}
+    for row in rows:
+        known = best.setdefault((row.kind, row.subject), row)
+        if row.metric == known.metric and row.upper95 > known.upper95:
+            best[row.kind, row.subject] = row
+    return list(best.values())
+
+
+def leak(row: Leakage) -> str:
+    what = f"{row.kind} of {row.subject}" if row.subject else str(row.kind)
+    scale = f"at most {row.upper95:.2f}; without codes {row.floor:.2f}, raw {row.ceiling:.2f}"
+    return f"{what} {row.score:.2f} {row.metric} ({scale})"
+
+
+def promise(manifest: Manifest) -> str:
+    g = manifest.guarantee
+    return f"risk <= {g.max_risk:g} with {g.confidence:.0%} below {g.threshold:g}" if g else "none"
+
+
+def _speed(told: Any, precision: str) -> str:
+    match told:
+        case {"p50_us": dict(p50)} if isinstance(p50.get(precision), int | float):
+            return f"{p50[precision]:.0f} us where it was forged"
+        case _:
+            return "not measured"
+
+
+def differences(one: Bundle, other: Bundle) -> list[tuple[str, str, str, bool]]:
+    """(name, value of one, value of the other, do they differ)."""
+    left, right = figures(one), figures(other)
+    return [(name, left[name], right[name], left[name] != right[name]) for name in left]
+
+
+def changed_files(one: Bundle, other: Bundle) -> dict[str, int]:
+    """Files of `other` whose content `one` does not have, with their bytes."""
+    have = set(one.manifest.files.values())
+    return {name: len(other.read(name)) for name, digest in other.manifest.files.items() if digest not in have}

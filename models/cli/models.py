@@ -1,0 +1,238 @@
+"""`skerry models`: forge a bundle, look into one, verify it, compare two, calibrate and measure one, make the demo's.
+
+Law: nothing here changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check says
+no).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.manifest import BundleError, InputSpec, Manifest
+from models.bundle.measurements import Calibration, Leakage, Metric
+from models.cli import compare as side_by_side
+from models.cli.calibrate import calibrate
+from models.cli.merging_forge_forge_command import forge, stages
+from models.update.trust import Refusal
+from models.verification.compatibility import judge_target, this_host
+from models.verification.sandbox import FirstLoad, Golden, first_load
+from wire.process.exit_codes import Exit, ExitError
+
+T = TypeVar("T")
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+app.command()(forge)
+app.command()(calibrate)
+
+
+@app.command()
+def inspect(bundle: Folder, *, as_json: AsJson = False) -> None:
+    """What a bundle says of itself, after every file was verified: model, features, figures, leakage, files."""
+    opened = _open(bundle)
+    facts = _facts(opened)
+    if as_json:
+        Console().print_json(data=facts)
+        return
+    table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
+    for name, value in _rows(opened, facts):
+        table.add_row(Text(name, style="bold"), Text(value))  # Text: brackets of shapes are no markup
+    Console().print(table)
+
+
+@app.command()
+def verify(
+    bundle: Folder,
+    *,
+    hub: Annotated[bool, typer.Option("--hub", help="Build the hub's half too (needs torch).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every file, lint the edge graph, load it in a confined process and run the golden set there.
+
+    Exit code 12 if it may not or cannot be loaded, 40 if it answers otherwise than when it was made.
+    """
+    opened = _open(bundle)
+    found = first_load(opened)
+    if found.golden is None:
+        raise ExitError(Exit.MODEL, f"{opened.manifest.model}: {found.outcome}: {found.detail}")
+    if hub:
+        _build_hub(opened)
+    refusal = judge_target(opened.manifest.target, this_host("0"))
+    if as_json:
+        Console().print_json(data=_verdict(opened, found, refusal))
+    else:
+        _say(opened, found, found.golden)
+        if refusal:
+            Console().print(f"not for this machine: {refusal.detail}", markup=False)
+    if not found.passed:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+@app.command()
+def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
+    """Two bundles side by side: figures, sizes, digests, and what a device that runs the first would have to fetch."""
+    bundles = _open(one), _open(other)
+    rows = _told(side_by_side.differences, *bundles)
+    changed = side_by_side.changed_files(*bundles)
+    if as_json:
+        both = [_facts(bundle) for bundle in bundles]
+        Console().print_json(data={"bundles": both, "differs": [r[0] for r in rows if r[3]], "changed_files": changed})
+        return
+    table = Table("", *(bundle.manifest.model for bundle in bundles), box=None)
+    for name, left, right, differs in rows:
+        table.add_row(Text(name, style="bold"), Text(left), Text(right, style="yellow" if differs else ""))
+    Console().print(table)
+    word = f"changed files: {', '.join(f'{name} {size:,} B' for name, size in changed.items()) or 'none'}"
+    Console().print(word, markup=False, highlight=False)
+
+
+@app.command("demo-bundle")
+def demo_bundle(
+    out: Annotated[Path, typer.Argument(help="Folder that shall become the bundle.", show_default=False)],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """The demo's bundle (scikit-learn's handwritten digits): trained and quantised once, then from the cache."""
+    from models.forge.pipeline.demo import cache_folder, cached_demo_bundle  # noqa: PLC0415 - only this command needs the forge
+
+    try:
+        with stages() as tell:
+            made = copytree(cached_demo_bundle(cache_folder(), tell).path, out)
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{out}: {error.strerror}; choose another folder or make room") from None
+    inspect(made, as_json=as_json)
+
+
+def _open(path: Path) -> Bundle:
+    try:
+        return open_bundle(path)
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _build_hub(bundle: Bundle) -> None:
+    from models.graph.merging_hub_model_graph_hub import open_hub  # noqa: PLC0415 - torch only on request
+
+    _told(open_hub, bundle)
+
+
+def _told(task: Callable[..., T], *bundles: Bundle) -> T:
+    """ExitError, in one line, where a bundle that is intact still makes no sense."""
+    try:
+        return task(*bundles)
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _verdict(bundle: Bundle, found: FirstLoad, refusal: Refusal | None) -> dict[str, Any]:
+    facts = msgspec.to_builtins(found)
+    golden = facts.pop("golden")
+    told = {"model": bundle.manifest.model, "digest": bundle.digest, "passed": found.passed}
+    return {**told, "fits_here": refusal is None, **golden, **facts}
+
+
+def _say(bundle: Bundle, found: FirstLoad, golden: Golden) -> None:
+    word = "[green]sound[/green]" if found.passed else "[red]different answers[/red]"
+    far = "to no number" if golden.scores_moved is None else f"by at most {golden.scores_moved:.2g}"
+    console = Console()
+    console.print(
+        f"{word}  {bundle.manifest.model}: {golden.labels_equal} of {golden.samples} labels equal, "
+        f"scores moved {far}, {golden.codes_equal:.1%} of the codes are equal"
+    )
+    if found.graph:
+        graph = found.graph
+        console.print(
+            f"graph  {graph.nodes} nodes of {len(graph.operators)} operators, opset {graph.opset}, "
+            f"{graph.weight_bytes:,} B of weights; {found.model_bytes / 1e6:.1f} MB loaded"
+        )
+    if found.passed:
+        console.print(f"speed  p50 {found.p50_us:.0f} us, p95 {found.p95_us:.0f} us (one sample, one thread, here)")
+
+
+def _facts(bundle: Bundle) -> dict[str, Any]:
+    """Manifest, sizes and the forge's report as plain values."""
+    return _told(side_by_side.facts, bundle)
+
+
+def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
+    manifest = bundle.manifest
+    rows = [
+        (
+            "model",
+            f"{manifest.model}, {manifest.kind}" + (f" of {len(manifest.labels)} labels" if manifest.labels else ""),
+        ),
+        ("digest", bundle.digest),
+        ("input", _input(manifest.input)),
+        *(
+            (f"feature {f.name}", f"{f.dtype} {list(f.shape)} {f.low:g}..{f.high:g}, {f.level.name}")
+            for f in manifest.features
+        ),
+        ("leaves", f"{facts['payload_bytes']} B of codes ({manifest.codec}) for {facts['raw_bytes']} B raw"),
+        ("cut", manifest.cut),
+        ("question", f"{manifest.fixed_bytes} B, {facts['sealed_bytes']} B sealed, whatever the sample"),
+        ("edge", f"{manifest.target.precision} for {manifest.target.runtime} on {manifest.target.machine}"),
+        (
+            "hub",
+            f"{len(manifest.hub.weights)} file(s) of weights, {len(manifest.parallel.stages)} stages of a pipeline",
+        ),
+        *_figures(manifest),
+        *(("leakage", _leak(row)) for row in manifest.leakage),
+        ("made of", f"{manifest.provenance.model or 'a model given in Python'}, seed {manifest.provenance.seed}"),
+        *((name, f"{size:,} B") for name, size in facts["file_bytes"].items()),
+    ]
+    return rows + _timings(facts["forge"])
+
+
+def _input(spec: InputSpec) -> str:
+    return f"{spec.name} {spec.dtype} {list(spec.shape)} {spec.low:g}..{spec.high:g}"
+
+
+def _figures(m: Manifest) -> list[tuple[str, str]]:
+    c = m.calibration
+    damaged = f", {c.corrupted:.0%} of them damaged on purpose" if c.corrupted else ""
+    return [
+        _quality(c),
+        ("measured on", f"{c.samples} held-out samples{damaged}"),
+        ("asked", f"{c.asked:.1%} at threshold {c.threshold:g}"),
+        ("calibration", f"error {c.ece_before:.3f} -> {c.ece_after:.3f} at temperature {m.temperature:g}"),
+        ("sure", _gate(m)),
+        *([("guarantee", side_by_side.promise(m))] if m.guarantee else []),
+    ]
+
+
+def _gate(m: Manifest) -> str:
+    confidence = "a learned gate" if m.gate.confidence_output else "the largest probability"
+    if m.gate.tolerance and not m.gate.confidence_output:
+        confidence = f"P(error <= {m.gate.tolerance:g})"
+    return confidence + (", and a score of novelty" if m.gate.novelty_output else "")
+
+
+def _quality(c: Calibration) -> tuple[str, str]:
+    form = ".1%" if c.metric == Metric.ACCURACY else ".4g"
+    named = {"edge": c.edge, "pair": c.pair, "hub alone": c.hub, "best gate": c.oracle}
+    return c.metric, ", ".join(f"{name} {figure:{form}}" for name, figure in named.items())
+
+
+def _leak(row: Leakage) -> str:
+    what = f"{row.kind} of {row.subject}" if row.subject else row.kind
+    scale = f"at most {row.upper95:.2f}; without features {row.floor:.2f}, raw sample {row.ceiling:.2f}"
+    return f"{what} by {row.attack}: {row.metric} {row.score:.2f} ({scale}; {row.pairs} pairs)"
+
+
+def _timings(report: Any) -> list[tuple[str, str]]:
+    match report:
+        case {"p50_us": dict(p50), "forge_s": int() | float() as seconds}:
+            each = ", ".join(f"{name} {value} us" for name, value in p50.items())
+            return [("p50", f"{each} (batch 1, one thread, when forged)"), ("forged in", f"{seconds} s")]
+        case _:
+            return []

@@ -1,0 +1,45 @@
+"""The demo's data: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels (UCI, Alpaydin & Kaynak 1998).
+
+Law: the split is fixed; nothing is ever trained, tuned or chosen on what `heldout` returns. No torch is imported here.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+
+from models.forge.data.merging_augment_corrupt import Pictures, corrupt
+
+__all__ = ["CORRUPTED", "HELDOUT", "calibration", "corrupt", "heldout", "training"]
+
+HELDOUT = 500
+CALIBRATION = 260
+CORRUPTED = 0.4  # share of held-out samples that the demo and the manifest's figures damage
+_SPLIT_SEED = 7
+_TOP = 16.0  # a pixel counts the ink in a 4 x 4 block
+
+Digits = tuple[Pictures, npt.NDArray[np.int64]]
+
+
+def heldout() -> Digits:
+    """500 clean samples `[n, 1, 8, 8]` float32 in 0..1 and their digits `[n]`."""
+    x, y = _shuffled()
+    return x[:HELDOUT], y[:HELDOUT]
+
+
+def calibration() -> Digits:
+    """260 others, in the same form: for choosing temperatures and thresholds."""
+    x, y = _shuffled()
+    return x[HELDOUT : HELDOUT + CALIBRATION], y[HELDOUT : HELDOUT + CALIBRATION]
+
+
+def training() -> Digits:
+    """The other 1,037, in the same form."""
+    x, y = _shuffled()
+    return x[HELDOUT + CALIBRATION :], y[HELDOUT + CALIBRATION :]
+
+
+def _shuffled() -> Digits:
+    pixels, digits = load_digits(return_X_y=True)
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(digits))
+    pictures = (pixels[order] / _TOP).astype(np.float32).reshape(-1, 1, 8, 8)
+    return pictures, digits[order].astype(np.int64)

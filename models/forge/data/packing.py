@@ -1,0 +1,80 @@
+"""A model of several inputs becomes a model of one: a row of numbers per sample.
+
+Law: exact. Whole numbers beside measured values are float32 in the row, and refused where float32 could not hold them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.forge.data.types import Data, ForgeError, Part, Values
+
+_EXACT = 1 << 24  # whole numbers beyond this are not all float32
+
+
+class Packed(NamedTuple):
+    """A model of one input and its data. `shapes`: of the user's inputs, one sample each, as they lie in a row."""
+
+    model: nn.Module
+    data: Data
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class Unpacking(nn.Module):
+    """Cuts a row `[n, width]` back into the inputs of the user's model: slices, reshapes and casts.
+
+    `ends`: per input the least and the largest number ever seen, or nothing. Numbers of kinds in a row of measured
+    values are kept within them: the row's one range cannot say that there is no kind -3.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Values], ends: Sequence[tuple[int, int] | None]) -> None:
+        super().__init__()
+        self.model = model
+        self._ends = list(ends)
+        self._shapes = [tuple(one.shape[1:]) for one in inputs]
+        self._dtypes = [torch.from_numpy(one[:0]).dtype for one in inputs]
+
+    def forward(self, row: Tensor) -> Tensor:
+        start, inputs = 0, []
+        for shape, dtype, ends in zip(self._shapes, self._dtypes, self._ends, strict=True):
+            end = start + math.prod(shape)
+            piece = row[:, start:end].reshape(row.shape[0], *shape) if shape else row[:, start]
+            inputs.append((piece.clamp(*ends) if ends else piece).to(dtype))
+            start = end
+        answer: Tensor = self.model(*inputs)
+        return answer
+
+
+def pack_inputs(model: nn.Module, data: Data) -> Packed:
+    """One input stays as it is; several are laid side by side: int64 `[n, width]` if all are whole, else float32."""
+    inputs = data.training.x
+    shapes = tuple(tuple(one.shape[1:]) for one in inputs)
+    if len(inputs) == 1:
+        return Packed(model, data, shapes)
+    whole = all(one.dtype.kind == "i" for one in inputs)
+    training, calibration, heldout = (
+        _row(part, whole=whole) for part in (data.training, data.calibration, data.heldout)
+    )
+    ends = [None if whole else _ends(data, at) for at in range(len(inputs))]
+    return Packed(Unpacking(model, inputs, ends).eval(), Data(training, calibration, heldout, data.labels), shapes)
+
+
+def _ends(data: Data, at: int) -> tuple[int, int] | None:
+    """Of the whole numbers of input `at`, over all parts; None for measured values."""
+    columns = [part.x[at] for part in (data.training, data.calibration, data.heldout)]
+    if columns[0].dtype.kind != "i":
+        return None
+    return min(int(one.min()) for one in columns), max(int(one.max()) for one in columns)
+
+
+def _row(part: Part, *, whole: bool) -> Part:
+    for i, one in enumerate(part.x):
+        if not whole and one.dtype.kind == "i" and one.size and int(np.abs(one).max()) > _EXACT:
+            raise ForgeError(f"data: input {i} has whole numbers over {_EXACT}; number its kinds from 0 instead")
+    dtype = np.int64 if whole else np.float32
+    row = np.concatenate([one.reshape(len(one), -1).astype(dtype) for one in part.x], axis=1)
+    return Part((row,), part.y, part.sensitive)

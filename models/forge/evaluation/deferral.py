@@ -1,0 +1,119 @@
+"""The deferral frontier: how good the pair is at every share asked, beside the edge alone, the hub alone, an oracle.
+
+Law: numpy only, on outcomes. Samples of equal confidence are asked together or not at all, so between them the frontier
+is what asking some by lot would give; nothing depends on the order of the samples.
+"""
+
+import math
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+
+from models.bundle.measurements import Metric
+from models.forge.evaluation.outcomes import Floats, Outcomes
+
+SHARES = tuple(number / 100 for number in range(5, 55, 5))
+_NO_GAP = 1e-9
+
+
+class Point(NamedTuple):
+    """`value`, `oracle`: accuracy or RMSE if this share is asked; `recovered`: of the gap between edge and hub."""
+
+    share: float
+    threshold: float
+    value: float
+    recovered: float
+    oracle: float
+
+
+class Frontier(NamedTuple):
+    """`oracle`: the best any gate could do, asking `oracle_share`. NaN for shares of a gap that is not there.
+
+    `apgr`: mean share of the gap recovered over all shares asked; `cpt50`, `cpt80`: least share asked that recovers
+    half, and four fifths, of the gap (Ong et al. 2024, "RouteLLM"). A gate that draws lots has 0.5, 0.5 and 0.8.
+    """
+
+    metric: Metric
+    samples: int
+    edge: float
+    hub: float
+    oracle: float
+    oracle_share: float
+    points: tuple[Point, ...]
+    apgr: float
+    cpt50: float
+    cpt80: float
+
+
+def frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> Frontier:
+    """All of it. Where the hub is no better than the edge there is no gap, and what is counted in gaps is NaN."""
+    ours, best = curve(outcomes), oracle_curve(outcomes)
+    recovered = gap_recovered(ours, outcomes.metric)
+    count = len(outcomes)
+    asked = [min(count, round(share * count)) for share in shares]
+    points = (
+        Point(k / count, ask_below(outcomes.confidence, k), float(ours[k]), float(recovered[k]), float(best[k]))
+        for k in asked
+    )
+    return Frontier(
+        outcomes.metric,
+        count,
+        float(ours[0]),
+        float(ours[-1]),
+        float(best[-1]),
+        float((outcomes.hub_loss < outcomes.edge_loss).mean()),
+        tuple(points),
+        float(np.trapezoid(recovered, dx=1 / count)),
+        _least(recovered, 0.5),
+        _least(recovered, 0.8),
+    )
+
+
+def curve(outcomes: Outcomes) -> Floats:
+    """`[n + 1]`: accuracy or RMSE of the pair when the k least confident samples are asked."""
+    _, group, sizes = np.unique(outcomes.confidence, return_inverse=True, return_counts=True)
+    gain = outcomes.edge_loss - outcomes.hub_loss
+    shared = np.bincount(group, gain) / sizes  # of equals, each gains what they gain on average
+    return _values(outcomes, np.repeat(shared, sizes))
+
+
+def oracle_curve(outcomes: Outcomes) -> Floats:
+    """The same for a gate that knows both losses and asks at most k samples, the best ones."""
+    gain = np.sort(outcomes.edge_loss - outcomes.hub_loss)[::-1]
+    return _values(outcomes, np.maximum(gain, 0))
+
+
+def _values(outcomes: Outcomes, gains: Floats) -> Floats:
+    total = outcomes.edge_loss.sum() - np.concatenate(([0.0], np.cumsum(gains)))
+    loss = np.maximum(total, 0) / len(outcomes)  # below 0 only by rounding
+    return np.asarray(np.sqrt(loss) if outcomes.metric is Metric.RMSE else 1 - loss)
+
+
+def gap_recovered(values: Floats, metric: Metric) -> Floats:
+    """Of a `curve`: 0 = as the edge alone, 1 = as the hub alone; NaN everywhere if the hub is no better."""
+    won = values[0] - values if metric is Metric.RMSE else values - values[0]
+    return won / won[-1] if won[-1] > _NO_GAP else np.full(len(values), np.nan)
+
+
+def _least(recovered: Floats, wanted: float) -> float:
+    """Least share asked that recovers `wanted`; the end of the curve recovers all of it, but for rounding."""
+    if math.isnan(recovered[0]):
+        return math.nan
+    reached = recovered >= wanted
+    return float(reached.argmax() / (len(recovered) - 1)) if reached.any() else 1.0
+
+
+def ask_below(confidence: Floats, count: int) -> float:
+    """The shortest decimal threshold below which `count` of these lie, or fewer if some of them are equal."""
+    ranked: list[float] = np.sort(confidence).tolist()
+    if count >= len(ranked):
+        return 1.0
+    high = ranked[count]
+    below = bisect_left(ranked, high)
+    low = ranked[below - 1] if below else -1.0
+    for digits in range(2, 10):
+        found = math.floor(high * 10.0**digits) / 10.0**digits
+        if low < found <= high:
+            return found
+    return high

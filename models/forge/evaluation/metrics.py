@@ -1,0 +1,234 @@
+"""From what both halves answered to the figures of a manifest: temperature, threshold, accuracies, gate, outcomes.
+
+Law: temperatures, tolerance and threshold are chosen on the calibration part; every figure is taken on the held-out
+part. Samples out of scope (-1) have no right answer: they judge novelty and nothing else.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
+
+from models.bundle.measurements import Calibration, Gate, Guarantee, Metric
+from models.forge.data.types import OUT_OF_SCOPE, ForgeError, Part
+from models.forge.evaluation.deferral import Frontier, ask_below, curve, frontier, oracle_curve
+from models.forge.evaluation.outcomes import Outcomes, classified, regressed
+from models.forge.evaluation.risk_control import Wanted, guarantee
+from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers
+from models.forge.export.manifest import rounded
+from models.forge.merging_spec_wish import Wish
+from models.forge.training import calibration as calibrate
+
+ASK_SHARE = 0.25
+_DECILES = tuple(number / 10 for number in range(1, 10))
+_TOLERANCE_SHARE = 0.7  # of calibration samples, an error that the hub stays under is one that counts as right
+Values = npt.NDArray[Any]
+
+
+class Answered(NamedTuple):
+    """One part of the data with what both halves made of it."""
+
+    part: Part
+    edge: EdgeAnswers
+    hub: HubAnswers
+
+
+class Scope(NamedTuple):
+    """Out-of-scope samples of the held-out part: how many, and the area under the ROC curve of both scores."""
+
+    samples: int
+    novelty_auc: float
+    confidence_auc: float
+
+
+class Judged(NamedTuple):
+    """`asked_figure`, `lost`: the pair if every sample is asked, and what that loses against the given model."""
+
+    temperature: float
+    hub_temperature: float
+    gate: Gate
+    calibration: Calibration
+    guarantee: Guarantee | None
+    chosen_on: Outcomes
+    measured_on: Outcomes
+    deferral: Frontier
+    asked_figure: float
+    lost: float
+    scope: Scope | None
+    bins: tuple[tuple[float, float, int], ...]  # confidence, share right, samples: for the reliability plot
+
+
+def judge(chosen_on: Answered, measured_on: Answered, wish: Wish, corrupted: float, *, regressor: bool) -> Judged:
+    return _Judge(wish, corrupted, regressor=regressor).judge(chosen_on, measured_on)
+
+
+class _Judge:
+    def __init__(self, wish: Wish, corrupted: float, *, regressor: bool) -> None:
+        self._wish, self._corrupted, self._regressor = wish, corrupted, regressor
+        self._temperature = self._hub_temperature = 1.0
+        self._tolerance = 0.0
+
+    def judge(self, chosen_on: Answered, measured_on: Answered) -> Judged:
+        before = measured_on.edge
+        self._fit(in_scope(chosen_on))
+        first, second = (self._outcomes(in_scope(a)) for a in (chosen_on, measured_on))
+        threshold, guarantee = choose_threshold(first, self._wish)
+        asked, whole = self._asked(in_scope(measured_on))
+        calibration = self._calibration(second, threshold, whole, in_scope(measured_on))
+        return Judged(
+            temperature=self._temperature,
+            hub_temperature=self._hub_temperature,
+            gate=self._gate(chosen_on.edge, first),
+            calibration=calibration,
+            guarantee=guarantee,
+            chosen_on=first,
+            measured_on=second,
+            deferral=frontier(second),
+            asked_figure=asked,
+            lost=(asked - whole) / max(whole, 1e-9) if self._regressor else whole - asked,
+            scope=self._scope(measured_on) if before.confidence is not None or not self._regressor else None,
+            bins=reliability(second),
+        )
+
+    def _fit(self, answered: Answered) -> None:
+        y = answered.part.y
+        if self._regressor:
+            errors = np.abs(answered.hub.asked[:, 0] - y)
+            self._tolerance = max(float(np.quantile(errors, _TOLERANCE_SHARE)), 1e-6 * (float(np.ptp(y)) or 1.0))
+            self._tolerance = float(f"{self._tolerance:.4g}")
+            return
+        self._temperature = calibrate.temperature(answered.edge.logits, y)
+        self._hub_temperature = calibrate.temperature(answered.hub.asked, y)
+
+    def _outcomes(self, answered: Answered) -> Outcomes:
+        y, edge, hub = answered.part.y, answered.edge, answered.hub
+        confidence = self._confidence(edge)
+        if self._regressor:
+            return regressed(confidence, edge.logits[:, 0], hub.asked[:, 0], y, self._tolerance)
+        return classified(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
+
+    def _confidence(self, edge: EdgeAnswers) -> Values:
+        """As the device's runner has it."""
+        if edge.confidence is not None:
+            return np.clip(edge.confidence.astype(np.float64).reshape(-1), 0.0, 1.0)
+        if self._regressor:
+            return np.asarray(1.0 - np.exp(-self._tolerance / np.exp(edge.logits[:, 1].astype(np.float64))))
+        return np.asarray(calibrate.probabilities(edge.logits, self._temperature).max(1))
+
+    def _asked(self, answered: Answered) -> tuple[float, float]:
+        """The pair if all is asked, and the given model: accuracy, or RMSE."""
+        y = answered.part.y
+        if self._regressor:
+            return rmse(answered.hub.asked[:, 0], y), rmse(answered.hub.whole[:, 0], y)
+        return tuple(float((logits.argmax(1) == y).mean()) for logits in answered.hub)  # type: ignore[return-value]
+
+    def _calibration(self, found: Outcomes, threshold: float, whole: float, answered: Answered) -> Calibration:
+        asked = int((found.confidence < threshold).sum())
+        pair = _pair(found, threshold)
+        line = curve(found)
+        before, after = self._errors(answered, found)
+        return Calibration(
+            metric=Metric.RMSE if self._regressor else Metric.ACCURACY,
+            samples=len(found),
+            edge=rounded(line[0]),
+            pair=rounded(pair),
+            hub=rounded(whole),
+            oracle=rounded(oracle_curve(found)[asked]),
+            threshold=threshold,
+            asked=rounded(asked / len(found)),
+            ece_before=rounded(before),
+            ece_after=rounded(after),
+            corrupted=self._corrupted,
+        )
+
+    def _errors(self, answered: Answered, found: Outcomes) -> tuple[float, float]:
+        """Expected calibration error of the softmax as it was taught, and of the confidence that ships."""
+        after = calibrate.confidence_error(found.confidence, found.edge_right)
+        if self._regressor:
+            return after, after
+        plain = calibrate.probabilities(answered.edge.logits, 1.0)
+        return calibrate.confidence_error(plain.max(1), found.edge_right), after
+
+    def _gate(self, edge: EdgeAnswers, found: Outcomes) -> Gate:
+        return Gate(
+            confidence_output=edge.confidence is not None,
+            novelty_output=edge.novelty is not None,
+            tolerance=self._tolerance,
+            novelty_deciles=deciles(edge.novelty) if edge.novelty is not None else (),
+            confidence_deciles=deciles(found.confidence),
+        )
+
+    def _scope(self, answered: Answered) -> Scope | None:
+        outside = answered.part.y == OUT_OF_SCOPE
+        if self._regressor or not outside.any() or outside.all():
+            return None
+        novelty = answered.edge.novelty
+        return Scope(
+            int(outside.sum()),
+            rounded(roc_auc_score(outside, novelty)) if novelty is not None else 0.0,
+            rounded(roc_auc_score(outside, 1 - self._confidence(answered.edge))),
+        )
+
+
+def choose_threshold(found: Outcomes, wish: Wish) -> tuple[float, Guarantee | None]:
+    """Below which confidence the hub is asked, by the wish, on calibration outcomes."""
+    if wish.max_risk is not None:
+        promise = guarantee(found, Wanted(wish.max_risk, wish.confidence), wish.seed)
+        kept = Guarantee(wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method)
+        return promise.threshold, kept
+    if wish.target_accuracy is not None:
+        return _reaching(found, wish.target_accuracy), None
+    share = ASK_SHARE if wish.max_share is None else wish.max_share
+    return rounded_threshold(found, share), None
+
+
+def rounded_threshold(found: Outcomes, share: float) -> float:
+    return float(ask_below(found.confidence, math.floor(share * len(found))))
+
+
+def _reaching(found: Outcomes, target: float) -> float:
+    line = curve(found)
+    good = np.flatnonzero(line <= target if found.metric is Metric.RMSE else line >= target)
+    if not len(good):
+        best = line.min() if found.metric is Metric.RMSE else line.max()
+        raise ForgeError(
+            f"--target-accuracy {target:g}: the best this pair does is {best:.4g}; relax it or teach longer"
+        )
+    return float(ask_below(found.confidence, int(good[0])))
+
+
+def in_scope(answered: Answered) -> Answered:
+    """Without the samples that belong to no label."""
+    y = answered.part.y
+    if y.dtype.kind == "f" or not (y == OUT_OF_SCOPE).any():
+        return answered
+    kept = y != OUT_OF_SCOPE
+    part, edge, hub = answered
+    return Answered(
+        Part(tuple(x[kept] for x in part.x), y[kept], {name: values[kept] for name, values in part.sensitive.items()}),
+        EdgeAnswers(*(None if values is None else values[kept] for values in edge)),  # type: ignore[arg-type]
+        HubAnswers(hub.asked[kept], hub.whole[kept]),
+    )
+
+
+def _pair(found: Outcomes, threshold: float) -> float:
+    loss = np.where(found.confidence < threshold, found.hub_loss, found.edge_loss).mean()
+    return float(math.sqrt(loss) if found.metric is Metric.RMSE else 1 - loss)
+
+
+def reliability(found: Outcomes, bins: int = 12) -> tuple[tuple[float, float, int], ...]:
+    """Mean confidence and share right of equally filled bins."""
+    order = np.argsort(found.confidence, kind="stable")
+    groups = [group for group in np.array_split(order, bins) if len(group)]
+    return tuple((float(found.confidence[g].mean()), float(found.edge_right[g].mean()), len(g)) for g in groups)
+
+
+def deciles(values: Values) -> tuple[float, ...]:
+    flat = np.clip(np.asarray(values, np.float64).reshape(-1), 0.0, 1.0)
+    return tuple(round(float(value), 6) for value in np.quantile(flat, _DECILES))
+
+
+def rmse(found: Values, y: Values) -> float:
+    return float(np.sqrt(np.mean((np.asarray(found, np.float64) - y) ** 2)))

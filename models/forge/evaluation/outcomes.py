@@ -1,0 +1,144 @@
+"""What both halves made of the same samples: how sure the edge was, and whether the edge and the hub were right.
+
+Law: three arrays are all that a gate is judged by; they are kept beside a bundle as plain numpy (no pickle), so that
+every figure can be taken again without a model.
+"""
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.measurements import Metric
+from models.forge.data.types import ForgeError
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Whole = npt.NDArray[np.integer[Any]]
+
+OUTCOMES_FILE = "outcomes.npz"
+_NONE = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Arrays `[n]`: `confidence` in 0..1; `edge_right`, `hub_right`: bool.
+
+    A regressor's errors (answer minus truth, in units of the target) are there too; right is |error| <= `tolerance`.
+    """
+
+    confidence: Floats
+    edge_right: Flags
+    hub_right: Flags
+    edge_error: Floats = field(default_factory=lambda: _NONE)
+    hub_error: Floats = field(default_factory=lambda: _NONE)
+    tolerance: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    def __getitem__(self, rows: Any) -> "Outcomes":
+        edge, hub = (self.edge_error[rows], self.hub_error[rows]) if self.tolerance else (_NONE, _NONE)
+        return Outcomes(self.confidence[rows], self.edge_right[rows], self.hub_right[rows], edge, hub, self.tolerance)
+
+    @property
+    def metric(self) -> Metric:
+        return Metric.RMSE if self.tolerance else Metric.ACCURACY
+
+    @property
+    def edge_loss(self) -> Floats:
+        """Wrong (0 or 1), or the squared error."""
+        return self.edge_error**2 if self.tolerance else (~self.edge_right).astype(np.float64)
+
+    @property
+    def hub_loss(self) -> Floats:
+        return self.hub_error**2 if self.tolerance else (~self.hub_right).astype(np.float64)
+
+
+def classified(confidence: npt.NDArray[Any], edge: Whole, hub: Whole, y: Whole) -> Outcomes:
+    """Of labels. A sample of no label (-1) is right only where the answer is -1 too: see `rejecting`."""
+    return checked(Outcomes(np.asarray(confidence, np.float64), edge == y, hub == y))
+
+
+def regressed(
+    confidence: npt.NDArray[Any], edge: npt.NDArray[Any], hub: npt.NDArray[Any], y: npt.NDArray[Any], tolerance: float
+) -> Outcomes:
+    """Of values `[n]`. ForgeError unless `tolerance`, the error that still counts as right, is more than 0."""
+    if not tolerance > 0:
+        raise ForgeError(
+            f"tolerance {tolerance:g}: say what error still counts as right, more than 0 units of the target"
+        )
+    own, hubs = np.asarray(edge, np.float64) - y, np.asarray(hub, np.float64) - y
+    right, hub_right = np.abs(own) <= tolerance, np.abs(hubs) <= tolerance
+    return checked(Outcomes(np.asarray(confidence, np.float64), right, hub_right, own, hubs, float(tolerance)))
+
+
+def checked(outcomes: Outcomes) -> Outcomes:
+    """ForgeError for what cannot be outcomes: no samples, lengths that differ, a confidence outside 0..1."""
+    size = len(outcomes)
+    errors = [outcomes.edge_error, outcomes.hub_error] if outcomes.tolerance else []
+    if not size or any(array.shape != (size,) for array in (outcomes.edge_right, outcomes.hub_right, *errors)):
+        raise ForgeError(
+            f"outcomes of {size} samples: one number each of the edge and the hub for every sample, please"
+        )
+    confidence = outcomes.confidence
+    if not (confidence.min() >= 0 and confidence.max() <= 1):
+        raise ForgeError(f"confidence {confidence.min():g}..{confidence.max():g}: a gate needs values in 0..1")
+    if outcomes.tolerance and not all(np.isfinite(array).all() for array in errors):
+        raise ForgeError("errors: NaN or infinite values; look at the model's outputs")
+    return outcomes
+
+
+def encode_outcomes(outcomes: Outcomes) -> bytes:
+    """As .npz: `confidence, edge_right, hub_right`, and of a regressor `edge_error, hub_error, tolerance`."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "confidence": outcomes.confidence,
+        "edge_right": outcomes.edge_right,
+        "hub_right": outcomes.hub_right,
+    }
+    if outcomes.tolerance:
+        arrays |= {"edge_error": outcomes.edge_error, "hub_error": outcomes.hub_error}
+        arrays["tolerance"] = np.float64(outcomes.tolerance)  # type: ignore[assignment]  # numpy saves a scalar too
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def read_outcomes(path: Path | str) -> Outcomes:
+    """ForgeError if the file cannot be read or holds something else."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise ForgeError(f"{path}: no outcomes can be read there ({error})") from None
+    try:
+        return _decoded(found)
+    except KeyError as error:
+        raise ForgeError(f"{path}: has no {error}; outcomes are confidence, edge_right, hub_right") from None
+
+
+def _decoded(found: dict[str, npt.NDArray[Any]]) -> Outcomes:
+    confidence = np.asarray(found["confidence"], np.float64)
+    if float(found.get("tolerance", np.float64(0))):
+        errors = found["edge_error"], found["hub_error"]
+        return regressed(confidence, *errors, np.zeros(len(confidence)), float(found["tolerance"]))
+    return checked(Outcomes(confidence, found["edge_right"].astype(bool), found["hub_right"].astype(bool)))
+
+
+def rejecting(scores: Floats, below: float) -> npt.NDArray[np.int64]:
+    """The label of the largest score `[n, labels]`, or -1 (out of scope) where that score is under `below`."""
+    return np.where(scores.max(1) < below, -1, scores.argmax(1))
+
+
+def rejection(scores: Floats, y: Whole) -> float:
+    """The `below` of `rejecting` that is right most often on these samples; 0 if none of them is out of scope."""
+    if not (y < 0).any():
+        return 0.0
+    top = scores.max(1)
+    order = np.argsort(top, kind="stable")
+    won = (y[order] < 0).astype(np.int64) - (scores.argmax(1) == y)[order]  # by rejecting this one too
+    best = int(np.cumsum(won).argmax()) + 1
+    return float(top[order][best]) if best < len(y) else 1.0

@@ -1,0 +1,166 @@
+"""A finished bundle on a user's own data: both halves answer, a threshold is chosen, the pair is measured.
+
+Law: what runs is what ships: the device's runner on the edge graph, the hub's graphs on its codes. The threshold is
+chosen on the calibration part, every figure is taken on the held-out part. Samples of no label (-1) arrive in life, so
+they count here: the edge is wrong if it keeps one, the hub right if its own certainty is below `reject_below`.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import Kind, Manifest
+from models.bundle.measurements import Calibration, Guarantee
+from models.bundle.thresholds import ClassThreshold
+from models.forge.data.packing import pack_inputs
+from models.forge.data.types import Data, ForgeError, Part
+from models.forge.evaluation.deferral import Frontier, frontier
+from models.forge.evaluation.metrics import choose_threshold
+from models.forge.evaluation.outcomes import Outcomes, classified, regressed, rejecting, rejection
+from models.forge.evaluation.risk_control import Risk, Wanted, guarantee
+from models.forge.merging_spec_wish import Wish
+from models.forge.training.calibration import confidence_error, probabilities
+from models.graph.merging_hub_model_graph_hub import HubGraphs, open_hub
+from models.runtime.onnx_runner import OnnxRunner
+
+_BATCH = 256
+Tell = Callable[[str, float], None]
+Values = npt.NDArray[Any]
+
+
+class Replayed(NamedTuple):
+    """What both halves said of one part. Classes: scores `[n, labels]`; a regressor's values: `[n, 1]`."""
+
+    confidence: Values
+    certainty: Values  # the largest score, or the same as `confidence` for a regressor
+    edge: Values
+    hub: Values
+    whole: Values
+    y: Values
+
+
+class Recalibrated(NamedTuple):
+    """`deferral` and the entry's figures: held out. `unscoped_asked`: share of the samples of no label, or NaN."""
+
+    entry: ClassThreshold
+    deferral: Frontier
+    chosen_on: Outcomes
+    measured_on: Outcomes
+    reject_below: float
+    unscoped_asked: float
+
+
+def recalibrate(bundle: Bundle, data: Data, wish: Wish, risk: Risk, tell: Tell) -> Recalibrated:
+    """ForgeError if the data is not the model's or the wish cannot be met; BundleError, SampleError as they arise."""
+    data = _fitting(data, bundle.manifest)
+    halves = _Halves(bundle, tell)
+    chosen, measured = halves.replay(data.calibration, 0.0), halves.replay(data.heldout, 0.5)
+    reject = rejection(chosen.hub, chosen.y) if data.labels else 0.0
+    first, second = (_outcomes(part, bundle.manifest, reject) for part in (chosen, measured))
+    threshold, promise = _choose(first, wish, risk)
+    figures = _figures(measured, second, threshold, reject)
+    unscoped = second.confidence[measured.y < 0] if data.labels else np.zeros(0)
+    asked = float((unscoped < threshold).mean()) if len(unscoped) else math.nan
+    entry = ClassThreshold(threshold, _aim(wish, risk), 1, figures, promise)
+    return Recalibrated(entry, frontier(second), first, second, reject, asked)
+
+
+def _fitting(data: Data, manifest: Manifest) -> Data:
+    data = pack_inputs(nn.Identity(), data).data
+    if data.labels != manifest.labels:
+        said = [f"{len(names)} labels" if names else "values" for names in (data.labels, manifest.labels)]
+        hint = "in the same order with the same names" if said[0] == said[1] else f"the model gives {said[1]}"
+        raise ForgeError(f"data has {said[0]}, but not this model's: {hint}; return (x, y, labels) with its labels")
+    return data
+
+
+class _Halves:
+    """The edge's runner and the hub's graphs of one bundle."""
+
+    def __init__(self, bundle: Bundle, tell: Tell) -> None:
+        self._manifest = bundle.manifest
+        self._runner = OnnxRunner(bundle)
+        self._hub: HubGraphs = open_hub(bundle)
+        self._tell = tell
+
+    def replay(self, part: Part, done: float) -> Replayed:
+        rows = []
+        for start, batch in _batches(part.x[0]):
+            rows.append(self._answers(batch, part.y[start : start + len(batch)]))
+            self._tell("running both halves", done + 0.5 * start / len(part))
+        return Replayed(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+    def _answers(self, batch: Values, y: Values) -> Replayed:
+        found = self._runner.infer(batch)
+        scores = np.array([one.prediction.scores for one in found], np.float64)
+        confidence = np.array([one.prediction.confidence for one in found], np.float64)
+        codes = [
+            torch.from_numpy(np.stack([one.features[field.name] for one in found]).astype(np.float32))
+            for field in self._manifest.features
+        ]
+        with torch.inference_mode():
+            hub = self._hub.tail(*codes).reshape(len(batch), -1).numpy()
+            whole = self._hub.whole(torch.from_numpy(batch)).reshape(len(batch), -1).numpy()
+        if self._manifest.kind is Kind.CLASSIFIER:
+            hub = probabilities(hub, self._manifest.hub_temperature)
+            return Replayed(confidence, scores.max(1), scores, hub, whole, y)
+        return Replayed(confidence, confidence, scores, hub, whole, y)
+
+
+def _batches(x: Values) -> Iterator[tuple[int, Values]]:
+    for start in range(0, len(x), _BATCH):
+        yield start, x[start : start + _BATCH]
+
+
+def _outcomes(found: Replayed, manifest: Manifest, reject: float) -> Outcomes:
+    if manifest.kind is Kind.REGRESSOR:
+        return regressed(found.confidence, found.edge[:, 0], found.hub[:, 0], found.y, manifest.gate.tolerance)
+    return classified(found.confidence, found.edge.argmax(1), rejecting(found.hub, reject), found.y)
+
+
+def _choose(found: Outcomes, wish: Wish, risk: Risk) -> tuple[float, Guarantee | None]:
+    if wish.max_risk is None:
+        return choose_threshold(found, wish)
+    promise = guarantee(found, Wanted(wish.max_risk, wish.confidence, risk), wish.seed)
+    return promise.threshold, Guarantee(
+        wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method
+    )
+
+
+def _aim(wish: Wish, risk: Risk) -> str:
+    if wish.max_risk is not None:
+        return f"max-risk {wish.max_risk:g} ({risk}) with confidence {wish.confidence:g}"
+    if wish.target_accuracy is not None:
+        return f"target-accuracy {wish.target_accuracy:g}"
+    return f"max-share {wish.max_share:g}"
+
+
+def _figures(found: Replayed, measured: Outcomes, threshold: float, reject: float) -> Calibration:
+    asked = measured.confidence < threshold
+    whole = found.whole if measured.tolerance else probabilities(found.whole, 1.0)
+    given = whole[:, 0] - found.y if measured.tolerance else rejecting(whole, reject) != found.y
+    least = np.minimum(measured.edge_loss, measured.hub_loss)
+    pair = np.where(asked, measured.hub_loss, measured.edge_loss)
+
+    def figure(loss: Values) -> float:
+        value = math.sqrt(loss.mean()) if measured.tolerance else 1 - float(loss.mean())
+        return round(value, 4)
+
+    return Calibration(
+        metric=measured.metric,
+        samples=len(measured),
+        edge=figure(measured.edge_loss),
+        pair=figure(pair),
+        hub=figure(given.astype(np.float64) ** 2),
+        oracle=figure(least),
+        threshold=threshold,
+        asked=round(float(asked.mean()), 4),
+        ece_before=round(confidence_error(found.certainty, measured.edge_right), 4),
+        ece_after=round(confidence_error(measured.confidence, measured.edge_right), 4),
+    )

@@ -1,0 +1,249 @@
+"""A threshold with a promise: with probability `confidence`, the risk of what it lets stand is at most `max_risk`.
+
+Law: the promise is about samples not yet seen, drawn as the calibration samples were; a set that is too small for it is
+refused, never stretched. Method and sources stand in `guarantee`.
+"""
+
+import math
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import bdtr  # type: ignore[import-untyped]
+
+from models.forge.data.types import ForgeError
+from models.forge.evaluation.outcomes import Flags, Floats, Outcomes
+
+PILOT = 0.1  # share of the samples that only places the thresholds to be tested
+_STEPS = 64
+_ROOMY = 10.0  # answers kept, times `max_risk`, with which a gate of less than half that risk passes as a rule
+
+
+class Risk(StrEnum):
+    """What is bounded. A regressor's answer is wrong if its error is more than the tolerance.
+
+    `local`: wrong answers among those kept on the device (selective risk). `kept-wrong`: kept and wrong, among all
+    samples ("escalate or be right"). `pair`: wrong answers among all, the hub's included.
+    """
+
+    LOCAL = "local"
+    KEPT_WRONG = "kept-wrong"
+    PAIR = "pair"
+
+
+class Wanted(NamedTuple):
+    """`max_risk` and `confidence` strictly between 0 and 1."""
+
+    max_risk: float
+    confidence: float = 0.95
+    risk: Risk = Risk.LOCAL
+
+
+class Promise(NamedTuple):
+    """Ask below `threshold`. Of `tested` samples that count for this risk, `wrong` were; `kept`: share not asked."""
+
+    wanted: Wanted
+    threshold: float
+    samples: int
+    tested: int
+    wrong: int
+    kept: float
+
+    @property
+    def method(self) -> str:
+        return f"learn-then-test/{self.wanted.risk}"
+
+
+class Coverage(NamedTuple):
+    """How often, of `resplits`, the risk was above the one promised. Nothing promised (`refused`) breaks no promise.
+
+    `drawn`: calibration sets drawn with replacement from the outcomes, which are then the whole population: its risk is
+    known exactly, so this is the figure the promise is about. `halves`: random halves without replacement, judged on
+    the whole population. `rest`: the same halves judged on the other half alone: that rate has noise of its own (as
+    much as the calibration's) and is above `max_risk` more often than the true one is.
+    """
+
+    resplits: int
+    drawn: int
+    halves: int
+    rest: int
+    refused: int
+    kept: float
+
+
+class _Counts(NamedTuple):
+    """Per threshold: samples that count, wrong ones among them, share kept."""
+
+    counted: Floats
+    wrong: Floats
+    kept: Floats
+
+
+def needed(wanted: Wanted) -> int:
+    """The least samples that could ever give this promise: all kept and none wrong."""
+    return math.ceil(_least_tested(wanted) / (1 - PILOT))
+
+
+def _least_tested(wanted: Wanted) -> int:
+    return math.ceil(math.log1p(-wanted.confidence) / math.log1p(-wanted.max_risk))
+
+
+def guarantee(outcomes: Outcomes, wanted: Wanted, seed: int = 0) -> Promise:
+    """The lowest threshold that the outcomes prove. ForgeError, with what is needed, if they prove none.
+
+    Learn-then-Test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): each threshold of a fixed list is the hypothesis
+    "its risk is above `max_risk`", with the exact binomial tail as p-value (Clopper-Pearson; for selective risk given
+    the number kept, as in Geifman & El-Yaniv 2017, "SGR"). The list is tested from the strictest down (fixed-sequence
+    testing; a random tenth of the samples, the pilot, places it and is tested on nothing), with the error rate given
+    to a few starting points and handed on with every success (the fallback procedure of Wiens & Dmitrienko 2005), so
+    the chance that any wrong threshold passes is at most 1 - `confidence`, however the risks lie.
+
+    Plain conformal risk control (Angelopoulos et al. 2024) does not apply: it needs a loss that only falls as the
+    threshold rises. Selective risk, and the pair's, does not: a stricter threshold may drop right answers and keep
+    wrong ones. (It would also bound the mean over calibration sets, not the share of them that go wrong.)
+    """
+    _check(outcomes, wanted)
+    found = _lowest(outcomes, wanted, np.random.default_rng(seed))
+    if found is None:
+        raise ForgeError(_unproved(outcomes, wanted))
+    return found
+
+
+def _check(outcomes: Outcomes, wanted: Wanted) -> None:
+    if not 0 < wanted.max_risk < 1:
+        raise ForgeError(
+            f"--max-risk {wanted.max_risk:g}: no sample can show that; a share between 0 and 1, such as 0.02"
+        )
+    if not 0 < wanted.confidence < 1:
+        raise ForgeError(f"--confidence {wanted.confidence:g}: a probability between 0 and 1, such as 0.95")
+    if len(outcomes) < needed(wanted):
+        raise ForgeError(
+            f"{len(outcomes)} calibration samples cannot show a risk of at most {wanted.max_risk:g} with confidence "
+            f"{wanted.confidence:g}: {needed(wanted)} are needed even if all are right, more otherwise; bring more, or "
+            "ask for less"
+        )
+
+
+def _unproved(outcomes: Outcomes, wanted: Wanted) -> str:
+    wrong = {"edge": 1 - outcomes.edge_right.mean(), "hub": 1 - outcomes.hub_right.mean()}
+    told = ", ".join(f"the {who} is wrong in {share:.2%}" for who, share in wrong.items())
+    return (
+        f"no threshold is proved to keep the {wanted.risk} risk at or below {wanted.max_risk:g} with confidence "
+        f"{wanted.confidence:g} on {len(outcomes)} calibration samples ({told} of them): raise --max-risk, lower "
+        "--confidence, or bring more samples"
+    )
+
+
+def _lowest(outcomes: Outcomes, wanted: Wanted, rng: np.random.Generator) -> Promise | None:
+    order = rng.permutation(len(outcomes))
+    pilot = math.ceil(PILOT * len(order))
+    tested = outcomes[order[pilot:]]
+    starts = _starts(len(tested), wanted)
+    grid = _grid(outcomes.confidence[order[:pilot]], starts[0])
+    counts = _count(tested, grid, wanted.risk)
+    passed = _passed(_p_values(counts, wanted.max_risk), _places(starts, len(grid)), 1 - wanted.confidence)
+    if passed is None:
+        return None
+    last = (int(counts.counted[passed]), int(counts.wrong[passed]), float(counts.kept[passed]))
+    return Promise(wanted, float(grid[passed]), len(outcomes), *last)
+
+
+def _starts(tested: int, wanted: Wanted) -> tuple[float, ...]:
+    """Shares kept at which testing starts: where a good gate passes as a rule, half way, and where all is kept.
+
+    The last one serves a gate whose risk is the same everywhere; a small set cannot pay for more than one.
+    """
+    if wanted.risk is Risk.KEPT_WRONG:
+        return (0.0,)  # where all is asked this risk is 0, and from there it only grows
+    if wanted.risk is Risk.PAIR:
+        return (0.0, 0.5, 1.0)
+    least = 1.2 * _least_tested(wanted) / tested
+    first = min(1.0, max(least, min(0.3, _ROOMY / wanted.max_risk / tested)))
+    if least > 0.5:
+        return (first,)
+    return first, (1 + first) / 2, 1.0
+
+
+def _grid(pilot: Floats, first: float) -> Floats:
+    """Thresholds, falling from the one that keeps about the share `first` to 0, which keeps all."""
+    shares = np.linspace(first, 1.0, _STEPS)
+    found = np.quantile(pilot, 1 - shares)
+    found = np.where(found < 0.99, found.round(4), found.round(6))  # short numbers are pasted more surely
+    found[shares >= 1.0] = 0.0
+    if first == 0.0:
+        found[0] = 1.0
+    return np.asarray(np.minimum(found, 1.0))
+
+
+def _places(starts: tuple[float, ...], steps: int) -> list[int]:
+    first = starts[0]
+    return [round((start - first) / max(1 - first, 1e-9) * (steps - 1)) for start in starts]
+
+
+def _count(outcomes: Outcomes, grid: Floats, risk: Risk) -> _Counts:
+    order = np.argsort(-outcomes.confidence, kind="stable")
+    size = len(order)
+    kept = size - np.searchsorted(outcomes.confidence[order[::-1]], grid, side="left")
+    wrong = _running(~outcomes.edge_right[order])[kept]
+    if risk is Risk.PAIR:
+        by_hub = _running(~outcomes.hub_right[order])
+        wrong = wrong + by_hub[-1] - by_hub[kept]
+    counted = kept if risk is Risk.LOCAL else np.full(len(grid), size)
+    return _Counts(counted.astype(np.float64), wrong.astype(np.float64), kept / size)
+
+
+def _running(flags: Flags) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(flags)))
+
+
+def _p_values(counts: _Counts, max_risk: float) -> Floats:
+    """P(as few wrong or fewer | risk = `max_risk`); 1 where nothing counts."""
+    tail = bdtr(counts.wrong, np.maximum(counts.counted, 1).astype(np.int64), max_risk)
+    return np.where(counts.counted > 0, tail, 1.0)
+
+
+def _passed(p_values: Floats, starts: list[int], error: float) -> int | None:
+    """The last threshold that passes: each start brings its part of `error`, a failure loses what was carried.
+
+    Of several starts the first brings half.
+    """
+    parts = dict.fromkeys(starts[1:], 0.5 / max(1, len(starts) - 1))
+    parts[starts[0]] = 0.5 if len(starts) > 1 else 1.0
+    carried, last = 0.0, None
+    for place, p_value in enumerate(p_values):
+        carried += error * parts.get(place, 0.0)
+        if p_value <= carried:
+            last = place
+        else:
+            carried = 0.0
+    return last
+
+
+def coverage(outcomes: Outcomes, wanted: Wanted, resplits: int = 1000, seed: int = 0) -> Coverage:
+    """Keep the promise `resplits` times on half of the outcomes and count how often it is broken: see `Coverage`."""
+    rng = np.random.default_rng(seed)
+    size = len(outcomes) // 2
+    _check(outcomes[:size], wanted)
+    drawn = halves = rest = refused = 0
+    kept = 0.0
+    for _ in range(resplits):
+        order = rng.permutation(len(outcomes))
+        again = _lowest(outcomes[rng.integers(0, len(order), size)], wanted, rng)
+        drawn += again is not None and _risk(outcomes, again) > wanted.max_risk
+        found = _lowest(outcomes[order[:size]], wanted, rng)
+        refused += found is None
+        if found:
+            halves += _risk(outcomes, found) > wanted.max_risk
+            rest += _risk(outcomes[order[size:]], found) > wanted.max_risk
+            kept += float((outcomes.confidence >= found.threshold).mean())
+    return Coverage(resplits, drawn, halves, rest, refused, kept / resplits)
+
+
+def _risk(population: Outcomes, promise: Promise) -> float:
+    kept = population.confidence >= promise.threshold
+    wrong = kept & ~population.edge_right
+    if promise.wanted.risk is Risk.LOCAL:
+        return float(wrong.sum() / max(kept.sum(), 1))
+    if promise.wanted.risk is Risk.PAIR:
+        wrong |= ~kept & ~population.hub_right
+    return float(wrong.mean())

@@ -1,0 +1,174 @@
+"""How quick an edge graph is and how much memory it takes, on this machine, with the options a device uses.
+
+Law: graphs that are compared take turns in short blocks, so that what else the machine does strikes all of them; a
+ratio is the median over rounds of two blocks that followed each other. No torch and no onnx here: the child that loads
+a graph to be weighed imports this file.
+"""
+
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+import models
+from models.forge.data.types import ForgeError
+from models.forge.export.targets import CPU
+from models.verification.onnx_reader import read_model
+
+FOLD = "session.disable_quant_qdq"  # "1": DequantizeLinear of a constant is computed once, when the graph is loaded
+_WARM_UP = 10
+_BLOCK_S = 4e-3
+_MAX_BLOCK = 200
+_MIN_ROUNDS, _MAX_ROUNDS = 9, 60
+_STEADY = 0.006  # half a confidence interval of a median ratio below this: no more rounds are needed
+_QUIET = 4
+_ROOT = Path(models.__file__).parents[1]
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from models.forge.export.benchmark import weigh; print(weigh(*sys.argv[2:]))"
+_ACTIVE = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+
+Values = npt.NDArray[Any]
+
+
+class Speed(NamedTuple):
+    """`p50_us`: median microseconds of one run. `ratio`: to the first graph that took part."""
+
+    p50_us: float
+    ratio: float
+
+
+def session(graph: bytes, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
+    """As a device makes it: one thread, no arena; weights that are eight bits on disk become float here."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    options.log_severity_level = _QUIET
+    if eight_bits_on_disk_only(graph):
+        options.add_session_config_entry(FOLD, "1")
+    return ort.InferenceSession(graph, options, providers=list(providers))
+
+
+def eight_bits_on_disk_only(graph: bytes) -> bool:
+    """Weights are stored in eight bits and no activation ever is: such a graph is folded when it is loaded."""
+    found = read_model(graph).graph
+    operators = {node.operator for node in found.nodes} if found else set()
+    return "DequantizeLinear" in operators and not operators & _ACTIVE
+
+
+def run(graph: bytes, samples: Values) -> list[Values]:
+    """All outputs of a graph for a whole array, in the graph's order."""
+    opened = session(graph)
+    found: list[Values] = opened.run(None, {opened.get_inputs()[0].name: samples})
+    return found
+
+
+def p50_us(graph: bytes, sample: Values) -> float:
+    """Median microseconds of one run on `sample` `[1, *shape]`."""
+    return compare([graph], sample)[0].p50_us
+
+
+def compare(
+    graphs: Sequence[bytes], sample: Values, providers: Sequence[str] = (CPU,), most_s: float = 4.0
+) -> list[Speed]:
+    """One `Speed` per graph, in order; it takes as many rounds as the ratios need to hold still, at most `most_s`."""
+    runs = [_Run(graph, sample, providers) for graph in graphs]
+    blocks: list[list[float]] = []
+    end = time.perf_counter() + most_s
+    while len(blocks) < _MIN_ROUNDS or (len(blocks) < _MAX_ROUNDS and not _steady(blocks)):
+        if len(blocks) >= 3 and time.perf_counter() > end:
+            break
+        blocks.append(_round(runs, len(blocks)))
+    columns = list(zip(*blocks, strict=True))
+    return [
+        Speed(statistics.median(column) * 1e6, statistics.median(_ratios(column, columns[0]))) for column in columns
+    ]
+
+
+class _Run:
+    """One graph ready to be timed, in blocks long enough for the clock."""
+
+    def __init__(self, graph: bytes, sample: Values, providers: Sequence[str]) -> None:
+        self._session = session(graph, providers)
+        self._feed = {self._session.get_inputs()[0].name: sample}
+        alone = min(self._one() for _ in range(_WARM_UP))
+        self._times = max(1, min(_MAX_BLOCK, int(_BLOCK_S / alone)))
+
+    def block(self) -> float:
+        return statistics.median(self._one() for _ in range(self._times))
+
+    def _one(self) -> float:
+        begun = time.perf_counter()
+        self._session.run(None, self._feed)
+        return time.perf_counter() - begun
+
+
+def _round(runs: Sequence[_Run], number: int) -> list[float]:
+    """Each once; who is first changes, for the first finds the caches of the last."""
+    found = [0.0] * len(runs)
+    for turn in range(len(runs)):
+        index = (turn + number) % len(runs)
+        found[index] = runs[index].block()
+    return found
+
+
+def _ratios(column: Sequence[float], first: Sequence[float]) -> list[float]:
+    return [mine / theirs for mine, theirs in zip(column, first, strict=True)]
+
+
+def _steady(blocks: Sequence[Sequence[float]]) -> bool:
+    columns = list(zip(*blocks, strict=True))
+    return all(_doubt(_ratios(column, columns[0])) < _STEADY for column in columns[1:])
+
+
+def _doubt(ratios: Sequence[float]) -> float:
+    """Half the width of the median's 95 % interval, from the quartiles (McGill, Tukey & Larsen 1978), as a share."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    width: float = 1.57 * (high - low) / math.sqrt(len(ratios)) / middle
+    return width
+
+
+def resident_bytes(graph: bytes, sample: Values) -> int:
+    """What loading the graph and running it once adds to a fresh process, at its highest. 0 where that cannot be read.
+
+    ForgeError if the process does not come back.
+    """
+    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder:
+        model, given = Path(folder) / "graph.onnx", Path(folder) / "sample.npy"
+        model.write_bytes(graph)
+        np.save(given, sample, allow_pickle=False)
+        command = [sys.executable, "-I", "-B", "-c", _BOOT, str(_ROOT), str(model), str(given)]
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+        child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if child.returncode:
+        line = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise ForgeError(f"a fresh process cannot load the graph: {line}")
+    return int(child.stdout.split()[-1])
+
+
+def weigh(model: str, given: str) -> int:
+    """The child's part. Bytes."""
+    graph, sample = Path(model).read_bytes(), np.load(given, allow_pickle=False)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the highest starts anew from here
+    before = _status("VmRSS")
+    opened = session(graph)
+    opened.run(None, {opened.get_inputs()[0].name: sample})
+    return max(0, _status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:")), 0)

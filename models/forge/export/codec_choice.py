@@ -1,0 +1,92 @@
+"""How codes become bytes: the codec whose questions are smallest after padding, if the device can afford to encode.
+
+Law: what is compared is the padded question, for that is what travels; of equal ones the codec without tables wins.
+Entropy coding ships only if encoding one sample takes at most a tenth of what the head takes, measured here.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.forge.export.manifest import question_bytes
+from models.runtime.codec import ANS, CodecError, FeatureCodec, ans_tables, codec_of, smallest
+from wire.protocol.messages import FieldSpec, ModelRef
+
+ENCODE_SHARE = 0.10
+_TIMED = 200
+_MOST_TABLE_SAMPLES = 20_000
+Codes = npt.NDArray[np.uint8]
+
+
+class Way(NamedTuple):
+    """One codec for these features. `question_bytes`: padded plaintext; `encode_us`: median of one sample, here."""
+
+    name: str
+    tables: bytes
+    codec: FeatureCodec
+    question_bytes: int
+    encode_us: float
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.codec.total_bytes
+
+
+class Leaving(NamedTuple):
+    """`ways`: all that were compared."""
+
+    chosen: Way
+    ways: tuple[Way, ...]
+    why: str
+
+
+def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, head_us: float) -> Leaving:
+    """`codes` `[n, *shape]`: what the shipped graph makes of training samples, of the one feature there is."""
+    (spec,) = features
+    plain = _way(smallest(round(spec.high) + 1), b"", spec, codes, ref)
+    dense = _dense(spec, codes, ref)
+    if dense is None:
+        return Leaving(plain, (plain,), "no entropy coder is installed: pip install constriction")
+    ways = (plain, dense)
+    if dense.question_bytes >= plain.question_bytes:
+        return Leaving(
+            plain, ways, f"{ANS} saves {plain.payload_bytes - dense.payload_bytes} B, and padding takes it back"
+        )
+    if dense.encode_us > ENCODE_SHARE * head_us:
+        return Leaving(
+            plain, ways, f"{ANS} takes {dense.encode_us:.0f} us, more than a tenth of the head's {head_us:.0f} us"
+        )
+    return Leaving(dense, ways, f"saves {plain.question_bytes - dense.question_bytes} B a question after padding")
+
+
+def travelled(way: Way, spec: FieldSpec, codes: Codes) -> Codes:
+    """What arrives at the hub: the same codes, but where an entropy coder had to cut a sample short."""
+    if way.name != ANS:
+        return codes
+    return np.stack([way.codec.decode(spec.name, way.codec.encode(spec.name, one)) for one in codes])
+
+
+def _dense(spec: FieldSpec, codes: Codes, ref: ModelRef) -> Way | None:
+    try:
+        return _way(ANS, ans_tables(codes[:_MOST_TABLE_SAMPLES], round(spec.high) + 1), spec, codes, ref)
+    except CodecError:
+        return None
+
+
+def _way(name: str, tables: bytes, spec: FieldSpec, codes: Codes, ref: ModelRef) -> Way:
+    codec = codec_of(name, (spec,), tables)
+    named = ModelRef(ref.name, ref.version, ref.cut, name)
+    size = question_bytes(named, {spec.name: codec.total_bytes})
+    return Way(name, tables, codec, size, _encode_us(codec, spec.name, codes))
+
+
+def _encode_us(codec: FeatureCodec, feature: str, codes: npt.NDArray[Any]) -> float:
+    seconds = []
+    for one in codes[:_TIMED]:
+        start = time.perf_counter()
+        codec.encode(feature, one)
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds) * 1e6)

@@ -1,0 +1,146 @@
+"""The last step: what was taught and measured becomes a manifest, a golden set and files that make one bundle.
+
+Law: every question of a bundle has one size, whatever the sample, so that length tells nothing. Nothing that differs
+from run to run (seconds, microseconds) is content: that goes into `forge.json`.
+"""
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx
+
+from models.bundle.manifest import InputSpec, Stage
+from wire.protocol.codec import encode, pad
+from wire.protocol.messages import DType, Escalation, FieldSpec, Level, ModelRef, Tensor
+
+INPUT = "sample"
+FEATURE = "features"
+ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed question
+_ROOM = 4.0  # a measured value may be this often as far from zero as any sample the forge has seen
+_MAX_STAGES = 64
+
+
+def field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSpec, ...]:
+    """`features`, or `features-0`, `features-1`.. if several tensors leave: codes 0..levels-1 of a person or scene."""
+    names = [FEATURE] if len(shapes) == 1 else [f"{FEATURE}-{i}" for i in range(len(shapes))]
+    top = float(levels - 1)
+    return tuple(
+        FieldSpec(name, DType.UINT8, tuple(shape), 0.0, top, Level.P2, FEATURE)
+        for name, shape in zip(names, shapes, strict=True)
+    )
+
+
+def question_bytes(ref: ModelRef, payloads: Mapping[str, int], values: int = 1) -> int:
+    """Padded plaintext of the longest question: every optional field, a full trace, a region of 32 characters.
+
+    `payloads`: feature -> bytes; `values`: numbers in the local answer (a label is one).
+    """
+    answer = Tensor(DType.FP32, (values,), bytes(4 * values))
+    fields = {name: Tensor(DType.UINT8, (size,), bytes(size)) for name, size in payloads.items()}
+    fields |= {"local_answer": answer, "confidence": Tensor(DType.FP32, (1,), bytes(4))}
+    fields |= {"novelty": Tensor(DType.FP32, (1,), bytes(4))}
+    longest = Escalation("f" * 32, ref, "f" * 32, "r" * 32, fields, 1e9, audit=True, trace="0" * 55)
+    return len(pad(encode(longest)))
+
+
+def input_spec(parts: Sequence[npt.NDArray[Any]], rows: int = 0) -> InputSpec:
+    """One sample as the arrays `[n, *shape]` show it.
+
+    Values in 0..1 stay there; other measured values get room, for a device will see some that no set has shown; whole
+    numbers are what was seen, or `0..rows-1` if they look up one of so many rows.
+    """
+    first = parts[0]
+    low = min(float(part.min()) for part in parts if len(part))
+    high = max(float(part.max()) for part in parts if len(part))
+    dtype = _DTYPES[first.dtype.name]
+    if dtype is DType.FP32 and not (low >= 0 and high <= 1):
+        reach = 2.0 ** math.ceil(math.log2(_ROOM * max(abs(low), abs(high), 1e-6)))
+        low, high = -reach, reach
+    elif dtype is DType.FP32:
+        low, high = 0.0, 1.0
+    elif rows:
+        low, high = 0.0, float(rows - 1)
+    return InputSpec(INPUT, dtype, first.shape[1:], low, max(high, low + 1.0))
+
+
+_DTYPES = {"float32": DType.FP32, "int64": DType.INT64, "int32": DType.INT32, "uint8": DType.UINT8}
+
+
+def vocabulary(graph: fx.GraphModule) -> int:
+    """Rows of the table in which the graph looks its input up; 0 if it does anything else with it."""
+    sample = next(node for node in graph.graph.nodes if node.op == "placeholder")
+    rows = []
+    for user in sample.users:
+        if user.target is not torch.ops.aten.embedding.default or user.args[1] is not sample:
+            return 0
+        rows.append(int(user.args[0].meta["val"].shape[0]))
+    return min(rows, default=0)
+
+
+def stages(tail: fx.GraphModule) -> tuple[Stage, ...]:
+    """Where the tail may become a pipeline: after every tensor that alone is needed later; with the weights before."""
+    live_until = _last_uses(tail)
+    found: list[Stage] = []
+    counted: set[str] = set()
+    weight_bytes = 0
+    for place, node in enumerate(tail.graph.nodes):
+        if node.op == "get_attr" and node.target not in counted:
+            counted.add(node.target)
+            weight_bytes += _bytes_of(node)
+        if _alone(tail, node, place, live_until):
+            shape = tuple(int(size) for size in node.meta["val"].shape[1:])
+            found.append(Stage(_stage_name(node.name), weight_bytes, shape))
+            weight_bytes = 0
+    return tuple(_thinned(found))
+
+
+def _last_uses(graph: fx.GraphModule) -> dict[fx.Node, int]:
+    place = {node: number for number, node in enumerate(graph.graph.nodes)}
+    return {node: max((place[user] for user in node.users), default=-1) for node in place}
+
+
+def _alone(graph: fx.GraphModule, node: fx.Node, place: int, until: Mapping[fx.Node, int]) -> bool:
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, torch.Tensor) or value.dim() < 2:
+        return False
+    later = [
+        other
+        for number, other in enumerate(graph.graph.nodes)
+        if number <= place < until[other] and other.op != "get_attr" and other is not node
+    ]
+    return not later and until[node] > place and all(isinstance(size, int) for size in value.shape[1:])
+
+
+def _bytes_of(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return int(value.numel() * value.element_size()) if isinstance(value, torch.Tensor) else 0
+
+
+def _stage_name(name: str) -> str:
+    return name.lower().strip("_")[:60] or "stage"
+
+
+def _thinned(found: list[Stage]) -> list[Stage]:
+    """Stages without weights join the one before: a boundary behind a ReLU is worth no machine."""
+    kept: list[Stage] = []
+    for stage in found:
+        if kept and stage.weight_bytes == 0:
+            kept[-1] = msgspec.structs.replace(kept[-1], name=stage.name, output_shape=stage.output_shape)
+        else:
+            kept.append(stage)
+    return kept[:_MAX_STAGES]
+
+
+def machine() -> str:
+    return platform.machine()
+
+
+def rounded(value: float) -> float:
+    """Figures of a manifest have four places: the fifth is noise."""
+    return round(float(np.nan_to_num(value)), 4)

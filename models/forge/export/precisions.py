@@ -1,0 +1,301 @@
+"""One float32 graph in other precisions: static int8, dynamic int8, int8 weights on disk, float16.
+
+Law: what follows the last layer that has weights (scaling, clipping and rounding to codes, softmax, quantiles) stays
+float32 in all of them: a second rounding there would move codes and coarsen confidences. Equal graph and samples give
+equal bytes: names come from names, and the order of nodes and tensors from the names.
+"""
+
+import heapq
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from models.forge.export.merging_onnx_export import anonymous
+from models.forge.export.targets import Activation
+
+Values = npt.NDArray[Any]
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_DYNAMIC = ("MatMul", "Gemm", "Gather", "LSTM")  # never Conv: ONNX Runtime's integer convolution is 6 to 15 x slower
+_FLOAT_RESULT = frozenset({"Gemm", "MatMul"})  # what ONNX Runtime multiplies in eight bits and returns as float
+_CALIBRATION_BATCH = 64
+_WORTH_ELEMENTS = 256  # below this, scales and names take what eight bits save
+_NARROW = 16  # columns: a table narrower than this has one scale per column and not per row
+
+
+class UnfitError(Exception):
+    """A graph cannot be kept in the precision asked; one line says why."""
+
+
+class _Weight(NamedTuple):
+    name: str
+    axis: int  # one scale per index of it
+
+
+def static_int8(model: onnx.ModelProto, samples: Values, activation: Activation) -> onnx.ModelProto:
+    """QDQ int8: weights per channel, activations in the ranges that `samples` `[n, *shape]` show (Jacob et al. 2018).
+
+    UnfitError if no layer has weights.
+    """
+    if not any(node.op_type in WEIGHTED - _RECURRENT for node in model.graph.node):
+        raise UnfitError("no convolution and no product with weights in it")
+    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _quiet():
+        ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
+        _prepare(model, ready)
+        graph = onnx.load(ready).graph
+        ending = closing(graph)
+        quantize_static(
+            ready,
+            small,
+            _Reader(graph.input[0].name, samples),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8 if activation is Activation.UNSIGNED else QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=sorted(ending),
+            extra_options={"ActivationSymmetric": activation is Activation.SYMMETRIC},
+        )
+        found = onnx.load(small)
+    _free_results(found.graph, ending)
+    return in_order(anonymous(found))
+
+
+def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Products with weights in int8, the range of activations found anew for each sample. Convolutions stay float32.
+
+    UnfitError where most weights are convolutions' or there is no such product.
+    """
+    convolved, multiplied = _weight_elements(model.graph)
+    if not multiplied or convolved > multiplied:
+        raise UnfitError("most of its weights are convolutions', which it would make many times slower")
+    with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder, _quiet():
+        ready, small = (str(Path(folder) / name) for name in ("ready", "small"))
+        _prepare(model, ready, shapes=False)
+        extra = {"MatMulConstBOnly": True}
+        quantize_dynamic(
+            ready, small, list(_DYNAMIC), per_channel=True, weight_type=QuantType.QInt8, extra_options=extra
+        )
+        found = onnx.load(small)
+    return in_order(anonymous(found))
+
+
+def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights and tables as int8 with one scale per channel, each through a DequantizeLinear; arithmetic is float32.
+
+    A session with `session.disable_quant_qdq` = 1 computes the products once, at load (ONNX Runtime's constant folding
+    skips DequantizeLinear only without that option), and is as quick as the float32 graph. UnfitError if nothing is
+    large enough.
+    """
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    graph = found.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    chosen = [weight for weight in _weights(graph) if _worth(tensors[weight.name])]
+    if not chosen:
+        raise UnfitError(f"no weight of {_WORTH_ELEMENTS} numbers or more")
+    made = [_stored(graph, tensors[weight.name], weight.axis) for weight in chosen]
+    nodes = [*made, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return in_order(anonymous(found))
+
+
+def float16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights and arithmetic in float16, inputs and outputs as they were."""
+    from onnxruntime.transformers import float16 as runtime  # noqa: PLC0415  imports much, and few targets want it
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    with _quiet():
+        found = runtime.convert_float_to_float16(copy, keep_io_types=True, node_block_list=sorted(closing(model.graph)))
+    return in_order(anonymous(found))
+
+
+def closing(graph: onnx.GraphProto) -> set[str]:
+    """Names of the nodes behind which no layer with weights comes any more."""
+    before_weights: set[str] = set()  # values that some layer with weights still depends on
+    ending: set[str] = set()
+    for node in reversed(graph.node):
+        leads = any(name in before_weights for name in node.output)
+        if leads or node.op_type in WEIGHTED:
+            before_weights.update(node.input)
+        else:
+            ending.add(node.name)
+    return ending
+
+
+def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Nodes and tensors in the one order that names and dependencies give; makers of graphs go through sets."""
+    graph = model.graph
+    nodes, tensors = _sorted_nodes(graph.node), sorted(graph.initializer, key=lambda tensor: tensor.name)
+    del graph.node[:], graph.initializer[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(tensors)
+    return model
+
+
+def _sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The smallest first output first, of those whose inputs are all there."""
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    needs = [{makers[name] for name in node.input if name in makers} for node in nodes]
+    users: list[list[int]] = [[] for _ in nodes]
+    for index, need in enumerate(needs):
+        for maker in need:
+            users[maker].append(index)
+    left = [len(need) for need in needs]
+    ready = [(nodes[index].output[0], index) for index, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        index = heapq.heappop(ready)[1]
+        found.append(nodes[index])
+        for user in users[index]:
+            left[user] -= 1
+            if not left[user]:
+                heapq.heappush(ready, (nodes[user].output[0], user))
+    return found
+
+
+def _prepare(model: onnx.ModelProto, path: str, *, shapes: bool = True) -> None:
+    """Batch normalisations go into their convolutions, shapes become known, every node has a name.
+
+    The dynamic quantiser turns weights over and then stumbles upon their shapes of before: it gets none.
+    """
+    source = f"{path}.source"
+    onnx.save(model, source)
+    quant_pre_process(source, path, skip_symbolic_shape=True)
+    ready = onnx.load(path)
+    for index, node in enumerate(ready.graph.node):
+        node.name = node.name or f"node_{index}"
+    if not shapes:
+        del ready.graph.value_info[:]
+    onnx.save(ready, path)
+
+
+def _free_results(graph: onnx.GraphProto, ending: set[str]) -> None:
+    """The last layer's result is not rounded to eight bits: its pair of Q and DQ goes where only `ending` reads it."""
+    outputs = {value.name for value in graph.output}
+    makers = {name: node for node in graph.node for name in node.output}
+    for quantise in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
+        readers = _readers(graph, quantise.output[0])
+        maker = makers.get(quantise.input[0])
+        if maker is None or maker.op_type not in _FLOAT_RESULT or [n.op_type for n in readers] != ["DequantizeLinear"]:
+            continue
+        back = readers[0]
+        if all(node.name in ending for node in _readers(graph, back.output[0])):
+            graph.node.remove(quantise)
+            graph.node.remove(back)
+            _join(graph, quantise.input[0], back.output[0], outputs)
+    used = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
+    return [node for node in graph.node if name in node.input]
+
+
+def _join(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) -> None:
+    """One value instead of two, under the name that the graph's outputs know."""
+    old, new = (before, after) if after in outputs else (after, before)
+    for names in (names for node in graph.node for names in (node.input, node.output)):
+        for index in [index for index, name in enumerate(names) if name == old]:
+            names[index] = new
+
+
+def _weights(graph: onnx.GraphProto) -> list[_Weight]:
+    """Every constant that a layer takes as its weights or table, once, with the axis its values differ along."""
+    ranks = {
+        tensor.name: len(tensor.dims) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT
+    }
+    widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if len(tensor.dims)}
+    found: dict[str, _Weight] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if ranks.get(name, 0) >= 2 and node.op_type in _AXES:
+                axis = _AXES[node.op_type](node, index, ranks[name], widths[name])
+                found.setdefault(name, _Weight(name, axis))
+    return list(found.values())
+
+
+def _of_gemm(node: onnx.NodeProto, index: int, _rank: int, _width: int) -> int:
+    turned = any(attribute.name == ("transB" if index else "transA") and attribute.i for attribute in node.attribute)
+    return int(not turned) if index else int(turned)
+
+
+_Axis = Callable[[onnx.NodeProto, int, int, int], int]
+_AXES: dict[str, _Axis] = {
+    "Conv": lambda *_: 0,
+    "Transpose": lambda *_: 0,
+    "MatMul": lambda _node, _index, rank, _width: rank - 1,
+    "ConvTranspose": lambda *_: 1,
+    "Gemm": _of_gemm,
+    "Gather": lambda _node, _index, rank, width: rank - 1 if width < _NARROW else 0,
+    **{name: lambda *_: 1 for name in _RECURRENT},
+}
+
+
+def _worth(tensor: onnx.TensorProto) -> bool:
+    """Large enough, and without the infinities that masks are made of."""
+    return int(np.prod(tensor.dims)) >= _WORTH_ELEMENTS and bool(np.isfinite(numpy_helper.to_array(tensor)).all())
+
+
+def _stored(graph: onnx.GraphProto, tensor: onnx.TensorProto, axis: int) -> onnx.NodeProto:
+    """Replace a constant by its int8 form; the node that makes the same name of it again."""
+    values = numpy_helper.to_array(tensor)
+    others = tuple(index for index in range(values.ndim) if index != axis)
+    scale = np.abs(values).max(others, keepdims=True) / np.float32(127)
+    scale = np.where(scale == 0, 1, scale).astype(np.float32)
+    codes = np.clip(np.rint(values / scale), -127, 127).astype(np.int8)
+    name = tensor.name
+    graph.initializer.remove(tensor)
+    graph.initializer.append(numpy_helper.from_array(codes, f"{name}_int8"))
+    graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(scale.reshape(-1)), f"{name}_scale"))
+    inputs = [f"{name}_int8", f"{name}_scale"]
+    node: onnx.NodeProto = onnx.helper.make_node("DequantizeLinear", inputs, [name], name=f"{name}_float", axis=axis)
+    return node
+
+
+def _weight_elements(graph: onnx.GraphProto) -> tuple[int, int]:
+    """Numbers in weights of convolutions; in weights of products, tables and LSTMs."""
+    sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in graph.initializer}
+    totals = [0, 0]
+    for node in graph.node:
+        if node.op_type in {"Conv", "ConvTranspose", *_DYNAMIC}:
+            totals[node.op_type in _DYNAMIC] += sum(sizes.get(name, 0) for name in node.input)
+    return totals[0], totals[1]
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, name: str, samples: Values) -> None:
+        starts = range(0, len(samples), _CALIBRATION_BATCH)
+        self._feeds = iter({name: samples[start : start + _CALIBRATION_BATCH]} for start in starts)
+
+    def get_next(self) -> dict[str, Values] | None:
+        return next(self._feeds, None)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The quantisers advise on the root logger, even of what was done already; no caller can act on it."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)

@@ -1,0 +1,180 @@
+"""The edge graph in every precision the target may like, each measured; and the choice of the one that ships.
+
+Law: nothing is kept for belief. Never slower than float32, never more than the allowed loss of accuracy, then the
+smallest; whatever is not shipped is told with its reason. Timings go to the report, not to the manifest: they differ
+from run to run.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import onnx
+
+from models.forge.data.types import ForgeError
+from models.forge.export.benchmark import compare, p50_us, resident_bytes, run
+from models.forge.export.merging_onnx_export import serialise
+from models.forge.export.precisions import UnfitError, dynamic_int8, float16, int8_weights, static_int8
+from models.forge.export.targets import Precision, Profile, measured_here, pick
+from models.runtime.onnx_runner import ORT_ERRORS
+from models.verification.lint import LintError, lint
+
+__all__ = ["Candidate", "Choice", "Dropped", "candidates", "choose", "p50_us", "run"]
+
+Values = npt.NDArray[Any]
+Score = Callable[[bytes], float]
+MAX_LOSS = 0.005  # half a point
+NOISE = 0.03  # a median ratio of turns taken side by side: two equal graphs stay within this on a busy machine
+_ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes nobody would tell apart: the quicker one ships
+_QUICKER = 0.9
+_ROUNDING = 1e-9  # 0.483 - 0.478 is a little more than 0.005
+# the converters of ONNX Runtime promise nothing: one that fails is told, and the others still stand
+_CONVERTER_ERRORS = (
+    *ORT_ERRORS,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+)
+_FLOATING = frozenset({Precision.FLOAT32, Precision.INT8_WEIGHTS, Precision.FLOAT16})
+
+
+class Candidate(NamedTuple):
+    """One way to ship the edge graph. What was not measured is NaN or 0; `fault` says why it cannot ship, if so.
+
+    `p50_us`: microseconds per sample at batch 1, one thread, on this machine. `ratio`: to float32, taking turns.
+    `rss_bytes`: what loading and one run add to a fresh process, at its highest.
+    """
+
+    precision: str
+    graph: bytes
+    p50_us: float
+    size_bytes: int
+    rss_bytes: int
+    accuracy: float = math.nan
+    ratio: float = math.nan
+    fault: str = ""
+
+
+class Dropped(NamedTuple):
+    precision: str
+    reason: str
+
+
+class Choice(NamedTuple):
+    """`candidates` are all, with their accuracy; `dropped` are those that do not ship."""
+
+    shipped: Candidate
+    dropped: tuple[Dropped, ...]
+    candidates: tuple[Candidate, ...]
+
+
+def candidates(model: onnx.ModelProto, samples: Values, profile: Profile) -> tuple[Candidate, ...]:
+    """float32 first, then what else the profile names. `samples` `[n, *shape]` show the range of every activation.
+
+    Speed and memory are measured if the profile's provider is on this machine. ForgeError if float32 does not run.
+    """
+    made = [_made(precision, model, samples, profile) for precision in profile.precisions]
+    if made[0].fault:
+        raise ForgeError(f"the edge graph cannot ship: {made[0].fault}")
+    if not measured_here(profile):
+        return tuple(made)
+    sound = [candidate for candidate in made if not candidate.fault]
+    speeds = compare([candidate.graph for candidate in sound], samples[:1], pick(profile.providers).providers)
+    measured = {
+        candidate.precision: candidate._replace(
+            p50_us=speed.p50_us, ratio=speed.ratio, rss_bytes=resident_bytes(candidate.graph, samples[:1])
+        )
+        for candidate, speed in zip(sound, speeds, strict=True)
+    }
+    return tuple(measured.get(candidate.precision, candidate) for candidate in made)
+
+
+def choose(found: Sequence[Candidate], score: Score, max_loss: float = MAX_LOSS) -> Choice:
+    """The smallest that is not slower than float32 and within `max_loss` of its score; of equals, the quicker one.
+
+    `score(graph)`: accuracy as a share, or anything else of which more is better and `max_loss` is said in. `found`
+    begins with float32. Where nothing was timed only float arithmetic may ship.
+    """
+    scored = [_scored(candidate, score) for candidate in found]
+    exact = scored[0]
+    reasons = {candidate.precision: _against(candidate, exact, max_loss) for candidate in scored}
+    fit = [candidate for candidate in scored if not reasons[candidate.precision]]
+    shipped = _smallest(fit)
+    dropped = [
+        Dropped(candidate.precision, reasons[candidate.precision] or _lesser(candidate, shipped))
+        for candidate in scored
+        if candidate is not shipped
+    ]
+    return Choice(shipped, tuple(dropped), tuple(scored))
+
+
+def _made(precision: Precision, model: onnx.ModelProto, samples: Values, profile: Profile) -> Candidate:
+    try:
+        graph = serialise(_converted(precision, model, samples, profile))
+        lint(graph)
+        run(graph, samples[:2])
+    except (UnfitError, LintError) as error:
+        return _faulty(precision, str(error))
+    except _CONVERTER_ERRORS as error:
+        return _faulty(precision, f"it cannot be converted: {(str(error).splitlines() or [type(error).__name__])[0]}")
+    return Candidate(str(precision), graph, math.nan, len(graph), 0)
+
+
+def _converted(precision: Precision, model: onnx.ModelProto, samples: Values, profile: Profile) -> onnx.ModelProto:
+    if precision is Precision.INT8:
+        return static_int8(model, samples, profile.activation)
+    if precision is Precision.INT8_DYNAMIC:
+        return dynamic_int8(model)
+    if precision is Precision.INT8_WEIGHTS:
+        return int8_weights(model)
+    return float16(model) if precision is Precision.FLOAT16 else model
+
+
+def _faulty(precision: Precision, fault: str) -> Candidate:
+    return Candidate(str(precision), b"", math.nan, 0, 0, fault=fault)
+
+
+def _scored(candidate: Candidate, score: Score) -> Candidate:
+    if candidate.fault:
+        return candidate
+    try:
+        return candidate._replace(accuracy=float(score(candidate.graph)))
+    except ORT_ERRORS as error:
+        return candidate._replace(fault=f"it does not run: {str(error).splitlines()[0]}")
+
+
+def _against(candidate: Candidate, exact: Candidate, max_loss: float) -> str:
+    """Why it may not ship; empty if it may. float32 always may."""
+    loss = exact.accuracy - candidate.accuracy
+    if candidate is exact:
+        return ""
+    if candidate.fault:
+        return candidate.fault
+    if not loss <= max_loss + _ROUNDING:
+        return f"loses {loss * 100:.2f} points, at most {max_loss * 100:g} are allowed"
+    if math.isnan(candidate.ratio):
+        known = candidate.precision in _FLOATING
+        return "" if known else "nobody knows its speed on the target: forge there, and it is measured"
+    if candidate.ratio > 1 + NOISE:
+        return f"{candidate.ratio:.2f} x the time of float32 ({candidate.p50_us:.0f} against {exact.p50_us:.0f} us)"
+    return ""
+
+
+def _smallest(fit: Sequence[Candidate]) -> Candidate:
+    ordered = sorted(fit, key=lambda candidate: candidate.size_bytes)
+    best = ordered[0]
+    alike = max(best.size_bytes * _ALIKE_SHARE, best.size_bytes + _ALIKE_BYTES)
+    for candidate in ordered[1:]:
+        if candidate.size_bytes <= alike and candidate.ratio < best.ratio * _QUICKER:
+            best = candidate
+    return best
+
+
+def _lesser(candidate: Candidate, shipped: Candidate) -> str:
+    if candidate.size_bytes > shipped.size_bytes:
+        return f"{candidate.size_bytes:,} bytes, {shipped.precision} has {shipped.size_bytes:,}"
+    return f"no larger, but slower: {candidate.p50_us:.0f} us, {shipped.precision} takes {shipped.p50_us:.0f}"

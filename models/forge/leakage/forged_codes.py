@@ -1,0 +1,112 @@
+"""What the attacks on the codes of one bundle are given, and their findings kept by content.
+
+Law: attackers get samples that the model was not taught with, and the codes exactly as they arrive.
+"""
+
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.bundle.measurements import Leakage
+from models.forge.evaluation.metrics import Answered
+from models.forge.leakage.measure import Exposed, Measured, Pictures, measure
+from models.forge.merging_spec_wish import Effort
+from models.forge.partition.cuts import Cut, Given
+from models.forge.partition.split import features_of, halves
+from models.runtime.chain import Field
+from models.runtime.chain import digest as chain_digest
+from wire.protocol.messages import FieldSpec
+
+MOST = {Effort.QUICK: 2_000, Effort.NORMAL: 12_000, Effort.THOROUGH: 20_000}
+_MOST_FEATURE_BYTES = 300 << 20
+_CHUNK = 250
+
+
+class Sent(NamedTuple):
+    """What leaves and what both halves made of it, of the parts that the model was not taught with."""
+
+    cut: Cut
+    feature: FieldSpec
+    codec: str
+    answered: tuple[Answered, ...]
+
+
+def attack(found: Given, sent: Sent, effort: Effort, timed: Callable[[str, float], None]) -> Measured:
+    """`measure` on calibration and held-out samples."""
+    timed("attacking", 0.0)
+    exposed = _exposed(found, sent.answered, MOST[effort])
+    chain = chain_digest(sent.cut.name, sent.codec, [Field(sent.feature)])
+    power = "quick" if effort is Effort.QUICK else "full"
+    measured = measure(exposed, chain, power, lambda _, share: timed("attacking", share))
+    timed("attacking", 1.0)
+    return measured
+
+
+def _exposed(found: Given, answered: tuple[Answered, ...], most: int) -> Exposed:
+    x, codes, y = (
+        np.concatenate(arrays)[:most]
+        for arrays in (
+            [a.part.x[0] for a in answered],
+            [a.edge.codes for a in answered],
+            [a.part.y for a in answered],
+        )
+    )
+    names = set.intersection(*(set(a.part.sensitive) for a in answered))
+    training, outside = found.data.training, answered[-1]
+    count = min(most, len(training), len(outside.part))
+    return Exposed(
+        x=x,
+        codes=(codes,),
+        y=y,
+        sensitive={name: np.concatenate([a.part.sensitive[name] for a in answered])[:most] for name in sorted(names)},
+        earliest=_earliest(found, x),
+        ids=x.dtype.kind in "iu",
+        members=(_outputs(found, training.x[0][:count]), training.y[:count]),
+        outsiders=(outside.hub.whole[:count], outside.part.y[:count]),
+    )
+
+
+def _outputs(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    with torch.inference_mode():
+        parts = [found.traced.gm(torch.from_numpy(x[start : start + _CHUNK])) for start in range(0, len(x), _CHUNK)]
+    return np.concatenate([(part[0] if isinstance(part, tuple) else part).numpy() for part in parts])
+
+
+def _earliest(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """Features of the first cut, if they can be held in memory: what an attack must be able to invert."""
+    cut = found.cuts[0]
+    if len(cut.nodes) != 1 or cut.values * 4 * len(x) > _MOST_FEATURE_BYTES:
+        return None
+    head = halves(found.traced, cut).head
+    with torch.inference_mode():
+        parts = [
+            features_of(head, torch.from_numpy(np.ascontiguousarray(x[start : start + _CHUNK])))[0].numpy()
+            for start in range(0, len(x), _CHUNK)
+        ]
+    return np.concatenate(parts)
+
+
+def encode_measured(measured: Measured) -> dict[str, bytes]:
+    buffer = io.BytesIO()
+    pictures = measured.pictures
+    arrays = {"originals": pictures.originals, "rebuilt": pictures.rebuilt} if pictures else {}
+    np.savez(buffer, allow_pickle=False, **arrays)
+    rows = msgspec.json.encode({"rows": measured.rows, "void": measured.void})
+    return {"rows.json": rows, "pictures.npz": buffer.getvalue()}
+
+
+class _Rows(msgspec.Struct):
+    rows: tuple[Leakage, ...]
+    void: str
+
+
+def decode_measured(kept: dict[str, bytes]) -> Measured:
+    found = msgspec.json.decode(kept["rows.json"], type=_Rows)
+    with np.load(io.BytesIO(kept["pictures.npz"]), allow_pickle=False) as file:
+        pictures = Pictures(file["originals"], file["rebuilt"]) if file.files else None
+    return Measured(found.rows, pictures, found.void)

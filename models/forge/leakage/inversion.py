@@ -1,0 +1,244 @@
+"""Black-box inversion: an attacker who has pairs of codes *as they leave* and samples learns to rebuild the sample.
+
+Law: adaptive (it learns on the defended codes), scored on samples it never saw, the same answer for the same input on
+the same machine: work is bounded by a count of multiplications, never by a clock.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.forge.leakage import metrics
+from models.forge.leakage.decoders import FlatDecoder, PictureDecoder, work
+from models.forge.leakage.metrics import Interval, Ratio
+from models.forge.training.determinism import repeatable
+
+Values = npt.NDArray[Any]
+
+MIN_SAMPLES = 60  # fewer measure nothing
+_RATE, _BATCH = 2e-3, 64
+_LEAST_STEPS = 120
+_MOST_IDS = 2000
+_ENOUGH = 0.95  # nothing is left to be shown by a second attack
+_PLEASE = 0.1
+_RIDGE_INPUTS = 2048  # of the linear attack, the smaller of pairs and inputs
+_RIDGES = tuple(10.0**power for power in range(-2, 6))
+
+
+class Effort(NamedTuple):
+    """Upper limits. `macs`: multiply-accumulates of one training, forward and backward."""
+
+    pairs: int
+    tests: int
+    macs: float
+    width: int
+    steps: int
+
+
+QUICK = Effort(pairs=2000, tests=500, macs=5e10, width=24, steps=250)  # a few seconds on one thread
+FULL = Effort(pairs=10_000, tests=1000, macs=2e12, width=48, steps=5000)  # one to three minutes on one thread
+
+
+class Metric(StrEnum):
+    """Success of a reconstruction; each is 1 for a perfect one.
+
+    `SSIM` for pictures; `EXPLAINED` (1 - error / error of the mean predictor) for tables and sequences; `IDS` (micro F1
+    of which token ids were there, as the share of the way from blind guessing to perfect).
+    """
+
+    SSIM = "ssim"
+    EXPLAINED = "explained_variance"
+    IDS = "token_f1"
+
+
+class Truth(NamedTuple):
+    """The samples in the form that is attacked. `pictures`: `[n, c, h, w]` in 0..1; else flat columns `[n, d]`."""
+
+    metric: Metric
+    values: npt.NDArray[np.float32]
+    train: npt.NDArray[np.int64]
+    test: npt.NDArray[np.int64]
+
+
+class Inversion(NamedTuple):
+    """The best attack's success; `rebuilt`: its guesses for `Truth.test`, in the form of `Truth.values`."""
+
+    score: Interval
+    attack: str
+    pairs: int
+    rebuilt: Values
+
+
+def truth_of(x: Values, effort: Effort, *, ids: bool = False) -> Truth:
+    """Split and put into form: pictures into 0..1, columns to mean 0 and variance 1, token ids into sets."""
+    order = np.random.default_rng(0).permutation(len(x))
+    tests = min(effort.tests, len(x) // 3)
+    train, test = order[: len(x) - tests][: effort.pairs], order[len(x) - tests :]
+    if ids or np.issubdtype(x.dtype, np.integer):
+        return Truth(Metric.IDS, _sets(x.reshape(len(x), -1), train), train, test)
+    if x.ndim == 4 and x.shape[1] <= 4 and min(x.shape[2:]) >= 7:
+        low, high = float(x[train].min()), float(x[train].max())
+        return Truth(Metric.SSIM, ((x - low) / max(high - low, 1e-9)).clip(0, 1).astype(np.float32), train, test)
+    flat = x.reshape(len(x), -1).astype(np.float32)
+    flat = np.where(np.isfinite(flat), flat, 0)
+    spread = flat[train].std(0)
+    varied = spread > 1e-6 * max(float(spread.max()), 1e-9)
+    columns = (flat[:, varied] - flat[train][:, varied].mean(0)) / spread[varied]
+    return Truth(Metric.EXPLAINED, columns.clip(-20, 20), train, test)
+
+
+def _sets(ids: Values, train: Values) -> npt.NDArray[np.float32]:
+    """Which of the known ids are in each sample, `[n, ids]`.
+
+    Padding and other ids that are nearly always there do not count: knowing them is knowing nothing.
+    """
+    known, counts = np.unique(ids[train], return_counts=True)
+    common = np.array([(ids[train] == each).any(1).mean() < 0.95 for each in known])
+    known, counts = known[common], counts[common]
+    known = np.sort(known[np.argsort(-counts, kind="stable")[:_MOST_IDS]])
+    present = np.zeros((len(ids), len(known)), np.float32)
+    if len(known):
+        at = np.searchsorted(known, ids).clip(0, len(known) - 1)
+        rows, columns = np.nonzero(known[at] == ids)
+        present[rows, at[rows, columns]] = 1
+    return present
+
+
+def invert(truth: Truth, codes: Sequence[Values], effort: Effort, pairs: int | None = None) -> Inversion:
+    """The better of a linear and a learned attack on `codes` (per feature `[n, ...]`), trained on `pairs` of them."""
+    pairs = min(pairs or effort.pairs, len(truth.train))
+    some = truth._replace(train=truth.train[:pairs])
+    seen = [_standard(each, some.train) for each in codes]
+    linear = _linear(some, seen)
+    found = Inversion(scored(some, linear), "linear", pairs, linear)
+    if found.score.value > _ENOUGH:
+        return found
+    learned = _network(some, seen, effort)
+    return max(found, Inversion(scored(some, learned), "network", pairs, learned), key=lambda each: each.score.value)
+
+
+def scored(truth: Truth, rebuilt: Values) -> Interval:
+    """Success of guesses for `truth.test`, with its interval."""
+    originals = truth.values[truth.test]
+    if truth.metric is Metric.SSIM:
+        return metrics.interval(Ratio.mean(metrics.ssim(originals, rebuilt)))
+    if truth.metric is Metric.EXPLAINED:
+        return metrics.interval(metrics.explained(originals, rebuilt, truth.values[truth.train].mean(0)))
+    blind = metrics.f1(originals > 0.5, _sets_of(truth, _blind(truth))).value()
+    found = metrics.interval(metrics.f1(originals > 0.5, _sets_of(truth, rebuilt)))
+    return Interval(*(metrics.above(each, blind) for each in found))
+
+
+def label_only(truth: Truth, y: Values) -> Interval:
+    """The floor: the mean sample of each label (of each tenth of a regressor's values), for who knows only that."""
+    classes = y if np.issubdtype(y.dtype, np.integer) else np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y)
+    guess = _blind(truth)
+    for each in np.unique(classes[truth.train]):
+        guess[classes[truth.test] == each] = truth.values[truth.train[classes[truth.train] == each]].mean(0)
+    return scored(truth, guess)
+
+
+def _blind(truth: Truth) -> Values:
+    """The mean predictor."""
+    mean = truth.values[truth.train].mean(0)
+    return np.repeat(mean[None], len(truth.test), 0)
+
+
+def _standard(codes: Values, train: Values) -> npt.NDArray[np.float32]:
+    wide = codes.astype(np.float32)
+    mean, spread = wide[train].mean(0), wide[train].std(0)
+    return np.asarray(((wide - mean) / np.where(spread > 1e-6, spread, 1)).clip(-20, 20), np.float32)
+
+
+def _sets_of(truth: Truth, likely: Values) -> npt.NDArray[np.bool_]:
+    """As many of the likeliest ids, over all samples together, as the attacker's own samples hold on average."""
+    share = float(truth.values[truth.train].mean()) if truth.values.size else 0.0
+    keep = max(1, round(share * likely.size))
+    bar = np.partition(likely, likely.size - keep, axis=None)[likely.size - keep] if likely.size else 0.0
+    return np.asarray(likely >= bar)
+
+
+def _linear(truth: Truth, seen: Sequence[Values]) -> Values:
+    """Ridge regression, its strength chosen on a tenth of the pairs (Hoerl, Kennard 1970); the strongest with few."""
+    flat = np.concatenate([each.reshape(len(each), -1) for each in seen], 1)
+    # beyond so many inputs the samples are the smaller side: time and memory grow with them
+    train = truth.train if flat.shape[1] <= _RIDGE_INPUTS else truth.train[: _RIDGE_INPUTS // 2]
+    kept = max(1, len(train) // 10)
+    shape = truth.values.shape[1:]
+    aims = truth.values.reshape(len(truth.values), -1)
+    mean = aims[train].mean(0)
+    trial = _Ridge(flat[train[kept:]], aims[train[kept:]] - mean)
+    errors = [float(((trial(flat[train[:kept]], each) + mean - aims[train[:kept]]) ** 2).mean()) for each in _RIDGES]
+    final = _Ridge(flat[train], aims[train] - mean)
+    guess = final(flat[truth.test], _RIDGES[int(np.argmin(errors))]) + mean
+    return _possible(truth, guess.reshape(-1, *shape))
+
+
+class _Ridge:
+    """One factorisation for every strength: of inputs x inputs, or of samples x samples where that is smaller."""
+
+    def __init__(self, x: Values, y: Values) -> None:
+        self._x, self._y = x.astype(np.float64), y.astype(np.float64)
+        self._dual = len(x) < x.shape[1]
+        gram = self._x @ self._x.T if self._dual else self._x.T @ self._x
+        self._values, self._vectors = np.linalg.eigh(gram)
+
+    def __call__(self, x: Values, strength: float) -> Values:
+        shrunk = self._vectors / (self._values.clip(0) + strength)
+        if self._dual:
+            return np.asarray((x @ self._x.T) @ (shrunk @ (self._vectors.T @ self._y)), np.float32)
+        return np.asarray(x @ (shrunk @ (self._vectors.T @ (self._x.T @ self._y))), np.float32)
+
+
+def _network(truth: Truth, seen: Sequence[Values], effort: Effort) -> Values:
+    with repeatable(0):
+        net = _decoder(truth, [each.shape[1:] for each in seen], effort.width)
+        inputs = [torch.from_numpy(each) for each in seen]
+        steps = effort.macs / (3 * _BATCH * max(1, work(net, inputs)))
+        # one pass over few pairs is nothing, hundreds of passes learn them by heart
+        most = min(effort.steps, 60 * max(1, len(truth.train) // _BATCH) + 200)
+        _teach(net, truth, inputs, int(min(max(steps, _LEAST_STEPS), most)))
+        net.eval()
+        tests = torch.from_numpy(truth.test)
+        with torch.inference_mode():
+            parts = [net(*(x[tests[at : at + 256]] for x in inputs)) for at in range(0, len(tests), 256)]
+    return _possible(truth, torch.cat(parts).numpy())
+
+
+def _decoder(truth: Truth, shapes: list[tuple[int, ...]], width: int) -> nn.Module:
+    if truth.metric is Metric.SSIM:
+        return PictureDecoder(shapes, torch.from_numpy(truth.values[truth.train].mean(0)), width)
+    inputs = sum(int(np.prod(shape)) for shape in shapes)
+    return FlatDecoder(inputs, truth.values.shape[1], 8 * width)
+
+
+def _teach(net: nn.Module, truth: Truth, inputs: Sequence[Tensor], steps: int) -> None:
+    aims, train = torch.from_numpy(truth.values), torch.from_numpy(truth.train)
+    optimiser = torch.optim.AdamW(net.parameters(), _RATE, weight_decay=1e-3)
+    pace = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps, pct_start=0.15)
+    net.train()
+    for _ in range(steps):
+        at = train[torch.randint(len(train), (min(_BATCH, len(train)),))]
+        optimiser.zero_grad(set_to_none=True)
+        _loss(truth.metric, net(*(x[at] for x in inputs)), aims[at]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        pace.step()
+
+
+def _loss(metric: Metric, guess: Tensor, aim: Tensor) -> Tensor:
+    if metric is Metric.IDS:
+        return functional.binary_cross_entropy_with_logits(guess, aim)
+    error = functional.mse_loss(guess, aim)
+    if metric is Metric.SSIM:  # the attacker pleases the figure it is scored by: a harder test than squared error alone
+        return error + _PLEASE * (1 - metrics.ssim_torch(aim, guess).mean())
+    return error
+
+
+def _possible(truth: Truth, guess: Values) -> Values:
+    return guess.clip(0, 1) if truth.metric is Metric.SSIM else guess

@@ -1,0 +1,85 @@
+"""How the tensors of a cut lie: as a grid of channels, as a sequence of either order, or as nothing but numbers.
+
+Law: one canonical form for whatever learns from features, `[n, channels, height, width]` (a sequence is one row) or
+`[n, numbers]`, and an exact way back. Several tensors of one cut are always numbers.
+"""
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+if TYPE_CHECKING:
+    from models.forge.partition.cuts import Cut
+
+_CHANNELS_FIRST = ("conv", "batch_norm", "pool", "group_norm")
+_CHANNELS_LAST = ("linear", "layer_norm", "embedding", "matmul", "mm", "gru", "lstm", "attention", "rms_norm")
+
+
+class Order(StrEnum):
+    GRID = "grid"  # [n, channels, height, width]
+    CHANNELS_FIRST = "channels-first"  # [n, channels, length]
+    CHANNELS_LAST = "channels-last"  # [n, length, channels]
+    NUMBERS = "numbers"
+
+
+class Feature(NamedTuple):
+    """`shapes`: as the model has them, without the batch; `shape`: the canonical form."""
+
+    order: Order
+    shapes: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+
+    @property
+    def spatial(self) -> bool:
+        return self.order is not Order.NUMBERS
+
+    def joined(self, *features: Tensor) -> Tensor:
+        """A cut's tensors -> the canonical form."""
+        if self.order is Order.GRID:
+            return features[0]
+        if self.order is Order.CHANNELS_FIRST:
+            return features[0].unsqueeze(2)
+        if self.order is Order.CHANNELS_LAST:
+            return features[0].transpose(1, 2).unsqueeze(2)
+        return torch.cat([feature.flatten(1).float() for feature in features], 1)
+
+    def parted(self, joined: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The canonical form -> a cut's tensor, or its tensors."""
+        if self.order is Order.GRID:
+            return joined
+        if self.order is Order.CHANNELS_FIRST:
+            return joined.squeeze(2)
+        if self.order is Order.CHANNELS_LAST:
+            return joined.squeeze(2).transpose(1, 2)
+        parts = torch.split(joined, [math.prod(shape) for shape in self.shapes], 1)
+        found = tuple(part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True))
+        return found[0] if len(found) == 1 else found
+
+
+def feature_of(graph: fx.GraphModule, cut: "Cut") -> Feature:
+    """How a cut's tensors lie in this graph. A sequence's order is that of the last layer that has one."""
+    shapes = tuple(tuple(shape) for shape in cut.shapes)
+    ranks = [len(shape) for shape in shapes]
+    if ranks == [3]:
+        return Feature(Order.GRID, shapes, shapes[0])
+    if ranks == [2] and min(shapes[0]) > 1:
+        if _order(graph, cut.nodes[0]) is Order.CHANNELS_FIRST:
+            return Feature(Order.CHANNELS_FIRST, shapes, (shapes[0][0], 1, shapes[0][1]))
+        return Feature(Order.CHANNELS_LAST, shapes, (shapes[0][1], 1, shapes[0][0]))
+    return Feature(Order.NUMBERS, shapes, (sum(math.prod(shape) for shape in shapes),))
+
+
+def _order(graph: fx.GraphModule, name: str) -> Order:
+    node = next((node for node in graph.graph.nodes if node.name == name), None)
+    while node is not None and node.op == "call_function":
+        kind = str(node.target).lower()
+        if any(word in kind for word in _CHANNELS_FIRST):
+            return Order.CHANNELS_FIRST
+        if any(word in kind for word in _CHANNELS_LAST):
+            return Order.CHANNELS_LAST
+        inputs = [value for value in node.all_input_nodes if value.op == "call_function"]
+        node = inputs[0] if inputs else None
+    return Order.CHANNELS_LAST

@@ -1,0 +1,162 @@
+"""A user's torch model becomes a graph: one input, one output `[n, k]`, a free batch axis, functional operators only.
+
+Law: what cannot become one is refused with one line that says what and what to try, never with a stack trace. The
+graph answers as the model does, at batches of another size than the example's, or there is no graph.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from models.forge.data.types import ForgeError
+from models.forge.partition.macs import multiplies
+from models.graph.merging_hub_model_graph import exported
+
+_OTHER_BATCH = 5  # neither 1 nor the example's: these two are what an exporter may have frozen in
+_LINE = 200  # characters of somebody else's error message
+
+
+class Traced(NamedTuple):
+    """`gm`: evaluation graph `[n, ...] -> [n, outputs]`, sharing the model's weights; `macs` of one sample.
+
+    `example`: the two samples it was traced with.
+    """
+
+    gm: fx.GraphModule
+    macs: int
+    outputs: int
+    example: Tensor
+
+
+class _Column(nn.Module):
+    """A regressor that answers `[n]`, answering `[n, 1]`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.model(x)
+        return answer.unsqueeze(-1)
+
+
+def trace(model: nn.Module, example: Tensor) -> Traced:
+    """`torch.export` of `model` in evaluation mode. `example`: two samples `[2, *shape]` (a batch of 1 is frozen in).
+
+    ForgeError: the model does not run, is random, looks at the batch, has NaN in it, or cannot be exported.
+    """
+    if len(example) != 2:
+        raise ForgeError(f"model: trace with an example of 2 samples, not {len(example)}")
+    finite_weights(model.eval())
+    answer = _answer(model, example)
+    if answer.dim() == 1:
+        model = _Column(model).eval()
+    _steady(model, example)
+    gm = _exported(model, example)
+    macs = sum(multiplies(node) for node in gm.graph.nodes) // len(example)
+    return Traced(gm, macs, answer.shape[1] if answer.dim() == 2 else 1, example)
+
+
+def other_batch(example: Tensor) -> Tensor:
+    """The example's samples again, in a batch that has another size."""
+    return example[torch.arange(_OTHER_BATCH) % len(example)]
+
+
+def finite_weights(model: nn.Module) -> None:
+    for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise ForgeError(
+                f"model: weight {name} has NaN or infinite values; train again with a smaller learning rate"
+            )
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Equal but for the order of sums."""
+    one, other = one.detach(), other.detach()
+    if one.shape != other.shape:
+        return False
+    scale = max(1.0, float(one.abs().max())) if one.numel() else 1.0
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-4 * scale)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The exporters warn of their own deprecations and of what they skipped: no caller can act on it."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "torch.fx")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def blamed(what: str, remedy: str) -> Iterator[None]:
+    """Somebody else's code runs here and may raise anything: it becomes one line, `what`: its error; `remedy`."""
+    try:
+        yield
+    except ForgeError:
+        raise
+    except Exception as error:  # a user's model or function: every error of theirs is data here
+        raise ForgeError(f"{what}: {first_line(error)}; {remedy}") from error
+
+
+def first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= _LINE else text[: _LINE - 1] + "…"
+
+
+def _answer(model: nn.Module, x: Tensor) -> Tensor:
+    shape = list(x.shape)
+    what = f"model: it does not run on a batch {shape} of {x.dtype}"
+    with blamed(what, "try it on your samples as they are given"), torch.no_grad(), quiet():
+        answer: Any = model(x)
+    if not isinstance(answer, Tensor):
+        raise ForgeError(
+            f"model: it returns {type(answer).__name__}, not one tensor [n, k]; wrap it so that it returns its logits"
+        )
+    if answer.dim() not in {1, 2} or len(answer) != len(x) or not answer.is_floating_point():
+        raise ForgeError(
+            f"model: for a batch of {len(x)} it returns {list(answer.shape)} of {answer.dtype}, not float [n, k];"
+            " pool or flatten what it returns to one row per sample"
+        )
+    if not bool(answer.isfinite().all()):
+        raise ForgeError("model: it answers NaN or infinite values for real samples; scale its input or train it again")
+    return answer
+
+
+def _steady(model: nn.Module, example: Tensor) -> None:
+    """One sample has one answer: whenever it is asked, and whoever is asked with it."""
+    first, again, among = _answer(model, example), _answer(model, example), _answer(model, other_batch(example))
+    if not same(first, again):
+        raise ForgeError(
+            "model: it answers differently each time in evaluation mode; make dropout or noise obey .eval()"
+        )
+    if not same(first, among[:2]):
+        raise ForgeError(
+            "model: its answer to a sample depends on its batch; use statistics of training, not of the batch"
+        )
+
+
+def _exported(model: nn.Module, example: Tensor) -> fx.GraphModule:
+    """Proved equal to the model at other batch sizes; of functional operators that the hub knows how to run."""
+    remedy = "keep the forward pass in torch operators, without numpy or .item()"
+    # torch prints whole graphs to standard error where it gives up
+    with blamed("model: torch.export cannot trace it", remedy), quiet(), redirect_stderr(StringIO()):
+        gm: fx.GraphModule = exported(model, (example,))
+    source = next(node for node in gm.graph.nodes if node.op == "placeholder")
+    if not isinstance(source.meta["val"].shape[0], torch.SymInt):
+        raise ForgeError("model: its batch size is fixed; use x.shape[0] for the size of a batch")
+    return gm

@@ -1,0 +1,135 @@
+"""Manifest, graphs, weights, tables and golden set of what was made, written as one bundle.
+
+Law: nothing that differs from run to run is content; seconds and microseconds go into `forge.json`.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx
+
+from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.manifest import (
+    CODEC_FILE,
+    EDGE_FILE,
+    GOLDEN_FILE,
+    HUB_FILE,
+    HUB_GRAPH_FILE,
+    HubModel,
+    Kind,
+    Manifest,
+    ParallelPlan,
+    Precision,
+    Provenance,
+    Target,
+)
+from models.forge.export.manifest import FEATURE, stages
+from models.forge.export.merging_onnx_export import OPSET
+from models.forge.merging_spec_recipe import EDITION
+from models.forge.merging_spec_wish import Wish
+from models.forge.partition.cuts import Given
+from models.forge.report.result import Made
+from models.forge.training import calibration
+from models.graph.merging_hub_model_graph import TAIL, WHOLE, encode_graphs, exported, shards
+from models.runtime.golden import pack_golden
+
+GOLDEN_SAMPLES = 32
+
+
+class Asked(NamedTuple):
+    """The wish, and how the model was named ("" if it was not)."""
+
+    wish: Wish
+    source: str
+
+
+def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[], dict[str, Any]]) -> Bundle:
+    """The bundle at `out`. `clock` tells how long all took so far, for `forge.json`."""
+    contents, hub, plan = _hub_files(found, made)
+    way = made.leaving.chosen
+    contents |= {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _golden(found, made)}
+    contents |= {CODEC_FILE: way.tables} if way.tables else {}
+    manifest = Manifest(
+        name=asked.wish.name,
+        version=asked.wish.version,
+        kind=Kind.CLASSIFIER if found.data.labels else Kind.REGRESSOR,
+        labels=found.data.labels,
+        outputs=len(found.data.labels) or found.traced.outputs,
+        input=found.spec,
+        features=(made.feature,),
+        cut=made.cut.name,
+        codec=way.name,
+        codec_file=CODEC_FILE if way.tables else "",
+        fixed_bytes=way.question_bytes,
+        temperature=made.judged.temperature,
+        hub_temperature=made.judged.hub_temperature,
+        gate=made.judged.gate,
+        calibration=made.judged.calibration,
+        guarantee=made.judged.guarantee,
+        leakage=made.leaked.rows,
+        hub=hub,
+        parallel=plan,
+        target=_target(made),
+        provenance=_provenance(found, asked),
+    )
+    facts = {**clock(), **timings(found, made), "hub_bytes": sum(len(contents[name]) for name in hub.weights)}
+    return write_bundle(out, manifest, contents, msgspec.json.format(msgspec.json.encode(facts), indent=1))
+
+
+def timings(found: Given, made: Made) -> dict[str, Any]:
+    """What this run on this machine was like: `forge.json` beside the bundle."""
+    candidates = made.edge.candidates
+    return {
+        "payload_bytes": made.leaving.chosen.payload_bytes,
+        "raw_bytes": int(math.prod(found.spec.shape)) * found.data.training.x[0].dtype.itemsize,
+        "edge_bytes": {c.precision: c.size_bytes for c in candidates if c.size_bytes},
+        "p50_us": {c.precision: c.p50_us for c in candidates if c.p50_us is not None},
+        "calibration_accuracy": {c.precision: c.accuracy for c in candidates if c.accuracy is not None},
+        "not_shipped": {c.precision: c.why for c in candidates if c.why},
+        "encode_us": {way.name: round(way.encode_us, 1) for way in made.leaving.ways},
+        "codec": made.leaving.why,
+        "lost": round(made.judged.lost, 5),
+        "head_share": round(made.cut.share, 5),
+    }
+
+
+def _hub_files(found: Given, made: Made) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
+    tail = exported(made.tail, (torch.zeros(2, *made.feature.shape),))
+    plain = fx.GraphModule(found.traced.gm, found.traced.gm.graph)  # an exported program's own module refuses eval()
+    whole = exported(plain, (found.traced.example,))
+    graph, weights = encode_graphs({TAIL: tail, WHOLE: whole})
+    parts = shards(weights)
+    names = (HUB_FILE,) if len(parts) == 1 else tuple(f"hub-{i:05d}.safetensors" for i in range(1, len(parts) + 1))
+    contents = {HUB_GRAPH_FILE: graph, **dict(zip(names, parts, strict=True))}
+    return contents, HubModel(HUB_GRAPH_FILE, names), ParallelPlan(stages(tail))
+
+
+def _golden(found: Given, made: Made) -> bytes:
+    answered = made.measured_on
+    edge = answered.edge
+    samples: npt.NDArray[Any] = np.ascontiguousarray(answered.part.x[0][:GOLDEN_SAMPLES])
+    logits = edge.logits[:GOLDEN_SAMPLES]
+    scores = calibration.probabilities(logits, made.judged.temperature) if found.data.labels else logits[:, :1]
+    return pack_golden(samples, scores, {FEATURE: edge.codes[:GOLDEN_SAMPLES]})
+
+
+def _target(made: Made) -> Target:
+    profile = made.profile
+    return Target("onnxruntime", OPSET, Precision(made.edge.precision), profile.machine, profile.providers)
+
+
+def _provenance(found: Given, asked: Asked) -> Provenance:
+    return Provenance(
+        asked.source,
+        found.data_digest,
+        found.weights_digest,
+        asked.wish.seed,
+        torch.__version__.partition("+")[0],
+        EDITION,
+    )

@@ -1,0 +1,108 @@
+"""The demo's bundle: the network of `models/zoo/digits.py` through the forge, cached by all that could change it.
+
+Law: a cached bundle is used only if it verifies and passes its golden set; otherwise it is forged again. torch is
+imported when something is forged, so a cached demo starts without it.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from models import zoo
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.manifest import BundleError
+from models.forge.merging_spec_recipe import recipe_digest
+from models.forge.merging_spec_wish import Effort, Wish
+from models.runtime.golden import check_golden
+from models.runtime.onnx_runner import OnnxRunner
+
+NAME, VERSION = "digits", 1
+CUT = "early.3.relu"
+PAYLOAD_BYTES = 64  # a question is no shorter with fewer: it is padded
+Progress = Callable[[str, float], None]
+WISH = Wish(
+    NAME, VERSION, cut=CUT, max_bytes=PAYLOAD_BYTES, precision="int8-weights", effort=Effort.QUICK, max_share=0.3
+)
+_TRAINING, _WHOLE = "training", 1.0
+# where each stage ends, as a share of the whole: a demo shows one bar
+_ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
+
+
+def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
+    """Train the network and forge it at `out_dir`: about twenty seconds on two cores."""
+    from models.forge.merging_spec_wish import Aids  # noqa: PLC0415 - torch only when something is forged
+    from models.forge.pipeline.forge import forge  # noqa: PLC0415 - torch only when something is forged
+    from models.zoo.digits import CORRUPTED, build_model, samples  # noqa: PLC0415
+
+    told = _Whole(progress or _silent)
+    told(_TRAINING, 0.0)
+    model = build_model()
+    told(_TRAINING, 1.0)
+    aids = Aids(source="models.zoo.digits:build_model", corrupted=CORRUPTED, report=False)
+    bundle = forge(model, samples(), WISH, out_dir, told, aids=aids)
+    told.end()
+    return bundle
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/skerry`, `~/.cache/skerry`, or where neither can be written a folder for temporary files."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skerry"
+    with contextlib.suppress(OSError):
+        base.mkdir(parents=True, exist_ok=True)
+    return base if os.access(base, os.W_OK) else Path(tempfile.gettempdir()) / f"skerry-cache-{os.getuid()}"
+
+
+def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) -> Bundle:
+    """The demo's bundle out of `cache_dir`, forged there first if it is missing, damaged or made by another recipe."""
+    path = Path(cache_dir) / f"{NAME}-{recipe_key()[:16]}"
+    try:
+        bundle = _sound(path)
+    except BundleError:
+        return forge_demo(path, progress)
+    if progress:
+        progress("cached", 1.0)
+    return bundle
+
+
+def recipe_key() -> str:
+    """SHA-256 in hex over the forge's stages and packages, and over the demo's own network and data."""
+    network = files(zoo).joinpath("digits.py").read_bytes()
+    return sha256(recipe_digest().encode() + network).hexdigest()
+
+
+class _Whole:
+    """Stages of their own length as one bar that only rises."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = self._start = 0.0
+        self._stage = ""
+
+    def __call__(self, stage: str, share: float) -> None:
+        if stage != self._stage:
+            self._stage, self._start = stage, self._done
+        end = max(_ENDS.get(stage, self._start), self._start)
+        self._done = max(self._done, self._start + (end - self._start) * share)
+        self._progress(stage, self._done)
+
+    def end(self) -> None:
+        self._progress("done", _WHOLE)
+
+
+def _silent(_stage: str, _share: float) -> None:
+    """Nobody is told."""
+
+
+def _sound(path: Path) -> Bundle:
+    bundle = open_bundle(path)
+    runner = OnnxRunner(bundle)
+    try:
+        if not check_golden(bundle, runner).passed:
+            raise BundleError(f"{path}: the golden set gives other answers than when it was forged")
+    finally:
+        runner.close()
+    return bundle

@@ -1,0 +1,153 @@
+"""The forge: a torch model and data become a bundle, stage by stage, under the constraints of a wish.
+
+Law: the stages have a fixed order and each result is kept by the digest of all that decides it, so that a killed forge
+goes on and equal inputs give an equal bundle. What differs from run to run (seconds, microseconds) goes into
+`forge.json` and the report, which are not part of the bundle's content.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from models.bundle.bundle import Bundle
+from models.forge.data.merging_coerce_coerced import coerced
+from models.forge.data.types import Part
+from models.forge.export.manifest import input_spec, vocabulary
+from models.forge.leakage.untrained import attacked
+from models.forge.merging_cache_cache import Cache, digest
+from models.forge.merging_spec_recipe import recipe_digest
+from models.forge.merging_spec_wish import Aids, Effort, Wish, check_wish
+from models.forge.partition import merging_cost_heads
+from models.forge.partition.cuts import Cut, Given, find_cuts, trace
+from models.forge.partition.merging_cost_kept import decode_rows, encode_rows
+from models.forge.partition.select import Broken, broken, named, rank, refusal
+from models.forge.pipeline import loading
+from models.forge.pipeline.bundle import Asked, write
+from models.forge.pipeline.candidate import Attempt
+from models.forge.report.report import write_report
+from models.forge.report.result import Made
+from models.forge.training.determinism import repeatable
+
+Tell = Callable[[str, float], None]
+_ATTACKED = {Effort.QUICK: 3, Effort.NORMAL: 6, Effort.THOROUGH: 12}  # cuts whose training-free codes are attacked
+_NONE = Aids()
+_TRIES = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
+
+
+def forge(
+    model: nn.Module, data: Any, wish: Wish, out: Path | str, tell: Tell | None = None, *, aids: Aids = _NONE
+) -> Bundle:
+    """Make a bundle at `out`, replacing one that is there, and a report in `OUT.report/`.
+
+    `data`: a `Data`, or what else `given.load_data` understands. `tell(stage, share of it that is done)`.
+    ForgeError, one line, if the model, the data or the wish cannot make a bundle: then nothing is written at `out`, and
+    what was measured stays in the cache.
+    """
+    check_wish(wish)
+    with repeatable(wish.seed, wish.threads), Cache(aids.cache) as cache:
+        return _Run(wish, aids, cache, tell or _silent).forge(model, data, Path(out))
+
+
+class _Run:
+    """One run. Owns its clock."""
+
+    def __init__(self, wish: Wish, aids: Aids, cache: Cache, tell: Tell) -> None:
+        self._wish, self._aids, self._cache, self._tell = wish, aids, cache, tell
+        self._start = self._lap = time.perf_counter()
+        self._stage_s: dict[str, float] = {}
+
+    def forge(self, model: nn.Module, data: Any, out: Path) -> Bundle:
+        found = self._given(model, data)
+        rows = self._measured(found)
+        self._tell("measuring cuts", 1.0)
+        tried: list[tuple[str, tuple[Broken, ...]]] = []
+        for cut in self._candidates(found, rows):
+            made = Attempt(found, self._wish, self._aids, self._cache, self._timed).make(cut)
+            faults = broken(self._wish, made.shipped)
+            if not faults:
+                return self._write(found, made, rows, out)
+            tried.append((cut.name, faults))
+        raise refusal(tried, rows)
+
+    def _given(self, model: nn.Module, data: Any) -> Given:
+        self._tell("reading", 0.0)
+        model = loading.check_model(model)
+        data = loading.check_data(coerced(data), self._wish.max_risk, self._wish.confidence)
+        model, data, _ = loading.pack_inputs(model, data)
+        weights = digest(*(bytes_of(value) for value in model.state_dict().values()))
+        numbers = digest(*map(_part_digest, (data.training, data.calibration, data.heldout)), list(data.labels))
+        self._timed("reading", 1.0)
+        self._tell("cutting", 0.0)
+        x = data.training.x[0]
+        traced = trace(model, torch.from_numpy(np.ascontiguousarray(x[:2])))
+        loading.check_outputs(traced.outputs, data)
+        cuts = find_cuts(traced)
+        spec = input_spec(
+            [part.x[0] for part in (data.training, data.calibration, data.heldout)], vocabulary(traced.gm)
+        )
+        key = digest(recipe_digest(), weights, numbers, traced.gm.code, self._wish.seed, self._wish.threads)
+        self._timed("cutting", 1.0)
+        return Given(data, traced, cuts, spec, numbers, weights, key)
+
+    def _measured(self, found: Given) -> list[merging_cost_heads.HeadCost]:
+        """The frontier over all cuts; of the one that is asked for alone, none."""
+        if self._wish.cut:
+            return []
+        key = digest(found.key, "frontier", self._wish.effort)
+        kept = self._cache.find("frontier", key)
+        if kept:
+            return decode_rows(kept["rows.json"], found.cuts)
+        bounds = merging_cost_heads.Bounds(threads=1)
+        rows = merging_cost_heads.frontier(
+            found.traced, found.cuts, found.data, bounds, self._part("measuring cuts", 0.0, 0.6)
+        )
+        tell = self._part("measuring cuts", 0.6, 1.0)
+        rows = attacked(found.traced, rows, found.data, _ATTACKED[self._wish.effort], tell)
+        self._cache.keep("frontier", key, {"rows.json": encode_rows(rows)})
+        return rows
+
+    def _candidates(self, found: Given, rows: Sequence[merging_cost_heads.HeadCost]) -> list[Cut]:
+        if self._wish.cut:
+            return [found.cuts[named(self._wish.cut, [cut.name for cut in found.cuts])]]
+        return [row.cut for row in rank(rows, self._wish)][: _TRIES[self._wish.effort]]
+
+    def _write(self, found: Given, made: Made, rows: Sequence[merging_cost_heads.HeadCost], out: Path) -> Bundle:
+        self._timed("bundling", 0.0)
+        bundle = write(out, found, made, Asked(self._wish, self._aids.source), self._report)
+        self._timed("bundling", 1.0)
+        if self._aids.report:
+            write_report(bundle, found, made, rows, self._wish)
+        self._timed("reporting", 1.0)
+        return bundle
+
+    def _report(self) -> dict[str, Any]:
+        return {"forge_s": round(time.perf_counter() - self._start, 2), "stage_s": self._stage_s}
+
+    def _part(self, stage: str, start: float, end: float) -> Callable[[float], None]:
+        """A listener for a part of a stage."""
+        return lambda share: self._timed(stage, start + (end - start) * share)
+
+    def _timed(self, stage: str, share: float) -> None:
+        now = time.perf_counter()
+        self._stage_s[stage] = round(self._stage_s.get(stage, 0.0) + now - self._lap, 2)
+        self._lap = now
+        self._tell(stage, share)
+
+
+def bytes_of(value: torch.Tensor) -> bytes:
+    return value.detach().cpu().contiguous().numpy().tobytes()
+
+
+def _part_digest(part: Part) -> str:
+    arrays: list[npt.NDArray[Any]] = [*part.x, part.y, *(part.sensitive[name] for name in sorted(part.sensitive))]
+    return digest(sorted(part.sensitive), *(np.ascontiguousarray(array).tobytes() for array in arrays))
+
+
+def _silent(_stage: str, _share: float) -> None:
+    """Nobody is told."""

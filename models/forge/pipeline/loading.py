@@ -1,0 +1,120 @@
+"""What the user gives: a model and samples, found by `package.module:function`, in any of the shapes people have them.
+
+Law: their code runs in this process with their folder first on the path; it is code they trust. Whatever is wrong with
+what it returns is said here, before any work, in one line: what, and what to try.
+"""
+
+import difflib
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from models.forge.data.merging_coerce_checked import check_data, check_outputs
+from models.forge.data.merging_coerce_coerced import coerced
+from models.forge.data.packing import Packed, pack_inputs
+from models.forge.data.types import Data, ForgeError
+from models.forge.partition.trace import blamed, finite_weights
+
+__all__ = [
+    "Packed",
+    "check_data",
+    "check_model",
+    "check_outputs",
+    "load_data",
+    "load_function",
+    "load_model",
+    "pack_inputs",
+]
+
+_OURS = frozenset(("models", "wire", "policies", "edge_agent", "cloud_hub", "simulations", "skerry"))
+
+
+def load_model(where: str, folder: Path) -> nn.Module:
+    """The model that `pkg.mod:function` in `folder` returns: on the CPU, float32, in evaluation mode."""
+    function = _found(where, folder)
+    with blamed(f"{where}: it raised an error", "call it in Python without arguments first"):
+        model = function if isinstance(function, nn.Module) else function()
+    return check_model(model, where)
+
+
+def load_data(where: str, folder: Path) -> Data:
+    """The samples that `pkg.mod:function` in `folder` returns, checked.
+
+    Taken: a `Data` (or anything with training, calibration and heldout), or `(x, y)`, `(x, y, labels)`,
+    `(x, y, labels, sensitive)`, which a fixed seed splits 70 : 15 : 15. `x`: an array `[n, ...]` or one per input;
+    numpy, torch or nested lists. `y`: whole numbers or names = a classifier, floating point = a regressor.
+    """
+    function = _found(where, folder)
+    with blamed(f"{where}: it raised an error", "call it in Python without arguments first"):
+        given = function() if callable(function) else function
+    with blamed(f"{where}: its samples are no arrays", "return (x, y) or (x, y, labels) as numpy arrays"):
+        data = coerced(given)
+    check_data(data)
+    return data
+
+
+def load_function(where: str, folder: Path) -> Any:
+    """What `pkg.mod:function` in `folder` is, to be called later. ForgeError if it cannot be called."""
+    function = _found(where, folder)
+    if not callable(function):
+        raise ForgeError(f"{where}: it is {type(function).__name__}, not a function; name one that can be called")
+    return function
+
+
+def check_model(model: Any, where: str = "model") -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise ForgeError(f"{where}: it returns {type(model).__name__}, not a torch.nn.Module; return the model itself")
+    with blamed(f"{where}: it cannot be moved to the CPU as float32", "build it with its weights, on no meta device"):
+        ready: nn.Module = model.cpu().float().eval()
+        finite_weights(ready)
+    return ready
+
+
+def _found(where: str, folder: Path) -> Any:
+    module_name, colon, name = where.partition(":")
+    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ForgeError(f"{where}: not of the form package.module:function; for example my_package.nets:build_model")
+    module = _imported(module_name, folder.resolve())
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, [one for one in vars(module) if not one.startswith("_")], 1)
+        raise ForgeError(f"{where}: {module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return getattr(module, name)
+
+
+def _imported(name: str, folder: Path) -> Any:
+    top = name.partition(".")[0]
+    if str(folder) not in sys.path[:1]:
+        sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    _no_clash(top, folder)
+    try:
+        with blamed(f"{name}: it cannot be imported", "run `python -c 'import " + name + "'` in its folder"):
+            return importlib.import_module(name)
+    except ForgeError as error:
+        missing = error.__cause__.name if isinstance(error.__cause__, ModuleNotFoundError) else None
+        if missing and name.startswith(missing):
+            line = f"{name}: no such module in {folder}; start the forge in the folder that holds it"
+            raise ForgeError(line) from None
+        if missing and missing.partition(".")[0] in _OURS:
+            _no_clash(missing.partition(".")[0], folder)
+        raise
+
+
+def _no_clash(top: str, folder: Path) -> None:
+    """A loaded or own package of this name would be found instead of theirs: never silently."""
+    theirs = next((path for path in (folder / top, folder / f"{top}.py") if path.exists()), None)
+    loaded = sys.modules.get(top)
+    if theirs is None or (loaded is None and top not in _OURS):
+        return
+    homes = [Path(path).resolve() for path in _homes(loaded)]
+    if not any(home in {theirs, theirs / "__init__.py"} for home in homes):
+        whose = "one of Skerry's own packages" if top in _OURS else "a package that is already loaded"
+        raise ForgeError(f"{top}: {theirs} has the name of {whose}; rename yours, for example to my_{top}")
+
+
+def _homes(module: Any) -> list[str]:
+    file = getattr(module, "__file__", None)
+    return [file] if file else list(getattr(module, "__path__", ()))

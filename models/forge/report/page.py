@@ -1,0 +1,266 @@
+"""The page of a report: plots, tables and pictures of one forging as HTML text, without links or scripts.
+
+Law: only draws what it is given; every figure names the samples it was taken on, and beside the features stands what
+compressing the sample costs and what a question costs sealed.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from models.bundle.bundle import Bundle
+from models.bundle.measurements import Metric
+from models.forge.evaluation.baselines import as_bytes, is_picture, png
+from models.forge.evaluation.deferral import curve, oracle_curve
+from models.forge.export.manifest import ENVELOPE_BYTES
+from models.forge.partition.merging_cost_heads import HeadCost
+from models.forge.report.charts import Axis, Point, Series, chart
+from models.forge.report.result import Made
+
+_SHOWN = 10  # pictures
+_CURVE_POINTS = 101
+_LONGEST_NUMBER = 14  # characters
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:68rem;padding:0 1rem;color:#1a1a1a;background:#fff}
+h1{margin:0 0 .2rem}h2{margin:2.2rem 0 .6rem;border-bottom:1px solid #ccc;padding-bottom:.2rem}
+table{border-collapse:collapse;margin:.6rem 0}td,th{padding:.22rem .7rem;text-align:right}
+td,th{border-bottom:1px solid #e5e5e5}td:first-child,th:first-child{text-align:left}tr.chosen{background:#fff3c4}
+td.words{text-align:left}small,.why{color:#555}
+.cards{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
+.card{border:1px solid #ccc;border-radius:.5rem;padding:.5rem .9rem}.card b{display:block;font-size:1.5rem}
+.plots{display:flex;flex-wrap:wrap;gap:1rem}svg text{font:12px system-ui,sans-serif}
+.faces td{padding:.15rem;border:0}.faces img{width:72px;height:72px;image-rendering:pixelated;border:1px solid #bbb}
+"""
+
+
+def page(bundle: Bundle, made: Made, rows: Sequence[HeadCost], sizes: dict[str, float], forge: Any) -> str:
+    manifest = bundle.manifest
+    parts = [
+        f"<h1>{escape(manifest.model)}</h1><small>{escape(manifest.kind)} · bundle {bundle.digest}</small>",
+        _cards(bundle, made),
+        _cuts(rows, made),
+        _bytes(bundle, made, sizes),
+        _deferral(made),
+        _calibrated(made),
+        _candidates(made),
+        _leaks(made),
+        _made_of(bundle, forge),
+    ]
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(manifest.model)}: forged</title>'
+    return f"{head}<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+
+
+def _cards(bundle: Bundle, made: Made) -> str:
+    c = bundle.manifest.calibration
+    shown = _value(c.metric)
+    cards = (
+        (shown(c.edge), "edge alone"),
+        (shown(c.pair), f"pair, asking {c.asked:.1%}"),
+        (shown(c.hub), "given model"),
+        (f"{made.leaving.chosen.payload_bytes} B", f"codes ({bundle.manifest.codec})"),
+        (f"{bundle.manifest.fixed_bytes + ENVELOPE_BYTES} B", "a question, sealed"),
+        (f"{made.edge.p50_us:.0f} µs", f"edge graph, {made.edge.precision}, here"),
+        (f"{len(made.edge.graph) / 1024:.0f} KiB", "edge graph"),
+    )
+    drawn = "".join(f'<div class="card"><b>{value}</b>{escape(name)}</div>' for value, name in cards)
+    damaged = f", {c.corrupted:.0%} of them damaged on purpose" if c.corrupted else ""
+    return f'<div class="cards">{drawn}</div><p>Measured on {c.samples} held-out samples{damaged}; {c.metric}.</p>'
+
+
+def _cuts(rows: Sequence[HeadCost], made: Made) -> str:
+    title = "<h2>Where to cut</h2>"
+    if not rows:
+        return f"{title}<p>The cut {escape(made.cut.name)} was given; no other was measured.</p>"
+    points = [Point(r.coded_bytes, r.head_us, r.cut.name, r.cut.name == made.cut.name) for r in rows]
+    figures = [Point(r.coded_bytes, r.accuracy, r.cut.name, r.cut.name == made.cut.name) for r in rows]
+    leaking = [
+        Point(r.coded_bytes, r.leakage, r.cut.name, r.cut.name == made.cut.name) for r in rows if r.leakage is not None
+    ]
+    size = Axis("bytes of features, coded without training", logarithmic=True)
+    quality = Axis(
+        "accuracy after coding" if made.judged.calibration.metric == Metric.ACCURACY else "RMSE after coding"
+    )
+    plots = [
+        chart(size, Axis("head, microseconds", logarithmic=True), [Series("", tuple(points))]),
+        chart(size, quality, [Series("", tuple(figures))]),
+        chart(size, Axis("leakage, quick attack", low=0.0, high=1.0), [Series("", tuple(leaking))]),
+    ]
+    body = [
+        (
+            escape(r.cut.name),
+            f"{r.cut.share:.1%}",
+            f"{r.head_us:.0f}",
+            f"{r.tail_us:.0f}",
+            f"{r.raw_bytes:,}",
+            f"{r.coded_bytes:,}",
+            f"{r.levels}",
+            f"{r.accuracy:.4f}",
+            "" if r.leakage is None else f"{r.leakage:.2f}",
+        )
+        for r in rows
+    ]
+    marks = [r.cut.name == made.cut.name for r in rows]
+    names = ("cut", "work before it", "head µs", "tail µs", "raw B", "coded B", "levels", "accuracy", "leakage")
+    note = (
+        '<p class="why">Before anything is trained: features clipped, rounded to few levels and entropy coded '
+        "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. What ships is a learned bottleneck of the "
+        "bytes that were wished. The ring is the cut that was taken.</p>"
+    )
+    return title + f'<div class="plots">{"".join(plots)}</div>' + _table(names, body, marks) + note
+
+
+def _bytes(bundle: Bundle, made: Made, sizes: dict[str, float]) -> str:
+    asked = bundle.manifest.calibration.asked
+    question = bundle.manifest.fixed_bytes
+    body = [(f"sample: {name}", f"{size:,.0f}", f"{size * asked:,.1f}") for name, size in sizes.items()]
+    ways = [(f"codes, {w.name}", f"{w.payload_bytes:,}", f"{w.payload_bytes * asked:,.1f}") for w in made.leaving.ways]
+    whole = [
+        ("question: codes, answer, ids, padded", f"{question:,}", f"{question * asked:,.1f}"),
+        (
+            f"sealed: question + {ENVELOPE_BYTES} B envelope",
+            f"{question + ENVELOPE_BYTES:,}",
+            f"{(question + ENVELOPE_BYTES) * asked:,.1f}",
+        ),
+    ]
+    marks = [False] * len(body) + [w.name == bundle.manifest.codec for w in made.leaving.ways] + [False, False]
+    table = _table(("what", "bytes, if asked", "mean over all samples"), [*body, *ways, *whole], marks)
+    return f'<h2>Bytes</h2>{table}<p class="why">Codec {escape(bundle.manifest.codec)}: {escape(made.leaving.why)}.</p>'
+
+
+def _deferral(made: Made) -> str:
+    outcomes, calibration = made.judged.measured_on, made.judged.calibration
+    ours, best = curve(outcomes), oracle_curve(outcomes)
+    count = len(outcomes)
+    places = np.unique(np.linspace(0, count, _CURVE_POINTS).astype(int))
+    lines = [
+        Series("this gate", tuple(Point(k / count, float(ours[k])) for k in places), line=True),
+        Series("oracle", tuple(Point(k / count, float(best[k])) for k in places), line=True),
+        Series("by lot", (Point(0.0, float(ours[0])), Point(1.0, float(ours[-1]))), line=True),
+        Series("threshold", (Point(calibration.asked, calibration.pair, f"{calibration.threshold:g}", chosen=True),)),
+    ]
+    plot = chart(Axis("share asked", low=0.0, high=1.0), Axis(str(calibration.metric)), lines)
+    body = [
+        (f"{p.share:.0%}", f"{p.threshold:.4f}", f"{p.value:.4f}", f"{p.oracle:.4f}", _share(p.recovered))
+        for p in made.judged.deferral.points
+    ]
+    table = _table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
+    d = made.judged.deferral
+    note = f"mean gap recovered {_share(d.apgr)}; half at {_share(d.cpt50)}, four fifths at {_share(d.cpt80)} asked"
+    return f'<h2>Whom to ask</h2><div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
+
+
+def _calibrated(made: Made) -> str:
+    points = tuple(Point(sure, right, f"{count} samples") for sure, right, count in made.judged.bins)
+    plot = chart(
+        Axis("confidence", low=0.0, high=1.0),
+        Axis("share right", low=0.0, high=1.0),
+        [Series("edge", points, line=True), Series("honest", (Point(0, 0), Point(1, 1)), line=True)],
+    )
+    lines = "".join(f"<p>{escape(line)}</p>" for line in _promises(made))
+    return f'<h2>How sure is sure</h2><div class="plots">{plot}</div>{lines}'
+
+
+def _promises(made: Made) -> list[str]:
+    judged, c = made.judged, made.judged.calibration
+    change = f"{c.ece_before:.4f} before, {c.ece_after:.4f} after"
+    lines = [f"Expected calibration error {change} (temperature {judged.temperature:g})."]
+    if judged.gate.tolerance:
+        lines.append(f"An answer counts as right if its error is at most {judged.gate.tolerance:g}.")
+    if judged.guarantee:
+        g = judged.guarantee
+        kept = f"at most {g.max_risk:.1%} of kept answers wrong, with probability {g.confidence:.0%}"
+        lines.append(f"Promise: {kept} ({g.method}).")
+    if judged.scope:
+        s = judged.scope
+        areas = f"ROC area of novelty {s.novelty_auc:.3f}, of doubt {s.confidence_auc:.3f}"
+        lines.append(f"Out of scope: {s.samples} samples; {areas}.")
+    return lines
+
+
+def _candidates(made: Made) -> str:
+    body = [
+        (
+            c.precision,
+            f"{c.size_bytes:,}" if c.size_bytes else "",
+            "" if c.p50_us is None else f"{c.p50_us:.1f}",
+            f"{c.rss_bytes / 1024:,.0f}" if c.rss_bytes else "",
+            "" if c.accuracy is None else f"{c.accuracy:.4f}",
+            escape(c.why or "ships"),
+        )
+        for c in made.edge.candidates
+    ]
+    marks = [c.precision == made.edge.precision for c in made.edge.candidates]
+    names = ("precision", "bytes", "p50 µs", "memory KiB", "score", "")
+    return f"<h2>Precisions of the edge graph</h2>{_table(names, body, marks)}"
+
+
+def _leaks(made: Made) -> str:
+    body = [
+        (
+            escape(f"{row.kind} {row.subject}".strip()),
+            escape(row.attack),
+            escape(row.metric),
+            f"{row.pairs:,}",
+            f"{row.floor:.3f}",
+            f"{row.score:.3f}",
+            f"{row.upper95:.3f}",
+            f"{row.ceiling:.3f}",
+        )
+        for row in made.leaked.rows
+    ]
+    names = ("what", "attack", "metric", "pairs", "without features", "with codes", "95 % bound", "with the sample")
+    void = f"<p>{escape(made.leaked.void)}</p>" if made.leaked.void else ""
+    return f"<h2>What the codes give away</h2>{_table(names, body)}{void}{_faces(made)}"
+
+
+def _faces(made: Made) -> str:
+    pictures = made.leaked.pictures
+    if pictures is None or not is_picture(np.clip(pictures.originals, 0, 1)):
+        return ""
+    named = (("sample", pictures.originals), ("attacker", pictures.rebuilt))
+    kept = [(name, np.clip(values[:_SHOWN], 0, 1)) for name, values in named]
+    lines = "".join(f"<tr><td>{name}</td>{''.join(map(_face, values))}</tr>" for name, values in kept)
+    return f'<table class="faces">{lines}</table>'
+
+
+def _face(picture: Any) -> str:
+    data = base64.b64encode(png(as_bytes(picture))).decode()
+    return f'<td><img alt="" src="data:image/png;base64,{data}"></td>'
+
+
+def _made_of(bundle: Bundle, forge: Any) -> str:
+    p, t = bundle.manifest.provenance, bundle.manifest.target
+    stages = [(escape(str(name)), f"{seconds} s") for name, seconds in forge.get("stage_s", {}).items()]
+    files = [(name, f"{len(bundle.read(name)):,}", digest[:16]) for name, digest in bundle.manifest.files.items()]
+    origin = f"weights {p.weights_digest[:16]}, data {p.data_digest[:16]}, seed {p.seed}, torch {p.torch}"
+    target = f"made for {t.runtime} opset {t.opset} on {t.machine}: {', '.join(t.providers)}"
+    named = f"model {p.model or 'given in Python'}, {origin}; {target}"
+    said = f"<p>{escape(named)}.</p>"
+    return f"<h2>Made of</h2>{said}{_table(('file', 'bytes', 'SHA-256'), files)}{_table(('stage', ''), stages)}"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]], marks: Sequence[bool] | None = None) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    drawn = []
+    for number, row in enumerate(rows):
+        chosen = ' class="chosen"' if marks and marks[number] else ""
+        drawn.append(f"<tr{chosen}>" + "".join(map(_cell, row)) + "</tr>")
+    return f"<table><tr>{head}</tr>{''.join(drawn)}</table>"
+
+
+def _cell(value: str) -> str:
+    """Numbers are set to the right, words to the left."""
+    number = not value or (value[0] in "-0123456789" and len(value) < _LONGEST_NUMBER)
+    return f"<td>{value}</td>" if number else f'<td class="words">{value}</td>'
+
+
+def _share(value: float) -> str:
+    return "no gap" if math.isnan(value) else f"{value:.1%}"
+
+
+def _value(metric: str) -> Callable[[float], str]:
+    return (lambda value: f"{value:.1%}") if metric == Metric.ACCURACY else (lambda value: f"{value:.4g}")

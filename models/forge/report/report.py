@@ -1,0 +1,67 @@
+"""The report of one forging, beside the bundle: a page, the facts it shows, and the arrays to take every figure again.
+
+Law: it is not part of the bundle, and nothing reads it but people and `calibrate`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from models.bundle.bundle import Bundle
+from models.forge.evaluation.baselines import baselines
+from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
+from models.forge.export.manifest import ENVELOPE_BYTES
+from models.forge.merging_spec_wish import Wish
+from models.forge.partition.cuts import Given
+from models.forge.partition.merging_cost_heads import HeadCost
+from models.forge.partition.merging_cost_kept import facts
+from models.forge.report.page import page
+from models.forge.report.result import Made
+
+HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-heldout.npz"
+
+
+def report_folder(bundle: Path) -> Path:
+    """`digits-1.report` beside `digits-1`: a bundle's own folder holds nothing that its manifest does not name."""
+    return bundle.with_name(bundle.name + ".report")
+
+
+def write_report(bundle: Bundle, found: Given, made: Made, rows: Sequence[HeadCost], wish: Wish) -> Path:
+    """The page and the outcomes, into `report_folder`. Returns the page's path."""
+    folder = report_folder(bundle.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / OUTCOMES_FILE).write_bytes(encode_outcomes(made.judged.chosen_on))
+    (folder / HELDOUT_FILE).write_bytes(encode_outcomes(made.judged.measured_on))
+    sizes = {one.name: round(one.mean_bytes, 1) for one in baselines(found.data.heldout.x[0])}
+    told: dict[str, Any] = {
+        "model": bundle.manifest.model,
+        "digest": bundle.digest,
+        "wish": wish.facts(),
+        "calibration": bundle.manifest.calibration,
+        "cuts": [facts(row) for row in rows],
+        "candidates": made.edge.candidates,
+        "leakage": made.leaked.rows,
+        "leakage_void": made.leaked.void,
+        "bytes": {**sizes, **_travelling(bundle, made)},
+        "deferral": made.judged.deferral._asdict(),
+        "scope": made.judged.scope._asdict() if made.judged.scope else None,
+        "forge": msgspec.json.decode(bundle.report) if bundle.report else {},
+    }
+    (folder / FACTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
+    path = folder / HTML_FILE
+    path.write_text(page(bundle, made, rows, sizes, told["forge"]), encoding="utf-8")
+    return path
+
+
+def _travelling(bundle: Bundle, made: Made) -> dict[str, float]:
+    manifest = bundle.manifest
+    sealed = manifest.fixed_bytes + ENVELOPE_BYTES
+    return {
+        "codes": made.leaving.chosen.payload_bytes,
+        "question": manifest.fixed_bytes,
+        "sealed": sealed,
+        "sealed, mean over all samples": round(sealed * manifest.calibration.asked, 1),
+        "codes, mean over all samples": round(made.leaving.chosen.payload_bytes * manifest.calibration.asked, 2),
+    }

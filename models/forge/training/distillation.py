@@ -1,0 +1,228 @@
+"""Teaching the pieces: encoder, decoder, tail and exit together, by what the given model answers.
+
+Law: nothing but the training part is learned from, the calibration part only chooses numbers; a killed teaching goes on
+at its last whole epoch. Distillation: Hinton et al. 2015; with consistent augmentation: Beyer et al. 2022.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.forge import merging_cache_checkpoint
+from models.forge.data.types import Data
+from models.forge.partition.cuts import find_cuts
+from models.forge.partition.layout import feature_of
+from models.forge.partition.split import halves, split
+from models.forge.training.bottleneck import Codebook, Decoder, Encoder, choose_codebook
+from models.forge.training.determinism import repeatable
+from models.forge.training.early_exit import Exit, Measured, WithScale
+from models.forge.training.gate import fit
+from models.forge.training.losses import Aim, exit_taught, matched, taught
+from models.forge.training.modules import Pieces, as_tuple
+from models.forge.training.teacher import Answers, Augment, fitting_speed
+
+if TYPE_CHECKING:
+    from models.forge.partition.cuts import Cut, Traced
+
+Tell = Callable[[str, float], None]  # (what is being done, share of the teaching that is done)
+STATE = "pieces.safetensors"
+_ENTRY_SHARE = 0.85  # the decoder enters the given model before this share of its arithmetic
+_LEAST_SHARE = 0.05  # of the given model's arithmetic, for an encoder behind a cut that has used up the head's share
+_LEAST_MACS = 20_000
+_GIVEN_RATE = 0.4  # what was trained already learns this much slower
+_LEAST_BATCH, _LEAST_STEPS = 16, 32  # small sets are learned from in small batches, many enough in each epoch
+_USUAL = 512  # samples that show what features are like
+_MATCHED = 0.1  # of the epochs, the decoder imitates the given model's own features too
+_FITTING = 0.05  # share of the progress left for gate and novelty
+
+
+class Teaching(NamedTuple):
+    """`entry`: where the decoder enters the given model again, at the cut or later; None: chosen.
+
+    `codebook`: None: chosen from `max_bytes`, on a grid if `spatial`, else one vector for the whole sample.
+    `head_share`: multiply-accumulates of the device's half, as a share of the given model's. `edge_model`: the user's
+    own small model as the early exit. `copies`: differently augmented copies of the training set, each answered by the
+    given model once. `folder`: for checkpoints; with the same wish, a second call goes on there, or ends at once.
+    """
+
+    entry: "Cut | None" = None
+    codebook: Codebook | None = None
+    max_bytes: int = 128
+    head_share: float = 0.10
+    epochs: int = 12
+    seed: int = 0
+    edge_model: nn.Module | None = None
+    augment: Augment | None = None
+    spatial: bool = True
+    batch: int = 256
+    rate: float = 3e-3
+    copies: int = 4
+    exit_weight: float = 0.2
+    hard_weight: float = 0.3
+    softness: float = 3.0
+    folder: Path | None = None
+    threads: int = 1
+
+
+def teach(traced: "Traced", data: Data, cut: "Cut", wish: Teaching, tell: Tell) -> Pieces:
+    """Pieces in evaluation mode, with gate, novelty and temperature fitted on the calibration part."""
+    with repeatable(wish.seed, wish.threads):
+        aim = aim_of(data, wish)
+        entry = wish.entry or choose_entry(traced, cut)
+        pieces = build(traced, cut, entry, wish, aim)
+        models = _Models(traced.gm, halves(traced, entry).head)
+        _Lessons(data, models, wish, aim, pieces).run(tell)
+        tell("fitting the gate", 1 - _FITTING)
+        fit(pieces, data, wish.seed)
+    tell("taught", 1.0)
+    return pieces
+
+
+def aim_of(data: Data, wish: Teaching) -> Aim:
+    y = data.training.y
+    if data.labels:
+        return Aim(len(data.labels), softness=wish.softness, hard=wish.hard_weight)
+    return Aim(0, float(y.mean()), max(float(y.std()), 1e-6), hard=1.0)
+
+
+def choose_entry(traced: "Traced", cut: "Cut") -> "Cut":
+    """The narrowest place that is not before the cut, has its kind of features and leaves the tail something to do."""
+    kind = feature_of(traced.gm, cut).order
+    best = cut
+    for later in find_cuts(traced):
+        if later.share <= cut.share or later.share > _ENTRY_SHARE or feature_of(traced.gm, later).order is not kind:
+            continue
+        if _size(later) <= _size(best):
+            best = later
+    return best
+
+
+def _size(cut: "Cut") -> int:
+    return sum(math.prod(shape) for shape in cut.shapes)
+
+
+def build(traced: "Traced", cut: "Cut", entry: "Cut", wish: Teaching, aim: Aim) -> Pieces:
+    """Untaught pieces: the given model's own head and tail, copied, and new parts between them."""
+    feature, goal = feature_of(traced.gm, cut), feature_of(traced.gm, entry)
+    codebook = wish.codebook or choose_codebook(feature, wish.max_bytes, spatial=wish.spatial)
+    budget = max((wish.head_share - cut.share) * traced.macs, _LEAST_SHARE * traced.macs, _LEAST_MACS)
+    encoder = Encoder(feature, codebook, budget)
+    local: nn.Module
+    if wish.edge_model is None:
+        local = Exit(encoder.hidden, aim.labels or 2)
+        local = local if aim.labels else Measured(local, aim.mean, aim.spread)
+    else:
+        local = copy.deepcopy(wish.edge_model)
+        local = local if aim.labels else WithScale(local, math.log(aim.spread / 2))
+    return Pieces(
+        head=split(traced, cut).head,
+        encoder=encoder,
+        decoder=Decoder(codebook, goal),
+        tail=split(traced, entry).tail,
+        exit=local,
+        codebook=codebook,
+        separate=wish.edge_model is not None,
+    )
+
+
+class _Models(NamedTuple):
+    """The given model, and the part of it that makes what the decoder has to imitate."""
+
+    teacher: nn.Module
+    guide: nn.Module
+
+
+class _Lessons:
+    """One teaching. Owns the optimiser, the schedule and the checkpoint."""
+
+    def __init__(self, data: Data, models: _Models, wish: Teaching, aim: Aim, pieces: Pieces) -> None:
+        self._wish, self._aim, self._pieces = wish, aim, pieces
+        self._y = torch.from_numpy(np.ascontiguousarray(data.training.y))
+        x = data.training.x[0]
+        self._answers = Answers(models.teacher, x, wish.augment, wish.seed, wish.folder)
+        self._speed = fitting_speed(models.teacher, torch.from_numpy(x[:2]))
+        self._guide = models.guide
+        with torch.inference_mode():
+            usual = pieces.decoder.entry.joined(*as_tuple(self._guide(torch.from_numpy(x[:_USUAL])))).mean(
+                0, keepdim=True
+            )
+        pieces.decoder.start_at(usual)
+        self._match_epochs = max(1, round(_MATCHED * wish.epochs))
+        pieces.head.requires_grad_(requires_grad=False).eval()
+        names = ("encoder", "decoder", "tail", "exit")
+        self._modules = nn.ModuleDict({name: getattr(pieces, name) for name in names})
+        self._optimiser = torch.optim.AdamW(self._groups(), lr=wish.rate, weight_decay=0.02)
+
+    def run(self, tell: Tell) -> None:
+        wish = self._wish
+        path = wish.folder / STATE if wish.folder else None
+        done = merging_cache_checkpoint.resume(path, self._modules, self._optimiser) if path else 0
+        for epoch in range(done, wish.epochs):
+            loss = self._epoch(epoch)
+            if path:
+                merging_cache_checkpoint.keep(path, self._modules, self._optimiser, epoch + 1)
+            tell(f"teaching, loss {loss:.3f}", (1 - _FITTING) * (epoch + 1) / wish.epochs)
+        self._modules.eval()
+
+    def _groups(self) -> list[dict[str, Any]]:
+        pieces, rate = self._pieces, self._wish.rate
+        fresh = [*pieces.encoder.parameters(), *pieces.decoder.parameters(), *pieces.exit.parameters()]
+        given = [weight for weight in pieces.tail.parameters() if weight.requires_grad]
+        groups = [{"params": fresh, "lr": rate, "top": rate}, {"params": given, "lr": rate, "top": rate * _GIVEN_RATE}]
+        return [group for group in groups if group["params"]]
+
+    def _epoch(self, epoch: int) -> float:
+        wish = self._wish
+        lesson = self._answers.copy(epoch % max(1, wish.copies))
+        chance = torch.Generator().manual_seed(wish.seed * 1009 + epoch)
+        torch.manual_seed(wish.seed * 1009 + epoch)  # dropout: an epoch is the same after a restart
+        order = torch.randperm(len(self._y), generator=chance)
+        size = max(_LEAST_BATCH, min(wish.batch, len(order) // _LEAST_STEPS))
+        steps = max(1, len(order) // size)
+        total = 0.0
+        self._modules.train()
+        for step in range(steps):
+            chosen = order[step * size : (step + 1) * size]
+            self._pace((epoch + step / steps) / wish.epochs)
+            batch = self._speed.ready(lesson.x[chosen])
+            with self._speed.autocast():
+                loss = self._loss(batch, lesson.answers[chosen], self._y[chosen], epoch)
+            self._learn(loss)
+            total += loss.item()
+        return total / steps
+
+    def _learn(self, loss: Tensor) -> None:
+        self._optimiser.zero_grad()
+        if not torch.isfinite(loss):  # one odd batch: attention to nothing is no number, and would stay for ever
+            return
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._modules.parameters(), 5.0)
+        self._optimiser.step()
+
+    def _loss(self, batch: Tensor, answers: Tensor, y: Tensor, epoch: int) -> Tensor:
+        pieces, wish = self._pieces, self._wish
+        with torch.no_grad():
+            found = as_tuple(pieces.head(batch))
+        hidden = pieces.encoder.trunk(*found)
+        local = pieces.exit(batch) if pieces.separate else pieces.exit(hidden)
+        features = as_tuple(pieces.decoder(pieces.encoder.quantise(hidden)))
+        loss = taught(as_tuple(pieces.tail(*features))[0], answers, y, self._aim)
+        loss = loss + wish.exit_weight * exit_taught(local, answers, y, self._aim)
+        if epoch < self._match_epochs:
+            with torch.no_grad():
+                wanted = as_tuple(self._guide(batch))
+            loss = loss + matched(features, wanted)
+        return loss
+
+    def _pace(self, share: float) -> None:
+        """One cycle (Smith & Topin 2018): up for a fifth of the time, down to nothing along a cosine."""
+        rise = 0.2
+        height = share / rise if share < rise else 0.5 * (1 + math.cos(math.pi * (share - rise) / (1 - rise)))
+        for group in self._optimiser.param_groups:
+            group["lr"] = group["top"] * max(height, 0.02)

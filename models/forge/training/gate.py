@@ -1,0 +1,291 @@
+"""The learned gate: from what the device has in hand to the probability that its own answer stands; and novelty.
+
+Law: fitted on the calibration part alone, with every probability read off samples that the fit did not see. Learned
+deferral: Madras et al. 2018, Mozannar & Sontag 2020; when it beats the softmax: Jitkrittum et al. 2023. Monotone
+calibration: Zadrozny & Elkan 2002. Novelty by class means: Lee et al. 2018 (Mahalanobis).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.isotonic import isotonic_regression
+from torch import Tensor, nn
+
+from models.forge.data.types import Data, Part
+from models.forge.training.calibration import temperature
+from models.forge.training.modules import Pieces, as_tuple, pooled, tail_module
+from models.forge.training.teacher import ask
+
+Floats = npt.NDArray[np.float64]
+_FOLDS = 5
+_HIDDEN = 24  # per fold
+_SHOWN = 5  # largest log-probabilities that the gate sees in order
+_WIDE = 32  # up to so many labels it sees each label's log-probability too
+_KNOTS = 24
+_STEPS, _RATE, _DECAY = 300, 0.01, 0.02
+_DEEPER_PAYS = 0.002  # share of right answers that looking at the trunk must bring before it is trusted
+_DIRECTIONS, _RIDGE = 32, 1e-6
+_LEAST = 200  # samples of calibration below which nothing is learned from them
+
+
+class Table(nn.Module):
+    """A piecewise linear, never falling function of one number, flat outside its knots."""
+
+    first: Tensor
+    starts: Tensor
+    widths: Tensor
+    slopes: Tensor
+
+    def __init__(self, x: Floats, y: Floats) -> None:
+        super().__init__()
+        widths = np.diff(x)
+        self.register_buffer("first", torch.tensor(y[0], dtype=torch.float32))
+        self.register_buffer("starts", torch.tensor(x[:-1], dtype=torch.float32))
+        self.register_buffer("widths", torch.tensor(widths, dtype=torch.float32))
+        self.register_buffer("slopes", torch.tensor(np.diff(y) / widths, dtype=torch.float32))
+
+    def forward(self, value: Tensor) -> Tensor:
+        zero = torch.zeros_like(self.widths)
+        steps = torch.minimum(torch.maximum(value[:, None] - self.starts, zero), self.widths)
+        found: Tensor = (self.first + (steps * self.slopes).sum(1)).clamp(0.0, 1.0)
+        return found
+
+
+class Gate(nn.Module):
+    """(logits, pooled trunk) -> confidence `[n]`: low where the hub is expected to be right and the device wrong."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor, hidden: int, looks_deeper: bool) -> None:
+        super().__init__()
+        self.looks_deeper = looks_deeper
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+        self.first = nn.Linear(len(mean), hidden)
+        self.second = nn.Linear(hidden, 1)
+        self.table: nn.Module = nn.Identity()
+
+    def forward(self, logits: Tensor, summary: Tensor) -> Tensor:
+        found: Tensor = self.table(self.score(logits, summary))
+        return found
+
+    def score(self, logits: Tensor, summary: Tensor) -> Tensor:
+        """The higher, the less there is to gain from asking, `[n]`."""
+        seen = evidence(logits, summary if self.looks_deeper else None)
+        gain: Tensor = self.second(torch.relu(self.first((seen - self.mean) * self.scale)))
+        return -gain[:, 0]
+
+
+def evidence(logits: Tensor, summary: Tensor | None) -> Tensor:
+    """What a gate sees: the ordered largest log-probabilities, margin, entropy, each label's, perhaps the trunk."""
+    logs = torch.log_softmax(logits, 1)
+    ordered = torch.topk(logs, min(_SHOWN, logs.shape[1]), dim=1).values
+    margin = ordered[:, :1] - ordered[:, 1:2]
+    entropy = -(logs.exp() * logs).sum(1, keepdim=True)
+    each = [logs] if logs.shape[1] <= _WIDE else []
+    return torch.cat([ordered, margin, entropy, *each, *([] if summary is None else [summary])], 1)
+
+
+class Novelty(nn.Module):
+    """(logits, pooled trunk) -> share `[n]` of calibration samples that look more usual than this one."""
+
+    whiten: Tensor  # [inputs, kept]
+    centres: Tensor  # [classes, kept]
+
+    def __init__(self, whiten: Tensor, centres: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("whiten", whiten)
+        self.register_buffer("centres", centres)
+        self.table: nn.Module = nn.Identity()
+
+    def forward(self, logits: Tensor, summary: Tensor) -> Tensor:
+        found: Tensor = self.table(self.distance(logits, summary))
+        return found
+
+    def distance(self, logits: Tensor, summary: Tensor) -> Tensor:
+        """To the nearest class mean, in standard deviations of the shared covariance."""
+        place = torch.cat([logits, summary], 1) @ self.whiten
+        square = (place * place).sum(1, keepdim=True) - 2 * place @ self.centres.T + (self.centres**2).sum(1)
+        return square.amin(1).clamp(min=0).sqrt()
+
+
+class Seen(NamedTuple):
+    """A part, as the device and the hub see it: tensors of `n` rows."""
+
+    logits: Tensor
+    summary: Tensor
+    hub: Tensor
+    y: Tensor
+
+
+def look(pieces: Pieces, part: Part) -> Seen:
+    """The pieces' own outputs (before temperature or gate) for a whole part, in float32."""
+    device = _Device(pieces).eval()
+    found = [_rows(device, part.x[0][i : i + 500]) for i in range(0, len(part), 500)]
+    logits, summary, codes = (torch.cat(column) for column in zip(*found, strict=True))
+    return Seen(logits, summary, ask(tail_module(pieces), codes), torch.from_numpy(np.asarray(part.y)))
+
+
+def _rows(device: nn.Module, x: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.no_grad():
+        logits, summary, codes = device(torch.from_numpy(np.ascontiguousarray(x)))
+    return logits.float(), summary.float(), codes.float()
+
+
+class _Device(nn.Module):
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__()
+        self.head, self.encoder, self.exit, self.separate = pieces.head, pieces.encoder, pieces.exit, pieces.separate
+
+    def forward(self, sample: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.encoder.trunk(*as_tuple(self.head(sample)))
+        logits = self.exit(sample) if self.separate else self.exit(hidden)
+        return logits, pooled(hidden), self.encoder.quantise(hidden)
+
+
+def fit(pieces: Pieces, data: Data, seed: int) -> None:
+    """Sets `gate`, `novelty` and `temperature` from the calibration part; a gate only if it beats the softmax there."""
+    seen = look(pieces, data.calibration)
+    known = seen.y.numpy() >= 0 if data.labels else np.ones(len(seen.y), bool)
+    if data.labels:
+        pieces.temperature = temperature(seen.logits.numpy()[known], seen.y.numpy()[known])
+        pieces.gate = fit_gate(seen, seed)
+    pieces.novelty = fit_novelty(look(pieces, _some(data.training)), seen, data.labels != ())
+
+
+def _some(part: Part, most: int = 10_000) -> Part:
+    step = max(1, len(part) // most)
+    return Part((part.x[0][::step],), part.y[::step])
+
+
+def fit_gate(seen: Seen, seed: int) -> Gate | None:
+    """The best of the softmax (None) and learned gates with and without the trunk, on samples that a fit left out."""
+    if len(seen.y) < _LEAST:
+        return None
+    own, hub = seen.logits.argmax(1) == seen.y, seen.hub.argmax(1) == seen.y
+    best, reached = None, recovered(torch.softmax(seen.logits, 1).amax(1), own, hub)
+    for looks_deeper, margin in ((False, 0.0), (True, _DEEPER_PAYS)):
+        gate, scores = _fitted(seen, looks_deeper, seed)
+        found = recovered(scores, own, hub)
+        if found > reached + margin:
+            gate.table = isotonic(scores.double().numpy(), own.double().numpy())
+            best, reached = gate.eval(), found
+    return best
+
+
+def _fitted(seen: Seen, looks_deeper: bool, seed: int) -> tuple[Gate, Tensor]:
+    """A gate of one small network per fold, joined into one, and each sample's score by the one that left it out."""
+    shown = evidence(seen.logits, seen.summary if looks_deeper else None)
+    mean, scale = shown.mean(0), 1 / shown.std(0).clamp(min=1e-3)
+    folds = torch.from_numpy(np.random.default_rng(seed).integers(_FOLDS, size=len(shown)))
+    learners = _Learners(shown.shape[1], seed)
+    votes = learners.learn((shown - mean) * scale, expected_gain(seen), folds)
+    gate = Gate(mean, scale, _HIDDEN * _FOLDS, looks_deeper)
+    learners.join(gate)
+    return gate, -votes[folds, torch.arange(len(shown))]
+
+
+def expected_gain(seen: Seen) -> Tensor:
+    """P(hub right) - P(device right) by the hub's own calibrated probabilities: in 0..1, far less noisy than outcomes.
+
+    The plug-in estimate of the deferral cost (Jitkrittum et al. 2023), with the hub as the one who knows.
+    """
+    known = seen.y >= 0
+    warmth = temperature(seen.hub[known].numpy(), seen.y[known].numpy())
+    chances = torch.softmax(seen.hub / warmth, 1)
+    own = chances.gather(1, seen.logits.argmax(1, keepdim=True))
+    return chances.amax(1) - own[:, 0]
+
+
+class _Learners:
+    """One network per fold, taught side by side, each on the samples of the other folds."""
+
+    def __init__(self, inputs: int, seed: int) -> None:
+        chance = torch.Generator().manual_seed(seed)
+        first = torch.randn(_FOLDS, inputs, _HIDDEN, generator=chance) * math.sqrt(2 / inputs)
+        self._first = nn.Parameter(first)
+        self._bias = nn.Parameter(torch.zeros(_FOLDS, 1, _HIDDEN))
+        self._second = nn.Parameter(torch.zeros(_FOLDS, _HIDDEN, 1))
+        self._end = nn.Parameter(torch.zeros(_FOLDS, 1, 1))
+
+    def learn(self, seen: Tensor, gains: Tensor, folds: Tensor) -> Tensor:
+        """Votes of each network on all samples, `[folds, n]`."""
+        weights = (folds != torch.arange(_FOLDS)[:, None]).float()
+        weights = weights / weights.sum()
+        optimiser = torch.optim.AdamW(self._weights(), lr=_RATE, weight_decay=_DECAY)
+        for step in range(_STEPS):
+            optimiser.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / _STEPS))
+            loss = ((torch.sigmoid(self._votes(seen)) - gains) ** 2 * weights).sum()
+            optimiser.zero_grad()
+            (loss * _FOLDS).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        return self._votes(seen).detach()
+
+    def join(self, gate: Gate) -> None:
+        """The mean of their votes as one network: hidden units side by side, the last layer divided by their number."""
+        with torch.no_grad():
+            gate.first.weight.copy_(self._first.transpose(1, 2).flatten(0, 1))
+            gate.first.bias.copy_(self._bias.flatten())
+            gate.second.weight.copy_(self._second.flatten(0, 1).T / _FOLDS)
+            gate.second.bias.copy_(self._end.mean((0, 1)))
+
+    def _votes(self, seen: Tensor) -> Tensor:
+        hidden = torch.relu(seen @ self._first + self._bias)
+        return (hidden @ self._second + self._end)[:, :, 0]
+
+    def _weights(self) -> list[nn.Parameter]:
+        return [self._first, self._bias, self._second, self._end]
+
+
+def recovered(scores: Tensor, own: Tensor, hub: Tensor, most: float = 0.3) -> float:
+    """Mean share of right answers over asked shares up to `most`, the lowest scores asked first."""
+    order = torch.argsort(scores, stable=True)
+    gain = torch.cumsum(hub[order].double() - own[order].double(), 0)[: max(1, int(most * len(own)))]
+    return float(gain.mean()) / len(own) + float(own.double().mean())
+
+
+def isotonic(scores: Floats, right: Floats) -> Table:
+    """Score -> P(right), never falling, rising everywhere by a hair so that no order is lost."""
+    order = np.argsort(scores, kind="stable")
+    x = scores[order]
+    fitted = isotonic_regression(right[order])
+    places = np.unique(np.linspace(0, len(x) - 1, _KNOTS).round().astype(int))
+    knots, first = np.unique(x[places], return_index=True)
+    if len(knots) < 2:
+        knots, first = np.array([x[0] - 0.5, x[0] + 0.5]), np.array([0, 0])
+    smooth = np.array([fitted[max(0, p - 2) : p + 3].mean() for p in places[first]])
+    hair = np.linspace(0, 1, len(knots))
+    return Table(knots, np.maximum.accumulate(smooth) * 0.99 + hair * 0.01)
+
+
+def fit_novelty(training: Seen, calibration: Seen, labels: bool) -> Novelty:
+    """Class means and shared covariance on training samples, the table on those that it has not seen."""
+    places = torch.cat([training.logits, training.summary], 1).double()
+    groups = training.y.numpy() if labels else np.zeros(len(places), np.int64)
+    kinds = [kind for kind in np.unique(groups) if kind >= 0]
+    means = torch.stack([places[groups == kind].mean(0) for kind in kinds])
+    inside = torch.cat([places[groups == kind] - mean for kind, mean in zip(kinds, means, strict=True)])
+    whiten = _whitening(places, inside)
+    novelty = Novelty(whiten.float(), (means @ whiten).float())
+    usual = calibration.y >= 0 if labels else torch.ones(len(calibration.y), dtype=torch.bool)
+    with torch.no_grad():
+        distances = novelty.distance(calibration.logits[usual], calibration.summary[usual]).double().numpy()
+    shares = np.linspace(0, 1, _KNOTS)
+    knots, first = np.unique(np.quantile(distances, shares), return_index=True)
+    if len(knots) > 1:
+        novelty.table = Table(knots, shares[first])
+    return novelty.eval()
+
+
+def _whitening(places: Tensor, inside: Tensor) -> Tensor:
+    """The directions in which samples differ most, scaled so that within a class all of them spread alike."""
+    _, axes = torch.linalg.eigh(torch.cov(places.T) + _RIDGE * torch.eye(places.shape[1]))
+    axes = axes[:, -_DIRECTIONS:]
+    flat = inside @ axes
+    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
+    whiten: Tensor = axes @ vectors / values.clamp(min=max(_RIDGE, float(values.max()) * 1e-4)).sqrt()
+    return whiten

@@ -1,0 +1,138 @@
+"""What teaching leaves behind, and how its parts make up the device's half and the hub's half.
+
+Law: the device's half is one graph from a sample to logits, codes, confidence and novelty; the hub's half starts from
+those codes and nothing else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from models.forge.training.bottleneck import Codebook, Decoder, Encoder
+from models.forge.training.losses import Aim, taught
+
+CODES, CONFIDENCE, NOVELTY = "codes", "confidence", "novelty"
+
+
+@dataclass
+class Pieces:
+    """`head`, `encoder`, `exit`, `gate`, `novelty` run on the device; `decoder` and `tail` on the hub.
+
+    `exit` takes the encoder's trunk, or, if `separate`, the raw sample (it is the user's own small model). `gate` maps
+    (logits, pooled trunk) to a confidence in 0..1, `novelty` maps the same to 0..1. `temperature` is for the
+    softmax of the logits where there is no gate.
+    """
+
+    head: nn.Module
+    encoder: Encoder
+    decoder: Decoder
+    tail: nn.Module
+    exit: nn.Module
+    codebook: Codebook
+    gate: nn.Module | None = None
+    novelty: nn.Module | None = None
+    temperature: float = 1.0
+    separate: bool = False
+
+
+def edge_module(pieces: Pieces) -> nn.Module:
+    """Sample `[n, *shape]` -> (logits, codes uint8[, confidence `[n]`][, novelty `[n]`]), in evaluation mode."""
+    return _Edge(pieces).eval()
+
+
+def edge_outputs(pieces: Pieces, feature: str = CODES) -> tuple[str, ...]:
+    """Names of what `edge_module` returns, in its order."""
+    optional = ((CONFIDENCE, pieces.gate), (NOVELTY, pieces.novelty))
+    return ("logits", feature, *(name for name, module in optional if module is not None))
+
+
+def tail_module(pieces: Pieces) -> nn.Module:
+    """Codes as floats `[n, *codebook.shape]` -> the given model's outputs, in evaluation mode."""
+    return _Tail(pieces.decoder, pieces.tail).eval()
+
+
+def pooled(hidden: Tensor) -> Tensor:
+    """The mean over all places of a trunk `[n, channels, ...]`: what the gate and the novelty score look at."""
+    return hidden.flatten(2).mean(2) if hidden.dim() > 2 else hidden
+
+
+def as_tuple(value: Any) -> tuple[Tensor, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+class _Edge(nn.Module):
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__()
+        self.head, self.encoder, self.exit = pieces.head, pieces.encoder, pieces.exit
+        self.gate, self.novelty, self.separate = pieces.gate, pieces.novelty, pieces.separate
+
+    def forward(self, sample: Tensor) -> tuple[Tensor, ...]:
+        hidden = self.encoder.trunk(*as_tuple(self.head(sample)))
+        logits = self.exit(sample) if self.separate else self.exit(hidden)
+        found = [logits, self.encoder.quantise(hidden).to(torch.uint8)]
+        summary = pooled(hidden)
+        if self.gate is not None:
+            found.append(self.gate(logits, summary))
+        if self.novelty is not None:
+            found.append(self.novelty(logits, summary))
+        return tuple(found)
+
+
+class _Tail(nn.Module):
+    def __init__(self, decoder: nn.Module, tail: nn.Module) -> None:
+        super().__init__()
+        self.decoder, self.tail = decoder, tail
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return as_tuple(self.tail(*as_tuple(self.decoder(codes))))[0]
+
+
+class Retuning(NamedTuple):
+    """How long decoder and tail are taught on the shipped codes, and with which weights (see `losses.Aim`)."""
+
+    aim: Aim
+    epochs: int = 3
+    batch: int = 256
+    rate: float = 3e-4
+    seed: int = 0
+
+
+class Shown(NamedTuple):
+    """Training samples as the shipped graph codes them: `codes` uint8 `[n, *codebook.shape]`, and their targets `[n]`.
+
+    `answers`: the given model's, `[n, outputs]`, to the same samples.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    answers: npt.NDArray[np.float32]
+    y: npt.NDArray[Any]
+
+
+def retune(pieces: Pieces, shown: Shown, course: Retuning, tick: Callable[[float], None] | None = None) -> None:
+    """Decoder and tail once more, on the codes of the shipped graph: int8 arithmetic moves some codes by one level.
+
+    Their normalisation keeps the statistics that it has. `tick` hears the share done.
+    """
+    hub = _Tail(pieces.decoder, pieces.tail).eval()
+    weights = [weight for weight in hub.parameters() if weight.requires_grad]
+    optimiser = torch.optim.Adam(weights, lr=course.rate)
+    chance = torch.Generator().manual_seed(course.seed)
+    codes, answers, y = (torch.from_numpy(np.ascontiguousarray(column)) for column in shown)
+    steps = max(1, len(y) // course.batch)
+    for epoch in range(course.epochs):
+        order = torch.randperm(len(y), generator=chance)
+        for step in range(steps):
+            chosen = order[step * course.batch : (step + 1) * course.batch]
+            share = (epoch + step / steps) / course.epochs
+            optimiser.param_groups[0]["lr"] = course.rate * (1 - 0.95 * share)
+            loss = taught(hub(codes[chosen].float()), answers[chosen], y[chosen], course.aim)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        if tick:
+            tick((epoch + 1) / course.epochs)

@@ -1,0 +1,184 @@
+"""Arguments of a graph's node as they stand in a file: a closed grammar, held against the schema of its operation.
+
+Law: every value is checked against the argument it is for; nothing is converted that the schema does not ask for, and
+no whole number is beyond what a size can sensibly be. What does not fit is a `BundleError` of one line.
+
+Grammar: null, true, false, whole numbers, floats, strings, lists, and objects of one key: `{"node": 3}`,
+`{"input": 0}`, `{"weight": "w0"}`, `{"dtype": "float32"}`, `{"device": "cpu"}`, `{"layout": "strided"}`,
+`{"memory_format": "contiguous_format"}`, `{"float": "inf"}`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import fx
+
+from models.bundle.manifest import BundleError
+from models.graph.operations import DTYPES, FORMATS, LAYOUTS, ONLY, PINNED, Argument, Gives, Kind, Operation, words_fit
+
+MAX_INT = 2**31 - 1
+TO_THE_END = 2**63 - 1  # how a slice without an end is written
+MAX_LIST = 4096
+FLOATS = {"inf": math.inf, "-inf": -math.inf}
+_TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "ScalarType": ("dtype", DTYPES),
+    "Layout": ("layout", LAYOUTS),
+    "MemoryFormat": ("memory_format", FORMATS),
+}
+
+
+class Operand(NamedTuple):
+    """Something a node may refer to. `pieces`: how many tensors, 0 = unknown before shapes are."""
+
+    node: fx.Node
+    gives: Gives
+    pieces: int = 1
+
+
+class Scope(NamedTuple):
+    """What can be referred to here: `operands[("node", 3)]`. `device` stands for "where the inputs are"."""
+
+    operands: Mapping[tuple[str, int | str], Operand]
+    device: fx.Node
+
+
+def bind(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """Every argument that is given, by name, in the order of the schema, as the graph will hand it over."""
+    given = _named(operation, args, kwargs)
+    bound: dict[str, Any] = {}
+    for argument in operation.arguments:
+        if argument.name in given:
+            bound[argument.name] = _argument(operation, argument, given[argument.name], scope)
+        elif argument.required:
+            raise BundleError(f"{operation.name}: argument {argument.name!r} is missing")
+    _only(operation, bound)
+    if not any(argument.kind.base == "Tensor" for argument in operation.arguments):
+        _place(operation, bound, scope)
+    return bound
+
+
+def operand(value: Any, scope: Scope) -> Operand | None:
+    """The thing that a reference names, or None if `value` is no reference. BundleError if there is no such thing."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    (key, what), *_ = value.items()
+    if key not in ("node", "input", "weight"):
+        return None
+    if not isinstance(what, str if key == "weight" else int) or isinstance(what, bool):
+        raise BundleError(f"a reference to {key} {str(what)[:40]!r}")
+    found = scope.operands.get((key, what))
+    if found is None:
+        raise BundleError(f"there is no {key} {str(what)[:40]!r} at that point")
+    return found
+
+
+def size(value: Any, scope: Scope) -> Any:
+    """A whole number, or the node that gives one."""
+    return _checked(Kind("int"), value, "operator", scope)
+
+
+def _named(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    places = [a.name for a in operation.arguments if not a.keyword]
+    if len(args) > len(places):
+        raise BundleError(f"{operation.name}: {len(args)} arguments, it takes {len(places)}")
+    given = dict(zip(places, args, strict=False))
+    unknown = kwargs.keys() - {a.name for a in operation.arguments}
+    if unknown or given.keys() & kwargs.keys():
+        raise BundleError(f"{operation.name}: an argument is unknown or given twice")
+    return given | dict(kwargs)
+
+
+def _place(operation: Operation, bound: dict[str, Any], scope: Scope) -> None:
+    """A constant is made where the inputs are, said or not: a rehearsal must never allocate."""
+    for argument in operation.arguments:
+        if argument.kind.base == "Device":
+            bound[argument.name] = scope.device
+
+
+def _only(operation: Operation, bound: Mapping[str, Any]) -> None:
+    defaults = {a.name: a.default for a in operation.arguments}
+    held = {**defaults, **bound}
+    alternatives = ONLY.get(operation.name, ({},))
+    if not any(all(held[name] is v or held[name] == v for name, v in wish.items()) for wish in alternatives):
+        wishes = " or ".join(str(dict(wish)) for wish in alternatives)
+        raise BundleError(f"{operation.name}: only with {wishes}")
+    if any(held.get(name) not in (None, value) for name, value in PINNED.items()):
+        raise BundleError(f"{operation.name}: pinned memory is not given away")
+
+
+def _argument(operation: Operation, argument: Argument, value: Any, scope: Scope) -> Any:
+    if isinstance(value, int) and value == TO_THE_END and argument.name == "end":
+        return value
+    try:
+        return _checked(argument.kind, value, operation.name, scope)
+    except BundleError as error:
+        raise BundleError(f"{operation.name}: argument {argument.name!r}: {error}") from None
+
+
+def _checked(kind: Kind, value: Any, operation: str, scope: Scope) -> Any:
+    if value is None:
+        return _given(None, fits=kind.optional)
+    if not kind.listed:
+        return _scalar(kind.base, value, operation, scope)
+    if not isinstance(value, list):  # torch takes one number for a list of equal ones
+        return _given(_scalar(kind.base, value, operation, scope), fits=kind.base in ("int", "float"))
+    _given(value, fits=len(value) <= MAX_LIST)
+    return [_checked(Kind(kind.base, kind.holes), item, operation, scope) for item in value]
+
+
+def _scalar(base: str, value: Any, operation: str, scope: Scope) -> Any:
+    found = operand(value, scope)
+    if found is not None:
+        return _referred(base, found)
+    if base in _TABLES:
+        return _looked_up(value, *_TABLES[base])
+    if base == "Device":
+        return _given(scope.device, fits=value == {"device": "cpu"})
+    if isinstance(value, dict):
+        return _special_float(base, value)
+    if base == "str":
+        return _given(value, fits=isinstance(value, str) and words_fit(operation, value))
+    return _given(value, fits=type(value) in _TYPES.get(base, ()) and _bounded(base, value))
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "Tensor": (bool, int, float),  # a number where a tensor is wanted is a tensor of one element
+    "number": (bool, int, float),
+    "float": (int, float),
+    "int": (int,),
+    "bool": (bool,),
+}
+_REFERRED: Mapping[str, tuple[Gives, ...]] = {
+    "Tensor": (Gives.TENSOR, Gives.SIZE),
+    "number": (Gives.SIZE,),
+    "float": (Gives.SIZE,),
+    "int": (Gives.SIZE,),
+}
+
+
+def _referred(base: str, found: Operand) -> fx.Node:
+    _given(found, fits=found.gives in _REFERRED.get(base, ()))
+    return found.node
+
+
+def _bounded(base: str, value: float) -> bool:
+    most = MAX_INT if base == "int" else TO_THE_END  # an element may be any number, a size may not
+    return abs(value) <= most if isinstance(value, int) else math.isfinite(value)
+
+
+def _looked_up(value: Any, key: str, table: Mapping[str, Any]) -> Any:
+    name = value.get(key) if isinstance(value, dict) and len(value) == 1 else None
+    return _given(table.get(name) if isinstance(name, str) else None, fits=isinstance(name, str) and name in table)
+
+
+def _special_float(base: str, value: Mapping[str, Any]) -> float:
+    name = value.get("float") if len(value) == 1 else None
+    fits = base in ("float", "number", "Tensor") and isinstance(name, str) and name in FLOATS
+    return FLOATS[str(_given(name, fits=fits))]
+
+
+def _given(value: Any, *, fits: bool) -> Any:
+    if not fits:
+        raise BundleError("not what belongs there")
+    return value

@@ -1,0 +1,115 @@
+"""From the JSON form of a graph to a module that can run: the only place where nodes are made.
+
+Law: names of nodes and attributes are ours, never the file's; a node is made only when its operation is allowed and all
+its arguments fit the operation's schema.
+"""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from models.bundle.manifest import BundleError
+from models.graph.arguments import Operand, Scope, bind, operand, size
+from models.graph.format import GraphForm, Node
+from models.graph.module import Served, Slot
+from models.graph.operations import DTYPES, GETITEM, SIZES, Gives, find
+
+MAX_INDEX = 4096
+
+
+def build(form: GraphForm, weights: Mapping[str, Tensor]) -> tuple[Served, frozenset[str]]:
+    """The module, not yet rehearsed, and the names of the weights it uses."""
+    builder = _Builder(form, weights)
+    for index, node in enumerate(form.nodes):
+        try:
+            builder.add(index, node)
+        except BundleError as error:
+            raise BundleError(f"node {index}: {error}") from None
+    return builder.finished(form)
+
+
+class _Builder:
+    def __init__(self, form: GraphForm, weights: Mapping[str, Tensor]) -> None:
+        self._graph = fx.Graph()
+        self._root = nn.Module()
+        self.used: set[str] = set()
+        self._operands: dict[tuple[str, int | str], Operand] = {}
+        self._slots = [Slot(_dtype(port.dtype), port.shape) for port in form.inputs]
+        for index in range(len(form.inputs)):
+            self._operands["input", index] = Operand(self._graph.placeholder(f"input_{index}"), Gives.TENSOR)
+        first = self._operands["input", 0].node
+        # constants are made where the inputs are, whatever device the file was written on
+        self._device = self._graph.call_function(getattr, (first, "device"))
+        for name, tensor in weights.items():
+            self._root.register_buffer(name, tensor)
+            self._operands["weight", name] = Operand(self._graph.get_attr(name), Gives.TENSOR)
+
+    def add(self, index: int, node: Node) -> None:
+        scope = Scope(self._operands, self._device)
+        if node.op == GETITEM or node.op in SIZES:
+            if len(node.args) != 2 or node.kwargs:
+                raise BundleError(f"{node.op}: takes two arguments")
+            made = _item(node, scope, self._graph) if node.op == GETITEM else _sum(node, scope, self._graph)
+        else:
+            made = self._operation(node, scope)
+        self._operands["node", index] = made
+
+    def _operation(self, node: Node, scope: Scope) -> Operand:
+        operation = find(node.op)
+        if operation is None:
+            raise BundleError(f"the operation {node.op[:60]!r} is not allowed")
+        bound = bind(operation, node.args, node.kwargs, scope)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for argument in operation.arguments:
+            if argument.name not in bound:
+                continue
+            if argument.keyword or len(args) < operation.arguments.index(argument):
+                kwargs[argument.name] = bound[argument.name]
+            else:
+                args.append(bound[argument.name])
+        made = self._graph.call_function(operation.call, tuple(args), kwargs)
+        return Operand(made, operation.gives, operation.pieces)
+
+    def finished(self, form: GraphForm) -> tuple[Served, frozenset[str]]:
+        scope = Scope(self._operands, self._device)
+        outputs = [operand(value, scope) for value in form.outputs]
+        if any(found is None or found.gives is not Gives.TENSOR for found in outputs):
+            raise BundleError("an output is not a tensor of the graph")
+        nodes = [found.node for found in outputs if found is not None]
+        used = frozenset(
+            str(key[1]) for key, found in self._operands.items() if key[0] == "weight" and self._is_used(found, nodes)
+        )
+        self._graph.output(nodes[0] if len(nodes) == 1 else tuple(nodes))
+        self._drop_unused()
+        return Served(fx.GraphModule(self._root, self._graph, class_name="HubGraph"), self._slots), used
+
+    def _is_used(self, found: Operand, outputs: list[fx.Node]) -> bool:
+        return bool(found.node.users) or found.node in outputs
+
+    def _drop_unused(self) -> None:
+        for node in list(self._graph.nodes):
+            if not node.users and (node.op == "get_attr" or node is self._device):
+                self._graph.erase_node(node)
+
+
+def _item(node: Node, scope: Scope, graph: fx.Graph) -> Operand:
+    source, index = operand(node.args[0], scope), node.args[1]
+    if source is None or source.gives is not Gives.TENSORS or type(index) is not int:
+        raise BundleError("getitem: takes one of several tensors, by a whole number")
+    if not 0 <= index < (source.pieces or MAX_INDEX):
+        raise BundleError(f"getitem: there is no {index}")
+    return Operand(graph.call_function(operator.getitem, (source.node, index)), Gives.TENSOR)
+
+
+def _sum(node: Node, scope: Scope, graph: fx.Graph) -> Operand:
+    made = graph.call_function(SIZES[node.op], (size(node.args[0], scope), size(node.args[1], scope)))
+    return Operand(made, Gives.SIZE)
+
+
+def _dtype(name: str) -> Any:
+    if name not in DTYPES:
+        raise BundleError(f"an input of type {name[:40]!r}")
+    return DTYPES[name]

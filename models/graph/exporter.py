@@ -1,0 +1,153 @@
+"""A torch module becomes one graph of functional ATen operations with a free batch axis.
+
+Law: the graph is proved on a batch size that is not the example's; what cannot be traced is a `ForgeError` of one line.
+"""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+from torch.utils._pytree import tree_leaves
+
+from models.forge.data.types import ForgeError
+from models.graph.module import FAULTS, MAX_BATCH
+from models.graph.operations import ALLOWED
+
+BATCH = "batch"
+PROOF_BATCH = 5
+TOLERANCE = 1e-4
+_ASIDE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "_assert_async")
+_IDLE = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+
+
+def exported(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
+    """`graph(*inputs)` equals `module(*inputs)` in evaluation mode; its output is one tensor or a flat tuple of them.
+
+    `example`: one tensor per input, batch size 2 (a batch of 1 would be frozen in). Parameters are the module's own
+    values. ForgeError, one line, for control flow that depends on data and whatever else torch.export cannot trace.
+    """
+    module.eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of torch's own deprecations: no caller can act on them
+        try:
+            graph = _plain(_traced(module, example).module())
+        except FAULTS as error:
+            raise ForgeError(_refusal(error)) from None
+        _prove(module, graph, example)
+    return graph
+
+
+def _traced(module: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    try:
+        program = _program(module, example, Dim(BATCH, min=1, max=MAX_BATCH))
+    except FAULTS:  # a bound of its own on the batch, most often: let torch find it
+        program = _program(module, example, Dim.AUTO)
+    graph = program.graph_module
+    _calm(graph)
+    if all(_is_functional(node) for node in graph.graph.nodes):
+        return program
+    plain: torch.export.ExportedProgram = program.run_decompositions({})  # in place, autocast: become plain
+    return plain
+
+
+def _program(module: nn.Module, example: tuple[Tensor, ...], batch: Any) -> torch.export.ExportedProgram:
+    own = tuple(given.clone() for given in example)  # one tensor given twice would become one input
+    shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
+    for given in own:
+        shapes[given] = {0: batch}  # by tensor, not by place: `forward(*inputs)` nests its arguments
+    return torch.export.export(module, own, dynamic_shapes=shapes, strict=False)
+
+
+def _calm(graph: fx.GraphModule) -> None:
+    """`relu_(x)` is `relu(x)` where nobody else sees x: cheaper than a rewritten graph, and layers stay whole."""
+    for node in graph.graph.nodes:
+        plain = _without_underscore(node)
+        source = node.args[0] if node.args else None
+        if plain is None or not isinstance(source, fx.Node) or len(source.users) != 1:
+            continue
+        if source.op == "call_function" and not _is_view(source.target):
+            node.target = plain
+    graph.recompile()
+
+
+def _without_underscore(node: fx.Node) -> Any:
+    base, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    if node.op != "call_function" or not base.endswith("_") or f"aten.{base[:-1]}.{overload}" not in ALLOWED:
+        return None
+    return getattr(getattr(torch.ops.aten, base[:-1]), overload)
+
+
+def _is_view(target: Any) -> bool:
+    """Whether what it gives may share memory with what it was given."""
+    schema = getattr(target, "_schema", None)
+    composite = str(target) in ("aten.reshape.default", "aten.contiguous.default", "aten.flatten.using_ints")
+    return composite or schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+def _is_functional(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):  # noqa: SLF001
+        return False
+    return schema is None or not schema.is_mutable or str(node.target).startswith("aten.batch_norm")
+
+
+def _plain(traced: fx.GraphModule) -> fx.GraphModule:
+    """The same nodes without guards, assertions and idle dropouts; the output flat."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in traced.graph.nodes:
+        if node.op == "output":
+            leaves = [copies[leaf] for leaf in tree_leaves(node.args[0]) if isinstance(leaf, fx.Node)]
+            graph.output(leaves[0] if len(leaves) == 1 else tuple(leaves))
+        elif _skipped(node):
+            continue
+        elif _is_idle(node):
+            copies[node] = copies[node.args[0]]
+        else:
+            copies[node] = graph.node_copy(node, lambda source: copies[source])
+    made = fx.GraphModule(traced, graph, class_name="Exported")
+    made.graph.eliminate_dead_code()
+    made.graph.lint()
+    made.delete_all_unused_submodules()
+    made.recompile()
+    return made.eval()
+
+
+def _skipped(node: fx.Node) -> bool:
+    guard = node.op == "call_module" and node.target == "_guards_fn"
+    return guard or (node.op == "call_function" and _base(node) in _ASIDE)
+
+
+def _is_idle(node: fx.Node) -> bool:
+    return node.op == "call_function" and _base(node) in _IDLE and list(node.args[2:3]) == [False]
+
+
+def _base(node: fx.Node) -> str:
+    return str(node.target).removeprefix("aten.").partition(".")[0]
+
+
+def _prove(module: nn.Module, graph: fx.GraphModule, example: tuple[Tensor, ...]) -> None:
+    for size in (PROOF_BATCH, 1):
+        inputs = [given.repeat(-(-size // len(given)), *[1] * (given.ndim - 1))[:size] for given in example]
+        try:
+            wanted, found = tree_leaves(module(*inputs)), tree_leaves(graph(*inputs))
+        except FAULTS as error:
+            raise ForgeError(f"the model's graph does not run on a batch of {size}: {_line(error)}") from None
+        if not _equal([value for value in wanted if isinstance(value, Tensor)], found):
+            raise ForgeError(f"the model's graph is not the model on a batch of {size}: is it random in evaluation?")
+
+
+def _equal(wanted: list[Tensor], found: list[Tensor]) -> bool:
+    pairs = zip(wanted, found, strict=True)
+    return all(a.shape == b.shape and torch.allclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True) for a, b in pairs)
+
+
+def _refusal(error: BaseException) -> str:
+    return f"the model cannot be traced: {_line(error)}; let tensors' values decide nothing (torch.where instead of if)"
+
+
+def _line(error: BaseException) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return first[:200]

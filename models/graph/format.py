@@ -1,0 +1,90 @@
+"""The JSON of the hub's graphs: its shape, and the way from bytes to it and back.
+
+Law: an unknown key, another format, or more graphs, nodes or bytes than allowed is a `BundleError` of one line.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from models.bundle.manifest import MAX_ELEMENTS, BundleError
+
+FORMAT = 1
+MAX_GRAPH_BYTES = 16 << 20
+MAX_GRAPHS = 8
+MAX_NODES = 20_000
+MAX_PORTS = 64  # inputs or outputs of one graph
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One input: element type, shape without the batch axis, which comes first and is free. Or one weight, whole."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One operation; arguments in the grammar of `models.graph.arguments`."""
+
+    op: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class GraphForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nodes in the order they run; one refers to inputs, weights and earlier nodes."""
+
+    inputs: list[Port]
+    nodes: list[Node]
+    outputs: list[Any]
+
+
+class HubForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`weights`: what the files with the weights must hold, no less and no more."""
+
+    format: int
+    weights: dict[str, Port]
+    graphs: dict[str, GraphForm]
+
+
+_decoder = msgspec.json.Decoder(HubForm)
+
+
+def to_bytes(form: HubForm) -> bytes:
+    """One node a line: a reader can follow it, and the same form gives the same bytes."""
+    parts = []
+    for name in sorted(form.graphs):
+        graph = form.graphs[name]
+        nodes = b",\n".join(msgspec.json.encode(node, order="deterministic") for node in graph.nodes)
+        ends = [msgspec.json.encode(end, order="deterministic") for end in (graph.inputs, graph.outputs)]
+        parts.append(b'"%b":{"inputs":%b,"nodes":[\n%b\n],"outputs":%b}' % (name.encode(), ends[0], nodes, ends[1]))
+    weights = b",\n".join(b'"%b":%b' % (name.encode(), msgspec.json.encode(w)) for name, w in form.weights.items())
+    return b'{"format":%d,"weights":{\n%b\n},"graphs":{\n%b\n}}\n' % (form.format, weights, b",\n".join(parts))
+
+
+def from_bytes(data: bytes) -> HubForm:
+    if len(data) > MAX_GRAPH_BYTES:
+        raise BundleError(f"graphs: bigger than the {MAX_GRAPH_BYTES} bytes allowed")
+    try:
+        form = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"graphs: {' '.join(str(error).split())}") from None
+    if form.format != FORMAT:
+        raise BundleError(f"graphs: format {form.format}, this version reads {FORMAT}: update this installation")
+    if not 0 < len(form.graphs) <= MAX_GRAPHS or not all(map(_NAME.fullmatch, form.graphs)):
+        raise BundleError(f"graphs: 1 to {MAX_GRAPHS} with plain names")
+    for name, graph in form.graphs.items():
+        _check(name, graph)
+    return form
+
+
+def _check(name: str, graph: GraphForm) -> None:
+    if len(graph.nodes) > MAX_NODES:
+        raise BundleError(f"graph {name}: {len(graph.nodes)} nodes, allowed are {MAX_NODES}")
+    if not 0 < len(graph.inputs) <= MAX_PORTS or not 0 < len(graph.outputs) <= MAX_PORTS:
+        raise BundleError(f"graph {name}: 1 to {MAX_PORTS} inputs and outputs")
+    for port in graph.inputs:
+        if len(port.shape) > 8 or not all(0 < side <= MAX_ELEMENTS for side in port.shape):
+            raise BundleError(f"graph {name}: an input of shape {port.shape} is impossible")

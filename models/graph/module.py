@@ -1,0 +1,171 @@
+"""A decoded graph at work: one module that checks what it is given, and how much memory that will take, and runs.
+
+Law: no batch of a size that was not rehearsed before is ever computed. A rehearsal runs the graph without data (torch's
+"meta" device allocates nothing) and sees every tensor that would be made, inside composite operations too.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models.bundle.manifest import BundleError
+from models.graph.operations import RECURRENT
+
+MAX_BATCH = 4096
+MAX_ELEMENTS = 2**25  # of one tensor, per sample: 128 MiB of float32
+MAX_WORK = 2**30  # elements of all tensors together, per sample
+MAX_STEPS = 200_000  # operations, those inside composite ones counted
+MAX_PIECES = 4096  # tensors of one split
+# What torch raises when arguments do not fit each other.
+_WRONG_VALUES = (ArithmeticError, LookupError, TypeError, ValueError)
+FAULTS = (*_WRONG_VALUES, AssertionError, AttributeError, MemoryError, RuntimeError)
+
+
+class Slot(NamedTuple):
+    """An input: `shape` without the batch axis."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Served(nn.Module):
+    """`[n, *shape]` per input -> the graph's outputs, a tensor if it is one, else a tuple. Inference only.
+
+    BundleError for inputs that do not fit and for batches whose tensors would be beyond the limits above.
+    """
+
+    def __init__(self, graph: fx.GraphModule, slots: Sequence[Slot]) -> None:
+        super().__init__()
+        self.graph = graph
+        self.slots = tuple(slots)
+        self.outputs: tuple[tuple[int, ...], ...] = ()  # their shapes without the batch axis, once rehearsed
+        self._rehearsed: set[int] = set()
+        self.eval().requires_grad_(requires_grad=False)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        self.rehearse(self._batch_of(inputs))
+        with torch.inference_mode():
+            return self.graph(*inputs)
+
+    def rehearse(self, batch: int) -> None:
+        """Make sure that a batch of this size can be run; quick when it was asked before."""
+        if batch in self._rehearsed:
+            return
+        if not 1 <= batch <= MAX_BATCH:
+            raise BundleError(f"a batch of {batch}, possible are 1 to {MAX_BATCH}")
+        inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in self.slots]
+        try:
+            with torch.no_grad(), _Limits(batch):  # not inference mode: that would hide composite operations' insides
+                made = _Rehearsal(self.graph).run(*inputs)
+        except FAULTS as error:
+            raise BundleError(f"the graph does not fit together: {_line(error)}") from None
+        self.outputs = _shapes(made if isinstance(made, tuple) else (made,), batch)
+        self._rehearsed.add(batch)
+
+    def try_out(self) -> None:
+        """One sample of zeros, in earnest: a rehearsal does not see every clash of element types."""
+        inputs = [torch.zeros((1, *slot.shape), dtype=slot.dtype) for slot in self.slots]
+        try:
+            self(*inputs)
+        except IndexError:
+            return  # zero need not be a place in a table of weights
+        except FAULTS as error:
+            raise BundleError(f"the graph does not run: {_line(error)}") from None
+
+    def _batch_of(self, inputs: Sequence[Tensor]) -> int:
+        if len(inputs) != len(self.slots):
+            raise BundleError(f"{len(inputs)} inputs, the graph takes {len(self.slots)}")
+        sizes = {given.shape[0] if given.ndim else 0 for given in inputs}
+        for given, slot in zip(inputs, self.slots, strict=True):
+            if given.dtype is not slot.dtype or tuple(given.shape[1:]) != slot.shape:
+                raise BundleError(f"an input {given.dtype} {list(given.shape)}, not {slot.dtype} [n, *{slot.shape}]")
+        if len(sizes) != 1:
+            raise BundleError("inputs of different batch sizes")
+        return sizes.pop()
+
+
+class _Rehearsal(fx.Interpreter):
+    """Runs the graph without data. Sizes are counted too: they could otherwise grow by squaring."""
+
+    def fetch_attr(self, target: str) -> Any:
+        return torch.empty_like(super().fetch_attr(target), device="meta")
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, int) and abs(result) > 2**62:
+            raise OverflowError("a size is beyond all limits")
+        return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if str(target) in RECURRENT and len(args) == 9 and isinstance(args[0], Tensor) and args[0].ndim == 3:
+            return self._one_step(target, args)
+        return super().call_function(target, args, kwargs)
+
+    def _one_step(self, target: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """A recurrent layer is rehearsed for one step of time: every further one takes the same."""
+        axis = 1 if args[8] else 0
+        steps = args[0].shape[axis]
+        first, *states = target(args[0].narrow(axis, 0, 1), *args[1:])
+        shape = list(first.shape)
+        shape[axis] = steps
+        return (first.new_empty(shape), *states)
+
+
+class _Limits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation that torch carries out and adds up what it makes."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._batch = batch
+        self._steps = 0
+        self._work = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _pieces(str(func), args, kwargs) > MAX_PIECES:
+            raise OverflowError(f"{func} into more than {MAX_PIECES} pieces")
+        result = func(*args, **kwargs)
+        for made in tree_leaves(result):
+            if isinstance(made, Tensor):
+                self._count(made)
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise OverflowError(f"more than {MAX_STEPS} operations")
+        return result
+
+    def _count(self, made: Tensor) -> None:
+        elements = made.numel()
+        self._work += elements
+        if elements > MAX_ELEMENTS * self._batch or self._work > MAX_WORK * self._batch:
+            raise OverflowError(f"a tensor of shape {tuple(made.shape)} is beyond the memory allowed for one sample")
+
+
+def _shapes(made: Sequence[Tensor], batch: int) -> tuple[tuple[int, ...], ...]:
+    shapes = [tuple(output.shape) for output in made]
+    if any(shape[:1] != (batch,) for shape in shapes):
+        raise BundleError(f"for a batch of {batch} it gives shapes {shapes}")
+    return tuple(shape[1:] for shape in shapes)
+
+
+def _pieces(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """At most how many tensors a split gives: told before it gives them."""
+    if name not in ("aten.split.Tensor", "aten.unbind.int", "aten.chunk.default"):
+        return 0
+    source = args[0]
+    axis = kwargs.get("dim", args[-1] if len(args) > (1 if name == "aten.unbind.int" else 2) else 0)
+    if not -source.ndim <= axis < source.ndim:
+        return 0  # torch refuses it
+    each = args[1] if name == "aten.split.Tensor" and len(args) > 1 else 1
+    return math.ceil(int(source.shape[axis]) / max(1, int(each)))
+
+
+def _line(error: BaseException) -> str:
+    said = str(error).partition("While executing")[0]  # what follows is fx's account of the node
+    return " ".join(said.split())[:300] or type(error).__name__

@@ -1,0 +1,77 @@
+"""What every node of a hub's graph gives, for one batch size: run without data, before any weight is read.
+
+Rule: weights are known by type and shape alone here ("meta" tensors allocate nothing).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from models.bundle.manifest import BundleError
+from models.graph.builder import build
+from models.graph.format import GraphForm, Port
+from models.graph.module import FAULTS, Served
+from models.graph.operations import DTYPES
+
+LIKE = "like"  # key in a node's `meta`: what it gives, as `shapes` found it
+
+
+def blank(form: GraphForm, weights: Mapping[str, Port]) -> Served:
+    """The graph with weights that hold nothing. BundleError if it is not made of allowed operations."""
+    held = {name: torch.empty(port.shape, dtype=_dtype(port), device="meta") for name, port in weights.items()}
+    return build(form, held)[0]
+
+
+def shapes(graph: Served, batch: int) -> dict[str, Any]:
+    """By node name: a meta tensor, a list of them, or a whole number. BundleError if it does not fit together."""
+    inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in graph.slots]
+    noter = _Noter(graph.graph)
+    try:
+        with torch.no_grad():
+            noter.run(*inputs)
+    except FAULTS as error:
+        raise BundleError(f"the graph does not fit together: {' '.join(str(error).split())[:200]}") from None
+    return noter.found
+
+
+def noted(graph: Served, batch: int) -> fx.GraphModule:
+    """The graph with what `shapes` found written at its nodes."""
+    found = shapes(graph, batch)
+    for node in graph.graph.graph.nodes:
+        node.meta[LIKE] = found.get(node.name)
+    return graph.graph
+
+
+def like(node: fx.Node) -> Any:
+    return node.meta[LIKE]
+
+
+def shape(node: fx.Node) -> tuple[int, ...]:
+    return tuple(node.meta[LIKE].shape)
+
+
+def nbytes(value: Any) -> int:
+    """Of a tensor or of several; 0 for a number."""
+    if isinstance(value, list | tuple):
+        return sum(map(nbytes, value))
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+
+
+class _Noter(fx.Interpreter):
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.found: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        self.found[n.name] = result
+        return result
+
+
+def _dtype(port: Port) -> torch.dtype:
+    if port.dtype not in DTYPES:
+        raise BundleError(f"a weight of type {port.dtype[:40]!r}")
+    found: torch.dtype = DTYPES[port.dtype]
+    return found

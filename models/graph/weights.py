@@ -1,0 +1,100 @@
+"""Weights of the hub's graphs: safetensors in and out, equal tensors once, in as many files as their size asks for.
+
+Law: never unpickled. A name of another form, a type that is not allowed or a NaN is a `BundleError` of one line.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from models.bundle.manifest import BundleError
+from models.graph.format import Port
+from models.graph.operations import DTYPES
+
+MAX_SHARD_BYTES = 1 << 29
+NAME = re.compile(r"w[0-9]{1,6}")
+
+
+class Shelf:
+    """Collects tensors under names of its own, in the order of arrival; an equal one gets the name it has already."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Tensor] = {}
+        self._names: dict[tuple[torch.dtype, tuple[int, ...], bytes], str] = {}
+
+    def ports(self) -> dict[str, Port]:
+        """What stands in the graphs about the weights."""
+        return {name: Port(type_name(tensor), tuple(tensor.shape)) for name, tensor in self.held.items()}
+
+    def name_of(self, tensor: Tensor) -> str:
+        plain = tensor.detach().cpu().contiguous()
+        key = (plain.dtype, tuple(plain.shape), _digest(plain))
+        if key not in self._names:
+            self._names[key] = f"w{len(self._names)}"
+            self.held[self._names[key]] = plain.clone()  # safetensors refuses tensors that share memory
+        return self._names[key]
+
+
+def type_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _digest(tensor: Tensor) -> bytes:
+    return sha256(tensor.reshape(-1).view(torch.uint8).numpy().data).digest() if tensor.numel() else b""
+
+
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    data: bytes = safetensors.torch.save(dict(tensors))
+    return data
+
+
+def shards(weights: bytes, max_bytes: int = MAX_SHARD_BYTES) -> tuple[bytes, ...]:
+    """The same weights in files of about `max_bytes`, filled in the order of names. One file if that is enough."""
+    if len(weights) <= max_bytes:
+        return (weights,)
+    parts: list[dict[str, Tensor]] = [{}]
+    room = max_bytes
+    for name, tensor in sorted(_loaded(weights).items(), key=lambda item: (len(item[0]), item[0])):
+        if parts[-1] and tensor.nbytes > room:
+            parts.append({})
+            room = max_bytes
+        parts[-1][name] = tensor
+        room -= tensor.nbytes
+    return tuple(pack(part) for part in parts)
+
+
+def unpack(files: Sequence[bytes], wanted: Mapping[str, Port]) -> dict[str, Tensor]:
+    """All weights by name: those that are wanted, of the type and shape that is written for them."""
+    held: dict[str, Tensor] = {}
+    for data in files:
+        part = _loaded(data)
+        if part.keys() & held.keys():
+            raise BundleError("weights: a name stands in two files")
+        held |= part
+    if held.keys() != wanted.keys():
+        odd = sorted(held.keys() ^ wanted.keys())
+        raise BundleError(f"weights: missing or too many: {', '.join(name[:20] for name in odd[:5])}")
+    for name, tensor in held.items():
+        _check(name, tensor, wanted[name])
+    return held
+
+
+def _loaded(data: bytes) -> dict[str, Tensor]:
+    try:
+        return dict(safetensors.torch.load(data))
+    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(f"weights: no safetensors file: {' '.join(str(error).split())[:200]}") from None
+
+
+def _check(name: str, tensor: Tensor, wanted: Port) -> None:
+    if not NAME.fullmatch(name):
+        raise BundleError(f"weights: {name[:40]!r} is no name of a weight")
+    if tensor.dtype is not DTYPES.get(wanted.dtype) or tuple(tensor.shape) != wanted.shape:
+        raise BundleError(f"weights: {name} is {tensor.dtype} {list(tensor.shape)}, which it must not be")
+    if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+        raise BundleError(f"weights: {name} holds NaN")

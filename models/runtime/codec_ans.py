@@ -1,0 +1,199 @@
+"""Entropy coding of codes with one static table per position, to a payload of one fixed length.
+
+Law: tables are counts, whole numbers; they are checked once, strictly, and the same codes give the same bytes on every
+machine. A decoded payload is encoded again and must come out as it came in: all other bytes are a `CodecError`.
+
+Range coding (Martin 1979) by the library `constriction` (Bamler 2022, "Understanding entropy coding with asymmetric
+numeral systems"). It takes probabilities as floats, and yet the two sides agree: counts sum to 2**16, so each
+probability is a whole multiple of 2**-16 and exact in single precision, and the library turns it into a whole number by
+additions and one multiplication, which IEEE 754 rounds alike everywhere (no logarithm, no exponential, no order of
+summation that could matter: every partial sum is exact). From there on the coder is integer arithmetic.
+
+A payload's length would tell of the sample. So every payload is padded with zeros to the length in which nearly all
+training samples fit. The codes of a longer one are replaced, from the last backwards, by the most probable code of
+their position until it fits: nothing fails, and length tells nothing.
+"""
+
+import math
+import struct
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.codec_bits import ANS_LEVELS, CodecError, Codes
+
+SUM = 1 << 16  # of the counts of one position
+MAX_POSITIONS = 1 << 16
+MAX_TABLE_ITEMS = 1 << 22
+_MAGIC = b"skerry-ans-1"
+_HEAD = struct.Struct("<12sIHI")  # magic, positions, levels, capped_bytes; then the counts, uint16, row by row
+_STATE_BITS = 64
+_SPARE_WORDS = 4  # the decoder may look ahead
+
+Counts = npt.NDArray[np.uint16]
+Probabilities = npt.NDArray[np.float32]
+
+
+class Table(NamedTuple):
+    """Of one feature. `probabilities` `[positions, levels]`: multiples of 1/65536; `likely`: best code of each."""
+
+    probabilities: Probabilities
+    likely: npt.NDArray[np.int32]
+    capped_bytes: int
+
+
+def ans_tables(codes: npt.NDArray[Any], levels: int, spare: float = 0.999) -> bytes:
+    """The table file of one feature from codes `[n, *shape]` of training samples; of several, join theirs in order.
+
+    Each count gets one more (Laplace), so no code is impossible. Room is left for the share `spare` of the samples.
+    """
+    flat = _flat(codes, levels)
+    counts = _counts(flat, levels)
+    free = _table(counts, MAX_POSITIONS * 4)
+    sizes = sorted(len(_shortest(row, free.probabilities)) for row in flat.astype(np.int32))
+    capped = max(sizes[min(len(sizes) - 1, int(spare * len(sizes)))], len(_shortest(free.likely, free.probabilities)))
+    return _HEAD.pack(_MAGIC, flat.shape[1], levels, max(1, capped)) + counts.astype("<u2").tobytes()
+
+
+def read_tables(data: bytes) -> tuple[Table, ...]:
+    """The tables of a file, in the order of its features. CodecError for anything that is not exactly such a file."""
+    tables: list[Table] = []
+    offset = 0
+    while offset < len(data):
+        table, offset = _read_table(data, offset)
+        tables.append(table)
+    return tuple(tables)
+
+
+def encode(codes: Codes, table: Table) -> bytes:
+    """Flat codes -> exactly `capped_bytes` bytes. CodecError if they are not the table's."""
+    positions, levels = table.probabilities.shape
+    if codes.size != positions or (codes.size and int(codes.max()) >= levels):
+        raise CodecError(f"these are not {positions} codes of {levels} levels")
+    wide = codes.astype(np.int32)
+    payload = _shortest(wide, table.probabilities)
+    if len(payload) > table.capped_bytes:
+        payload = _made_to_fit(wide, table)
+    return payload.ljust(table.capped_bytes, b"\0")
+
+
+def decode(data: bytes, table: Table) -> Codes:
+    """The codes of a payload. CodecError if `encode` would not have made it."""
+    words = np.frombuffer(_padded(data), ">u4").astype(np.uint32)
+    try:
+        found = _library().decoder(words).decode(_library().family, table.probabilities)
+    except (AssertionError, ValueError, OverflowError) as error:  # so the library calls bytes it cannot have made
+        raise CodecError(f"not a payload of these tables: {str(error).splitlines()[0][:80]}") from None
+    codes: Codes = found.astype(np.uint8)
+    if encode(codes, table) != data:
+        raise CodecError("not the payload that these codes have")
+    return codes
+
+
+class _Library(NamedTuple):
+    encoder: Any
+    decoder: Any
+    family: Any
+
+
+def warm() -> None:
+    """Load the library now: later this process may be unable to open files. CodecError if it is not installed."""
+    _library()
+
+
+@cache
+def _library() -> _Library:
+    """Only who uses this codec needs it."""
+    try:
+        import constriction  # noqa: PLC0415
+    except ImportError:
+        raise CodecError("codec ans needs the package constriction: pip install 'constriction>=0.4'") from None
+    stream = constriction.stream
+    return _Library(stream.queue.RangeEncoder, stream.queue.RangeDecoder, stream.model.Categorical(perfect=False))
+
+
+def _shortest(codes: npt.NDArray[np.int32], probabilities: Probabilities) -> bytes:
+    """The fewest bytes that decode to the codes when zeros follow.
+
+    The library ends on a whole word; any number of its last interval would do, so the roundest is taken.
+    """
+    encoder = _library().encoder()
+    encoder.encode(codes, _library().family, probabilities)
+    done, (lower, width) = encoder.pos()
+    words: npt.NDArray[np.uint32] = encoder.get_compressed()
+    if lower + width > 1 << _STATE_BITS:  # a carry may still run into the words before: leave it to the library
+        return words.astype(">u4").tobytes().rstrip(b"\0")
+    point = _roundest(lower, lower + width)
+    return (words[:done].astype(">u4").tobytes() + point.to_bytes(_STATE_BITS // 8, "big")).rstrip(b"\0")
+
+
+def _roundest(low: int, end: int) -> int:
+    """The number of `low..end - 1` with the most zero bytes at its end."""
+    for bits in range(_STATE_BITS - 8, 0, -8):
+        found = -(-low >> bits) << bits
+        if found < end:
+            return found
+    return low
+
+
+def _made_to_fit(codes: npt.NDArray[np.int32], table: Table) -> bytes:
+    """As many of the first codes as a bisection finds room for. With none it fits: the table was checked for it."""
+    kept, spilled = 0, codes.size
+    best = _shortest(table.likely, table.probabilities)
+    while spilled - kept > 1:
+        middle = (kept + spilled) // 2
+        payload = _shortest(np.concatenate([codes[:middle], table.likely[middle:]]), table.probabilities)
+        if len(payload) <= table.capped_bytes:
+            kept, best = middle, payload
+        else:
+            spilled = middle
+    return best
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4 + 4 * _SPARE_WORDS)
+
+
+def _flat(codes: npt.NDArray[Any], levels: int) -> Codes:
+    flat = np.asarray(codes).reshape(len(codes), math.prod(np.shape(codes)[1:]))
+    if not flat.size or flat.shape[1] > MAX_POSITIONS or not 2 <= levels <= ANS_LEVELS:
+        raise CodecError(f"no table can be made of {list(np.shape(codes))} codes of {levels} levels")
+    if flat.dtype != np.uint8 or int(flat.max()) >= levels:
+        raise CodecError(
+            f"codes are {flat.dtype} up to {flat.max()}, a table of {levels} levels takes uint8 below that"
+        )
+    return flat
+
+
+def _counts(flat: Codes, levels: int) -> Counts:
+    """Smoothed counts `[positions, levels]` that sum to `SUM` in each row, none below 1."""
+    seen = np.stack([(flat == level).sum(0) for level in range(levels)], axis=1) + 1
+    scaled = 1 + seen * (SUM - levels) // seen.sum(1, keepdims=True)
+    scaled[np.arange(len(scaled)), seen.argmax(1)] += SUM - scaled.sum(1)
+    return np.asarray(scaled, np.uint16)
+
+
+def _table(counts: npt.NDArray[Any], capped_bytes: int) -> Table:
+    probabilities = np.ascontiguousarray(counts.astype(np.float32) / np.float32(SUM))
+    return Table(probabilities, counts.argmax(1).astype(np.int32), capped_bytes)
+
+
+def _read_table(data: bytes, offset: int) -> tuple[Table, int]:
+    if len(data) - offset < _HEAD.size:
+        raise CodecError("the tables end too early")
+    magic, positions, levels, capped = _HEAD.unpack_from(data, offset)
+    sane = 0 < positions <= MAX_POSITIONS and 2 <= levels <= ANS_LEVELS and positions * levels <= MAX_TABLE_ITEMS
+    if magic != _MAGIC or not sane or not 0 < capped <= 4 * positions + 8:
+        raise CodecError("not a file of tables, or of another edition")
+    end = offset + _HEAD.size + 2 * positions * levels
+    if end > len(data):
+        raise CodecError("the tables end too early")
+    counts = np.frombuffer(data, "<u2", positions * levels, offset + _HEAD.size).reshape(positions, levels)
+    if not counts.all() or (counts.sum(1, dtype=np.int64) != SUM).any():
+        raise CodecError("the counts of a position are not complete")
+    table = _table(counts, capped)
+    if len(_shortest(table.likely, table.probabilities)) > capped:
+        raise CodecError("the tables leave too little room")
+    return table, end

@@ -1,0 +1,100 @@
+"""The golden set: samples and what the shipped graph made of them when it was forged; a bundle's test of itself.
+
+Law: the file is numpy's `.npz` without pickled objects. Another processor may round one code to its neighbour; it may
+not change a label, nor move a score by more than `SCORE_MOVES`, or a regressor's value by more than that share of its
+scale.
+"""
+
+import io
+import zipfile
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import BundleError, Kind
+from models.runtime.runner import Inference, Runner
+
+INPUT, SCORES = "input", "scores"
+SCORE_MOVES = 0.05
+CODES_EQUAL = 0.98  # least share of codes that must be the same
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class GoldenCheck(NamedTuple):
+    """How a runner did. `codes_moved`: largest difference of a code; a regressor's labels count as equal.
+
+    `scores_moved`: largest difference of a score, or of a value as a share of its scale.
+    """
+
+    samples: int
+    labels_equal: int
+    scores_moved: float
+    codes_equal: float
+    codes_moved: int
+
+    @property
+    def passed(self) -> bool:
+        same = self.labels_equal == self.samples and self.scores_moved <= SCORE_MOVES
+        return same and self.codes_equal >= CODES_EQUAL and self.codes_moved <= 1
+
+
+def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
+    """Run the golden samples one batch through. BundleError if the file is unreadable or does not fit the manifest."""
+    arrays = _load(bundle)
+    found = runner.infer(arrays[INPUT])
+    scores = np.array([inference.prediction.scores for inference in found])
+    moved = [_moved(found, name, arrays[name]) for name in _features(bundle)]
+    return GoldenCheck(
+        samples=len(found),
+        labels_equal=int((scores.argmax(1) == arrays[SCORES].argmax(1)).sum()),
+        scores_moved=float(np.abs(scores - arrays[SCORES]).max()) / _scale(bundle, arrays[SCORES]),
+        codes_equal=min(float((difference == 0).mean()) for difference in moved),
+        codes_moved=max(int(difference.max()) for difference in moved),
+    )
+
+
+def golden_samples(bundle: Bundle) -> npt.NDArray[Any]:
+    """The samples `[n, *shape]` alone. BundleError as `check_golden`."""
+    return _load(bundle)[INPUT]
+
+
+def pack_golden(samples: npt.NDArray[Any], scores: npt.NDArray[Any], features: Arrays) -> bytes:
+    """The golden file of samples `[n, *shape]`, their scores `[n, outputs]` and codes; equal arrays, equal bytes."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{INPUT: samples, SCORES: scores.astype(np.float32)}, **features)
+    return buffer.getvalue()
+
+
+def _scale(bundle: Bundle, scores: npt.NDArray[Any]) -> float:
+    """Of a regressor's values: its tolerance, or else how far they lie apart; a probability's is 1."""
+    if bundle.manifest.kind is Kind.CLASSIFIER:
+        return 1.0
+    return bundle.manifest.gate.tolerance or float(np.ptp(scores)) or 1.0
+
+
+def _moved(found: list[Inference], name: str, expected: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    codes = np.stack([inference.features[name] for inference in found]).astype(np.int64)
+    return np.abs(codes - expected.astype(np.int64))
+
+
+def _features(bundle: Bundle) -> list[str]:
+    return [feature.name for feature in bundle.manifest.features]
+
+
+def _load(bundle: Bundle) -> Arrays:
+    manifest = bundle.manifest
+    try:
+        with np.load(io.BytesIO(bundle.read(manifest.golden)), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise BundleError(f"{manifest.model}: {manifest.golden} cannot be read: {error}") from None
+    count = len(arrays[INPUT]) if INPUT in arrays and arrays[INPUT].ndim else 0
+    shapes = {INPUT: manifest.input.shape, SCORES: (manifest.outputs,)}
+    shapes |= {feature.name: feature.shape for feature in manifest.features}
+    if not count or any(name not in arrays or arrays[name].shape != (count, *shapes[name]) for name in shapes):
+        raise BundleError(f"{manifest.model}: {manifest.golden} does not fit the manifest")
+    return arrays

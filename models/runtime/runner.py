@@ -1,0 +1,154 @@
+"""The Runner seam: samples in, predictions and feature codes out; and the double that tests and simulations use.
+
+Law: a runner never guesses. A sample of wrong shape, type or range, or not a number, is a `SampleError`.
+"""
+
+import math
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.manifest import (
+    EDGE_FILE,
+    GOLDEN_FILE,
+    HUB_FILE,
+    HUB_GRAPH_FILE,
+    InputSpec,
+    Kind,
+    Manifest,
+    Precision,
+    Target,
+)
+from models.bundle.measurements import Calibration, Leakage, LeakKind, Metric
+from models.runtime.chain import Field, digest
+from models.runtime.codec import NUMPY_DTYPES, FeatureCodec, codec_of
+from wire.protocol.messages import DType, FieldSpec, Level, Prediction
+
+Sample = npt.NDArray[Any]
+
+
+class SampleError(ValueError):
+    """The sample is not what the model's manifest asks for; the message says what it asks for."""
+
+
+class RunError(RuntimeError):
+    """The runtime failed on a sound sample: a fault of the model or of the machine, one line."""
+
+
+class Inference(msgspec.Struct, frozen=True, gc=False):
+    """What one sample gave: the local answer, and per feature its codes in the manifest's shape.
+
+    `novelty`: share of calibration samples that look more usual, 0..1; -1 if the model does not say.
+    """
+
+    prediction: Prediction
+    features: dict[str, npt.NDArray[np.uint8]]
+    novelty: float = -1.0
+
+
+class Runner(Protocol):
+    """Owned by one thread. Batches are arrays `[n, *manifest.input.shape]`."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def codec(self) -> FeatureCodec:
+        """How its features travel."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of how it runs here; none if it runs as it was made to."""
+        ...
+
+    def infer(self, batch: Sample) -> list[Inference]:
+        """One `Inference` per sample, in order. SampleError if any sample is unfit."""
+        ...
+
+    def infer_one(self, sample: Sample) -> Inference:
+        """One sample of exactly `manifest.input.shape`: the hot path."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def check_samples(batch: Sample, spec: InputSpec) -> None:
+    """SampleError unless `batch` is `[n, *shape]` (n >= 1) of the right type with every value inside `low..high`."""
+    if batch.ndim != len(spec.shape) + 1 or batch.shape[1:] != spec.shape or not batch.shape[0]:
+        raise SampleError(f"{spec.name}: shape {list(batch.shape)}, the model takes [n, {_dims(spec.shape)}]")
+    check_values(batch, spec)
+
+
+def check_sample(sample: Sample, spec: InputSpec) -> None:
+    """As `check_samples`, for one sample without the batch axis."""
+    if sample.shape != spec.shape:
+        raise SampleError(f"{spec.name}: shape {list(sample.shape)}, the model takes [{_dims(spec.shape)}]")
+    check_values(sample, spec)
+
+
+def check_values(values: Sample, spec: InputSpec) -> None:
+    if values.dtype != NUMPY_DTYPES[spec.dtype]:
+        raise SampleError(f"{spec.name}: {values.dtype}, the model takes {spec.dtype}")
+    # NaN wins every minimum and maximum and fails every comparison: two passes refuse NaN, infinities and range at once
+    low, high = np.minimum.reduce(values, None), np.maximum.reduce(values, None)
+    if not (low >= spec.low and high <= spec.high):
+        found = f"{low}..{high}" if math.isfinite(low) and math.isfinite(high) else "NaN or infinite values"
+        raise SampleError(f"{spec.name}: {found}, the model takes {spec.low:g}..{spec.high:g}")
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+class EchoRunner:
+    """The shipped double: a sample *is* the scores. Its label is the argmax, its codes are `round(15 * score)`.
+
+    So a test decides label, confidence and features by the sample it sends; nothing is trained, nothing is loaded.
+    """
+
+    def __init__(self, labels: int = 10, version: int = 1) -> None:
+        self.manifest = echo_manifest(labels, version)
+        self.codec = codec_of(self.manifest.codec, self.manifest.features)
+        self.notes: tuple[str, ...] = ()
+        self.closed = False
+
+    def infer(self, batch: Sample) -> list[Inference]:
+        check_samples(batch, self.manifest.input)
+        return [self.infer_one(sample) for sample in batch]
+
+    def infer_one(self, sample: Sample) -> Inference:
+        check_sample(sample, self.manifest.input)
+        scores = tuple(sample.tolist())
+        label = int(sample.argmax())
+        codes = np.rint(sample * np.float32(15)).astype(np.uint8)
+        return Inference(Prediction(label, scores[label], scores, self.manifest.model), {"features": codes})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
+    """The manifest of `EchoRunner`: `labels` scores in, the same scores and their 4-bit codes out."""
+    codes = FieldSpec("features", DType.UINT8, (labels,), 0.0, 15.0, Level.P2, "features")
+    known = digest("echo", "pack4", (Field(codes),))
+    return Manifest(
+        name="echo",
+        version=version,
+        kind=Kind.CLASSIFIER,
+        labels=tuple(str(i) for i in range(labels)),
+        outputs=labels,
+        input=InputSpec("scores", DType.FP32, (labels,), 0.0, 1.0),
+        features=(codes,),
+        cut="echo",
+        codec="pack4",
+        fixed_bytes=512,
+        temperature=1.0,
+        calibration=Calibration(Metric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
+        # the codes are the sample: they give all of it away
+        leakage=(Leakage(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),
+        target=Target("none", 0, Precision.FLOAT32, "any"),
+        files=dict.fromkeys((EDGE_FILE, HUB_FILE, HUB_GRAPH_FILE, GOLDEN_FILE), "0" * 64),
+    )

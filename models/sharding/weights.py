@@ -1,0 +1,94 @@
+"""Weights by the piece: what one rank needs of a safetensors file is read, and nothing else of it.
+
+Law: no whole tensor is ever held where a piece is wanted. What is not there, of another type or shape, or not a number,
+is a `BundleError` of one line.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from models.bundle.manifest import BundleError
+from models.graph.format import Port
+from models.graph.operations import DTYPES
+from models.graph.weights import NAME, type_name
+from models.sharding.split import Piece, attribute
+
+_AT_ONCE = 1 << 24  # elements looked at together when a piece is searched for NaN
+_WRONG = (SafetensorError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+
+
+class Share(NamedTuple):
+    """Which of how many equal parts of every divided weight."""
+
+    at: int
+    ways: int
+
+
+def read_pieces(
+    files: Sequence[str], ports: Mapping[str, Port], pieces: Iterable[Piece], share: Share
+) -> dict[str, Tensor]:
+    """Every piece under its attribute's name, on the CPU, in memory of its own."""
+    with ExitStack() as opened:
+        try:
+            places = _places([opened.enter_context(safe_open(file, framework="pt")) for file in files])
+            found = {attribute(piece): _piece(places, ports, piece, share) for piece in pieces}
+        except _WRONG as error:
+            raise BundleError(f"weights: {' '.join(str(error).split())[:200]}") from None
+    return found
+
+
+def piece_bytes(ports: Mapping[str, Port], pieces: Iterable[Piece], ways: int) -> int:
+    """Of all pieces together, on one rank."""
+    return sum(port_bytes(ports[piece.name]) // (1 if piece.axis is None else ways) for piece in pieces)
+
+
+def port_bytes(port: Port) -> int:
+    elements = 1
+    for side in port.shape:
+        elements *= side
+    return elements * int(DTYPES[port.dtype].itemsize) if port.dtype in DTYPES else 0
+
+
+def _places(files: Sequence[Any]) -> dict[str, Any]:
+    places: dict[str, Any] = {}
+    for file in files:
+        for name in file.keys():  # noqa: SIM118 - not a dict
+            if name in places:
+                raise BundleError("weights: a name stands in two files")
+            places[name] = file
+    return places
+
+
+def _piece(places: Mapping[str, Any], ports: Mapping[str, Port], piece: Piece, share: Share) -> Tensor:
+    name, axis = piece
+    if name not in places or name not in ports or not NAME.fullmatch(name):
+        raise BundleError(f"weights: missing or too many: {name[:20]}")
+    source = places[name].get_slice(name)
+    shape = tuple(source.get_shape())
+    if shape != ports[name].shape:
+        raise BundleError(f"weights: {name} is {list(shape)}, which it must not be")
+    wanted = [slice(None)] * len(shape)
+    if axis is not None:
+        if axis >= len(shape) or shape[axis] % share.ways:
+            raise BundleError(f"plan: {name} {list(shape)} cannot be divided in {share.ways} along axis {axis}")
+        each = shape[axis] // share.ways
+        wanted[axis] = slice(share.at * each, (share.at + 1) * each)
+    # a clone: the file's pages stay the file's, so nobody can change what was read by changing the file
+    tensor: Tensor = (source[tuple(wanted)] if shape else places[name].get_tensor(name)).clone(
+        memory_format=torch.contiguous_format
+    )
+    if type_name(tensor) != ports[name].dtype:
+        raise BundleError(f"weights: {name} is {tensor.dtype}, which it must not be")
+    if tensor.is_floating_point() and _holds_nan(tensor):
+        raise BundleError(f"weights: {name} holds NaN")
+    return tensor
+
+
+def _holds_nan(tensor: Tensor) -> bool:
+    flat = tensor.reshape(-1)
+    return any(bool(torch.isnan(flat[at : at + _AT_ONCE]).any()) for at in range(0, len(flat), _AT_ONCE))

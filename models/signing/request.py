@@ -1,0 +1,210 @@
+"""What travels between the hub and the machine with the keys: the repository as it stands, and changes to be signed.
+
+Law: a request is self-contained and proves nothing by itself; `models.signing.review` says what of it may be signed or
+installed. Signatures are collected in the file, so that it can go from one holder of a key to the next.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from securesystemslib.signer import CryptoSigner, SSlibKey
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
+from tuf.api.serialization.json import JSONSerializer
+
+from models.signing.merging_roles_roles import ROOT, TARGETS
+
+HUB_FORMAT = "skerry-hub/1"
+REQUEST_FORMAT = "skerry-request/1"
+MAX_REQUEST_BYTES = 64 << 20
+Changed = Metadata[Root] | Metadata[Targets]
+Delegator = Root | Targets
+T = TypeVar("T", Root, Targets, Snapshot, Timestamp)
+R = TypeVar("R")
+
+
+class RequestError(Exception):
+    """A request that must not be signed or installed: one line that says why."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A hub's repository: every root in order, targets and delegated roles as they stand, the hub's own public keys."""
+
+    online: Mapping[str, SSlibKey] = field(default_factory=dict)  # by role, what the hub offers to sign with
+    roots: tuple[Metadata[Root], ...] = ()
+    base: Mapping[str, Metadata[Targets]] = field(default_factory=dict)  # "targets", "models-digits", ...
+
+    @property
+    def root(self) -> Root | None:
+        return self.roots[-1].signed if self.roots else None
+
+    @property
+    def targets(self) -> Targets | None:
+        return self.base[TARGETS].signed if TARGETS in self.base else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """New versions by role name, on top of a state."""
+
+    state: State
+    changes: Mapping[str, Changed]
+
+    @property
+    def root(self) -> Root:
+        """Root once the request is installed."""
+        changed = self.changes.get(ROOT)
+        found = changed.signed if changed else self.state.root
+        if not isinstance(found, Root):
+            raise RequestError("there is no root yet: `skerry keys init` makes the first")
+        return found
+
+    @property
+    def targets(self) -> Targets:
+        """The top-level targets once the request is installed."""
+        changed = self.changes.get(TARGETS)
+        found = changed.signed if changed else self.state.targets
+        if not isinstance(found, Targets):
+            raise RequestError("there are no targets yet: `skerry keys init` makes the first")
+        return found
+
+    def delegators(self, role: str) -> tuple[Delegator, ...]:
+        """Who says which keys sign for the role; for root the old one and itself (TUF specification 5.3.4)."""
+        if role == ROOT:
+            return (self.state.root, self.root) if self.state.root else (self.root,)
+        return (self.root,) if role == TARGETS else (self.targets,)
+
+
+def missing(request: Request, role: str) -> tuple[frozenset[str], int]:
+    """Ids of the keys that could still sign, and how many signatures are needed at least; (.., 0) if it is whole."""
+    metadata = request.changes[role]
+    able: set[str] = set()
+    needed = 0
+    for delegator in request.delegators(role):
+        found = result_of(delegator, role, metadata)
+        able |= set(found[1]) if not found[0] >= found[2] else set()
+        needed = max(needed, found[2] - found[0])
+    return frozenset(able), needed
+
+
+def result_of(delegator: Delegator, role: str, metadata: Metadata[Any]) -> tuple[int, frozenset[str], int]:
+    """(good signatures, ids of keys that have not signed, threshold). RequestError if the role is nobody's."""
+    try:
+        found = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
+    except ValueError:
+        raise RequestError(f"{role}: no such role") from None
+    return len(found.signed), frozenset(found.unsigned), found.threshold
+
+
+def verified(delegator: Delegator, role: str, metadata: Metadata[Any]) -> bool:
+    good, _, threshold = result_of(delegator, role, metadata)
+    return good >= threshold
+
+
+def sign(request: Request, signers: Sequence[CryptoSigner]) -> list[tuple[str, str]]:
+    """Add every signature that is still of use. Returns (role, key id) of each."""
+    done = []
+    for role in request.changes:
+        for signer in signers:
+            keyid = signer.public_key.keyid
+            if keyid in missing(request, role)[0]:
+                request.changes[role].sign(signer, append=True)
+                done.append((role, keyid))
+    return done
+
+
+def successor(metadata: Metadata[T]) -> Metadata[T]:
+    """A copy with the next version and no signature."""
+    copied = Metadata(deepcopy(metadata.signed))
+    copied.signed.version += 1
+    return copied
+
+
+def encode(metadata: Metadata[Any]) -> bytes:
+    """As the file lies in the repository."""
+    return metadata.to_bytes(JSONSerializer(compact=True))
+
+
+def decode(data: bytes, kind: type[T]) -> Metadata[T]:
+    """RequestError unless it is metadata of that kind. Verifies no signature."""
+    try:
+        metadata: Metadata[Any] = Metadata.from_bytes(data)
+    except (RepositoryError, RecursionError):
+        raise RequestError(f"not readable as {kind.type} metadata") from None
+    if not isinstance(metadata.signed, kind):
+        raise RequestError(f"{metadata.signed.type} metadata where {kind.type} was expected")
+    return metadata
+
+
+def dump_state(state: State) -> bytes:
+    return _json({"format": HUB_FORMAT, **_state_dict(state)})
+
+
+def dump_request(request: Request) -> bytes:
+    changes = {role: metadata.to_dict() for role, metadata in request.changes.items()}
+    return _json({"format": REQUEST_FORMAT, **_state_dict(request.state), "changes": changes})
+
+
+def load_state(data: bytes) -> State:
+    """What a hub exported. RequestError if it is something else."""
+    return _guarded(lambda: _state(_values(data, HUB_FORMAT)))
+
+
+def load_request(data: bytes) -> Request:
+    """RequestError if it is something else, or damaged."""
+
+    def read() -> Request:
+        values = _values(data, REQUEST_FORMAT)
+        changes: dict[str, Changed] = {
+            role: _metadata(value, Root) if role == ROOT else _metadata(value, Targets)
+            for role, value in values["changes"].items()
+        }
+        return Request(_state(values), changes)
+
+    return _guarded(read)
+
+
+def _state_dict(state: State) -> dict[str, Any]:
+    return {
+        "online": {role: {"keyid": key.keyid, **key.to_dict()} for role, key in state.online.items()},
+        "roots": [metadata.to_dict() for metadata in state.roots],
+        "base": {role: metadata.to_dict() for role, metadata in state.base.items()},
+    }
+
+
+def _state(values: dict[str, Any]) -> State:
+    online = {role: _key(value) for role, value in values["online"].items()}
+    roots = tuple(_metadata(value, Root) for value in values["roots"])
+    return State(online, roots, {role: _metadata(value, Targets) for role, value in values["base"].items()})
+
+
+def _key(value: dict[str, Any]) -> SSlibKey:
+    return SSlibKey.from_dict(value.pop("keyid"), value)
+
+
+def _metadata(value: dict[str, Any], kind: type[T]) -> Metadata[T]:
+    return decode(json.dumps(value).encode(), kind)
+
+
+def _values(data: bytes, wanted: str) -> dict[str, Any]:
+    values = json.loads(data)
+    found = values.get("format")
+    if found != wanted:
+        hint = "a request" if wanted == REQUEST_FORMAT else "what `skerry repository export` writes"
+        raise RequestError(f"this file is not {hint}")
+    return dict(values)
+
+
+def _guarded(read: Callable[[], R]) -> R:
+    try:
+        return read()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise RequestError("the file is damaged or not one of ours") from None
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"

@@ -1,0 +1,232 @@
+"""What of a request may be signed or installed, and what it does, in words. The same judge on both machines.
+
+Law: nothing here signs, writes or asks. A hub that was taken over can send any request; this is what stands between its
+wishes and a signature: chain of roots, versions that only rise, lives no longer than the table, paths inside the role's
+own folder, no key counted twice, no delegation beyond ours.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from securesystemslib.signer import Key
+from tuf.api.metadata import DelegatedRole, Metadata, Role, Root, TargetFile, Targets
+
+from models.signing.keyring import NAME_FIELD
+from models.signing.merging_roles_permits import read_permit
+from models.signing.merging_roles_roles import (
+    ONLINE,
+    PERMITS,
+    ROOT,
+    SLACK,
+    TARGETS,
+    TOP_LEVEL,
+    is_delegated,
+    life,
+    may_list,
+    pattern,
+)
+from models.signing.request import Request, RequestError, State, verified
+
+MAX_VERSION = 2**53
+REVOKED = "revoked"  # of a target's `custom`: true = no device may run it, also one that does already
+_SHOWN = re.compile(r"[A-Za-z0-9._-]{1,80}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def check(request: Request, trusted: Metadata[Root] | None, now: datetime) -> None:
+    """RequestError for the first thing that is wrong. `trusted`: the newest root this machine knows."""
+    check_state(request.state, trusted)
+    if not request.changes:
+        raise RequestError("the request changes nothing")
+    for role, changed in request.changes.items():
+        _check_expiry(role, changed.signed.expires, now)
+        if isinstance(changed.signed, Root):
+            _check_root(request.state.root, changed.signed)
+        else:
+            _check_version(role, request.state.base.get(role), changed.signed.version)
+            _check_targets(request, role, changed.signed)
+
+
+def check_state(state: State, trusted: Metadata[Root] | None) -> None:
+    """Does all of it follow from the root we trust? RequestError otherwise."""
+    _check_chain(state.roots, trusted)
+    for role, metadata in state.base.items():
+        over = state.root if role == TARGETS else state.targets
+        if over is None or not verified(over, role, metadata):
+            raise RequestError(f"{role} as the hub has it is not signed by its keys")
+
+
+def check_whole(request: Request, at_hub: frozenset[str]) -> None:
+    """Would a device accept the result? Every role signed by enough keys, but for those the hub signs itself."""
+    for role, changed in request.changes.items():
+        for delegator in request.delegators(role):
+            if not verified(delegator, role, changed):
+                raise RequestError(f"{role} {changed.signed.version} is not signed by enough keys: `skerry keys sign`")
+    for role in delegated(request.targets):
+        standing = request.changes.get(role) or request.state.base.get(role)
+        if role not in at_hub and (standing is None or not verified(request.targets, role, standing)):
+            raise RequestError(f"{role} would be left without a valid signature")
+
+
+def delegated(targets: Targets) -> dict[str, DelegatedRole]:
+    """The roles that the top-level targets delegate to, by name."""
+    roles = targets.delegations.roles if targets.delegations else None
+    return dict(roles or {})
+
+
+def key_name(key: Key) -> str:
+    """What people call a key; the start of its id where it has no name that may be shown on a terminal."""
+    name = str(key.unrecognized_fields.get(NAME_FIELD, ""))
+    return name if _SHOWN.fullmatch(name) else key.keyid[:8]
+
+
+def describe(request: Request) -> list[str]:
+    """What signing it does, one line for each change, dangerous ones first."""
+    lines: list[str] = []
+    for role, changed in sorted(request.changes.items(), key=lambda item: (item[0] != ROOT, item[0] != TARGETS)):
+        lines.append(f"{role} {changed.signed.version}, valid until {changed.signed.expires:%Y-%m-%d}")
+        before = request.state.root if role == ROOT else _signed(request.state.base.get(role))
+        lines += [f"  {line}" for line in _differences(before, changed.signed)]
+    return lines
+
+
+def _signed(metadata: Metadata[Targets] | None) -> Targets | None:
+    return metadata.signed if metadata else None
+
+
+def _differences(before: Root | Targets | None, after: Root | Targets) -> Iterator[str]:
+    old, new = _holders(before), _holders(after)
+    for role in sorted(old.keys() | new.keys()):
+        if old.get(role) != new.get(role):
+            yield f"keys of {role}: {old.get(role, 'none')} -> {new.get(role, 'none')}"
+    old_files = before.targets if isinstance(before, Targets) else {}
+    new_files = after.targets if isinstance(after, Targets) else {}
+    for path in sorted(old_files.keys() | new_files.keys()):
+        if path not in new_files:
+            yield f"withdraws {path}"
+        elif path not in old_files or old_files[path] != new_files[path]:
+            yield _file_line(old_files.get(path), new_files[path])
+
+
+def _file_line(old: TargetFile | None, new: TargetFile) -> str:
+    """`custom` is signed too: a version that jumps or a model that is revoked must not go unseen."""
+    if new.path.startswith(f"{PERMITS}/"):
+        return read_permit(new.path, new.custom).words()
+    verb = "adds" if old is None else "marks" if old.hashes == new.hashes else "replaces"
+    said = json.dumps(new.custom, sort_keys=True)[:400]
+    return f"{verb} {new.path} sha256 {_digest(new)} {new.length} B {said}"
+
+
+def _holders(signed: Root | Targets | None) -> dict[str, str]:
+    """Per role: `2 of root-1, root-2, root-3`."""
+    if isinstance(signed, Root):
+        pairs = [(name, role, signed.keys) for name, role in signed.roles.items()]
+    elif signed and signed.delegations:
+        pairs = [(name, role, signed.delegations.keys) for name, role in delegated(signed).items()]
+    else:
+        return {}
+    return {name: f"{role.threshold} of {', '.join(_names(role, keys))}" for name, role, keys in pairs}
+
+
+def _names(role: Role, keys: dict[str, Key]) -> list[str]:
+    return sorted(f"{key_name(keys[keyid])} ({keyid[:8]})" for keyid in role.keyids if keyid in keys)
+
+
+def _check_chain(roots: Sequence[Metadata[Root]], trusted: Metadata[Root] | None) -> None:
+    for number, metadata in enumerate(roots, start=1):
+        over = (metadata, *([roots[number - 2]] if number > 1 else []))
+        if metadata.signed.version != number or not all(verified(each.signed, ROOT, metadata) for each in over):
+            raise RequestError(f"root {number} does not follow from the one before it")
+    if trusted is None:
+        return
+    if len(roots) < trusted.signed.version:
+        raise RequestError(f"the hub's root is {len(roots)}, older than {trusted.signed.version} which is trusted here")
+    if roots[trusted.signed.version - 1].signed_bytes != trusted.signed_bytes:
+        raise RequestError("the hub's root does not follow from the one trusted here: this is another repository")
+
+
+def _check_expiry(role: str, expires: datetime, now: datetime) -> None:
+    if expires <= now:
+        raise RequestError(f"{role} would have expired on {expires:%Y-%m-%d}: is the clock right?")
+    if expires > now + life(role) + SLACK:
+        raise RequestError(f"{role} would be valid until {expires:%Y-%m-%d}, longer than {life(role).days} days")
+
+
+def _check_root(before: Root | None, after: Root) -> None:
+    wanted = before.version + 1 if before else 1
+    if after.version != wanted:
+        raise RequestError(f"root {after.version} where root {wanted} comes next")
+    if not after.consistent_snapshot or set(after.roles) != set(TOP_LEVEL):
+        raise RequestError("root must have consistent snapshots and the four roles of TUF")
+    for name, role in after.roles.items():
+        _check_keys(name, role, after.keys)
+        if name in ONLINE and role.threshold != 1:
+            raise RequestError(f"{name} is signed by the hub alone: its threshold is 1")
+
+
+def _check_keys(name: str, role: Role, keys: dict[str, Key]) -> None:
+    """One key under two ids would count twice (SECURITY case 6)."""
+    listed = [keys[keyid] for keyid in role.keyids if keyid in keys]
+    if any(key.keytype != "ed25519" or key.scheme != "ed25519" for key in listed):
+        raise RequestError(f"{name}: only Ed25519 keys are ours")
+    different = {str(key.keyval.get("public", "")).lower() for key in listed}
+    if len(different) != len(role.keyids):
+        raise RequestError(f"{name}: a key is listed twice, or is missing")
+    if len(different) < role.threshold:
+        raise RequestError(f"{name}: {len(different)} keys for a threshold of {role.threshold}")
+
+
+def _check_version(role: str, before: Metadata[Targets] | None, version: int) -> None:
+    least = before.signed.version + 1 if before else 1
+    if not least <= version <= MAX_VERSION:
+        raise RequestError(f"{role} {version} where {least} comes next: the hub went on meanwhile, ask it again")
+
+
+def _check_targets(request: Request, role: str, targets: Targets) -> None:
+    if role == TARGETS:
+        if targets.delegations and targets.delegations.succinct_roles is not None:
+            raise RequestError("targets delegates by hash: only our own folders are delegated")
+        for name, delegation in delegated(targets).items():
+            _check_delegation(name, delegation, targets)
+    elif role not in delegated(request.targets):
+        raise RequestError(f"{role}: nobody delegates to it")
+    elif targets.delegations is not None:
+        raise RequestError(f"{role}: a delegated role may not delegate")
+    for path, info in targets.targets.items():
+        _check_file(role, path, info)
+
+
+def _check_delegation(name: str, delegation: DelegatedRole, targets: Targets) -> None:
+    keys: dict[str, Any] = targets.delegations.keys if targets.delegations else {}
+    if not is_delegated(name) or delegation.paths != [pattern(name)] or not delegation.terminating:
+        raise RequestError(f"{name}: not a delegation of ours, or for other paths than its own")
+    _check_keys(name, delegation, keys)
+
+
+def _check_file(role: str, path: str, info: TargetFile) -> None:
+    custom = info.custom
+    version = custom.get("version") if isinstance(custom, dict) else None
+    if not may_list(role, path):
+        raise RequestError(f"{role}: {path[:80]!r} is not in its folder")
+    if not _SHA256.fullmatch(_digest(info)) or set(info.hashes) != {"sha256"} or info.length < 1:
+        raise RequestError(f"{path}: its length or hash is impossible")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MAX_VERSION:
+        raise RequestError(f"{path}: has no version")
+    if not isinstance(custom.get(REVOKED, False), bool):
+        raise RequestError(f"{path}: is neither revoked nor not")
+    if role == TARGETS:
+        _check_permit(path, custom)
+
+
+def _check_permit(path: str, custom: dict[str, Any]) -> None:
+    try:
+        read_permit(path, custom)
+    except ValueError as error:
+        raise RequestError(f"{path}: {error}") from None
+
+
+def _digest(info: TargetFile) -> str:
+    return str(info.hashes.get("sha256", ""))

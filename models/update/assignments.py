@@ -1,0 +1,120 @@
+"""The judge of assignments: which of them a device believes, and which target one then means.
+
+Law: values in, verdict out. An assignment only chooses among targets that the repository lists, at or above the
+device's floor; below it only by a permit that the top-level targets keys have signed, which no hub holds. What is
+refused changes nothing, and the model that serves goes on serving.
+
+Whoever steals a hub's keys can therefore send a fleet from one good version to another, and no further (Uptane's split
+of director and image repository).
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from models.signing.merging_roles_permits import Permit
+from models.update.trust import MAX_PATH_CHARS, MAX_VERSION, Refusal, path_fits
+from wire.protocol.rollout import Assignment, Failure
+
+MAX_COUNTER = 2**53
+MAX_AHEAD_MS = 86_400_000  # issued later than that beyond our hour: one of the two clocks is wrong
+MAX_LIFE_MS = 40 * 86_400_000
+MAX_WORD_CHARS = 120
+_SHA256_CHARS = 64
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A bundle as the repository lists it now. `digest`: SHA-256 of the packed file, hex."""
+
+    version: int
+    digest: str
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a device remembers of a family: the highest counter it ever accepted, and that assignment if it has it."""
+
+    device: str
+    counter: int = 0
+    assignment: Assignment | None = None
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What one refresh vouches for. `listed`: by path. `floor`: of the family, while it holds; 0 = none.
+
+    `running`: version and digest of the committed bundle, None while there is none.
+    """
+
+    listed: Mapping[str, Listed]
+    floor: int = 0
+    running: Listed | None = None
+    permits: tuple[Permit, ...] = ()
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What to install. `permit`: what allows a version below the floor."""
+
+    path: str
+    version: int
+    digest: str
+    permit: Permit | None = None
+
+
+def heard(assignment: Assignment, held: Held, now_ms: int) -> Refusal | None:
+    """At the door: None if it may be acted on, or is the very one that is held already."""
+    if assignment.device != held.device:
+        return Refusal(Failure.INTEGRITY, "assigned to another device")
+    if assignment == held.assignment:
+        return None
+    if not _is_possible(assignment):
+        return Refusal(Failure.INTEGRITY, "no assignment looks like that")
+    if assignment.counter <= held.counter:
+        return Refusal(Failure.REPLAY, f"counter {assignment.counter}, accepted before: {held.counter}")
+    return _out_of_time(assignment, now_ms)
+
+
+def judge(assignment: Assignment, facts: Facts, now_ms: int) -> Target | Refusal:
+    """After a refresh: the target it means. Call `heard` first; this does not ask again whom it is for."""
+    late = _out_of_time(assignment, now_ms)
+    if late:
+        return late
+    found = facts.listed.get(assignment.path)
+    if found is None:
+        return Refusal(Failure.INTEGRITY, f"{assignment.path}: nobody who may lists it")
+    if found != Listed(assignment.version, assignment.digest):
+        return Refusal(Failure.INTEGRITY, f"{assignment.path}: another version or hash than is listed")
+    least = max(facts.floor, facts.running.version if facts.running else 0)
+    permit = next((each for each in facts.permits if allows(each, assignment, least, now_ms)), None)
+    if found.version < least and found != facts.running and permit is None:
+        return Refusal(Failure.ROLLBACK, f"{assignment.path}: {least} was here before, and no permit allows less")
+    return Target(assignment.path, found.version, found.digest, permit)
+
+
+def allows(permit: Permit, assignment: Assignment, least: int, now_ms: int) -> bool:
+    """Whether a device whose version or floor is `least` may go down to what is assigned."""
+    named = (permit.family, permit.to_version) == (assignment.family, assignment.version)
+    return named and least < permit.from_below and now_ms < permit.expires_ms
+
+
+def _is_possible(assignment: Assignment) -> bool:
+    """Within the bounds of everything that counts here; anything else was made by no hub of ours."""
+    a = assignment
+    words = (a.rollout, a.family)
+    named = all(word and len(word) <= MAX_WORD_CHARS for word in words) and len(a.path) <= MAX_PATH_CHARS
+    aimed = path_fits(a.path) and a.path.startswith(f"models/{a.family}/") and len(a.digest) == _SHA256_CHARS
+    counted = 1 <= a.counter <= MAX_COUNTER and (a.withdraw or a.version >= 1) and 0 <= a.version <= MAX_VERSION
+    timed = 0 <= a.issued_ms < a.expires_ms <= a.issued_ms + MAX_LIFE_MS
+    return named and (aimed or a.withdraw) and counted and timed and _is_gated(a)
+
+
+def _is_gated(a: Assignment) -> bool:
+    """NaN fails every comparison, so it fails here."""
+    spans = (a.soak_s, a.max_soak_s, a.strict_s, a.report_s)
+    return 0 <= a.audit_share <= 1 and 0 <= a.min_inferences <= MAX_COUNTER and all(0 <= s <= 1e8 for s in spans)
+
+
+def _out_of_time(assignment: Assignment, now_ms: int) -> Refusal | None:
+    if now_ms >= assignment.expires_ms:
+        return Refusal(Failure.FREEZE, f"the assignment ended {(now_ms - assignment.expires_ms) // 1000} s ago")
+    if assignment.issued_ms > now_ms + MAX_AHEAD_MS:
+        return Refusal(Failure.FREEZE, "the assignment was issued in a future that is not ours")
+    return None

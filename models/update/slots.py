@@ -1,0 +1,329 @@
+"""What arrived, on disk: bundles in slots (`current`, `previous`) and small documents, named by one index.
+
+Law: a slot is complete, verified and synced before it has a name, and what is current changes by renaming one file. So
+a crash or a full disk at any step leaves either the old state or the new one, and a start sweeps away the rest.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from models.bundle.archive import pack, unpack
+from models.bundle.bundle import Bundle, open_bundle
+from models.bundle.manifest import BundleError
+from models.update.merging_downloader_part import Part
+from wire.process.daemon import Lock
+from wire.process.files import sync_folder
+
+__all__ = ["Document", "Slot", "Step", "Store", "pack", "unpack"]
+
+FORMAT = 1
+INDEX_FILE = "index.json"
+SPARE_BYTES = 1 << 20
+_SCRATCH = ".new-"
+
+
+class Step(StrEnum):
+    """The named points of an installation, each told before it is done."""
+
+    UNPACK = "unpack"
+    WRITE_FILE = "write_file"
+    VERIFY = "verify"
+    SYNC_SLOT = "sync_slot"
+    RENAME_SLOT = "rename_slot"
+    SYNC_SLOTS = "sync_slots"
+    DROP_PART = "drop_part"
+    WRITE_INDEX = "write_index"
+    SYNC_INDEX = "sync_index"
+    RENAME_INDEX = "rename_index"
+    SYNC_FOLDER = "sync_folder"
+    SWEEP = "sweep"
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A bundle in the store. `digest`: SHA-256 of the packed file, as TUF has it; `manifest`: of its manifest.
+
+    `signers`: fingerprints of the keys that listed it, for the floor that is raised once it has proven itself.
+    """
+
+    path: str
+    version: int
+    digest: str
+    manifest: str = ""
+    signers: tuple[str, ...] = ()
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A policy or a hub key file in the store, verified when it came."""
+
+    path: str
+    version: int
+    digest: str
+
+
+class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`trial`: the current bundle is not committed yet. `candidate`: staged for good, until it is tried or dropped."""
+
+    format: int = FORMAT
+    current: Slot | None = None
+    previous: Slot | None = None
+    documents: dict[str, Document] = {}
+    candidate: Slot | None = None
+    trial: bool = False
+
+
+def _ignore(step: Step) -> None:
+    del step
+
+
+class Store:
+    """Use as a context: it holds the folder's lock (ExitError(LOCKED) for a second agent). OSError: the disk refuses.
+
+    After an OSError `current` is what the disk has: the old one, or the new one if only the last sync was refused.
+    """
+
+    def __init__(self, folder: Path, step: Callable[[Step], None] = _ignore) -> None:
+        self.folder = folder
+        self.metadata = folder / "metadata"
+        self._slots = folder / "slots"
+        self._parts = folder / "parts"
+        self._documents = folder / "documents"
+        self._step = step
+        self._lock = Lock(folder)
+        self._index = _Index()
+        self._staged: Slot | None = None
+        self.damaged = False  # the index could not be read: nothing is current, nothing was swept
+
+    def __enter__(self) -> Self:
+        for each in (self.folder, self.metadata, self._slots, self._parts, self._documents):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock.__enter__()
+        try:
+            self._read_index()
+        except OSError:
+            self._lock.__exit__(None, None, None)
+            raise
+        if not self.damaged:
+            self._sweep()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._lock.__exit__(kind, error, at)
+
+    @property
+    def current(self) -> Slot | None:
+        return self._index.current
+
+    @property
+    def previous(self) -> Slot | None:
+        return self._index.previous
+
+    @property
+    def candidate(self) -> Slot | None:
+        """Staged, and named: it outlives this process."""
+        return self._index.candidate
+
+    @property
+    def on_trial(self) -> bool:
+        """What is current was never committed."""
+        return self._index.trial
+
+    def place(self, slot: Slot) -> Path:
+        """The folder of a slot."""
+        return self._slots / slot.digest[:32]
+
+    def open(self, slot: Slot) -> Bundle:
+        """The bundle of a slot, every byte verified again. BundleError if it is not the one that was installed."""
+        bundle = open_bundle(self.place(slot))
+        if bundle.digest != slot.manifest:
+            raise BundleError(f"{bundle.path}: not the bundle that was installed there")
+        return bundle
+
+    def part_of(self, digest: str) -> Path:
+        """Where its download lies, if one was begun."""
+        return self._parts / f"{digest}.part"
+
+    def reserve(self, digest: str, length: int, *, alone: bool = True) -> Part:
+        """A part to download into. OSError(ENOSPC) if it and the unpacked slot cannot both fit.
+
+        `alone`: other parts are removed; a small file leaves them, so that a large one can be gone on with.
+        """
+        for other in self._parts.iterdir():
+            if alone and not other.name.startswith(digest):
+                other.unlink()
+        part = Part(self.part_of(digest))
+        there = part.path.stat().st_size if part.path.exists() else 0
+        if shutil.disk_usage(self.folder).free < 2 * length - there + SPARE_BYTES:
+            raise OSError(errno.ENOSPC, "no room for the download and the bundle in it")
+        return part
+
+    def stage(self, part: Part, slot: Slot) -> Slot:
+        """Unpack a whole download into a slot of its own, beside what serves. Returns the slot, its manifest known.
+
+        It stays until it is activated, dropped, replaced by another, or the process ends. BundleError if the bytes are
+        not those of `slot.digest`, not a packed bundle, or a bundle of another name or version than the slot's.
+        """
+        scratch = self._slots / f"{_SCRATCH}{slot.digest[:32]}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            staged = self._unpack(part, slot, scratch)
+            self._settle(scratch, self.place(staged))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self._staged = staged
+        self._step(Step.DROP_PART)
+        part.discard()
+        return staged
+
+    def name_candidate(self, slot: Slot) -> None:
+        """Keep what is staged beyond the end of this process."""
+        if self._index.candidate != slot:
+            self._write_index(msgspec.structs.replace(self._index, candidate=slot))
+
+    def drop(self) -> None:
+        """The staged bundle is not wanted after all."""
+        self._staged = None
+        if self._index.candidate:
+            self._write_index(msgspec.structs.replace(self._index, candidate=None))
+        self._sweep()
+
+    def activate(self, slot: Slot, *, trial: bool = False) -> None:
+        """Make a staged slot the current one; the one before is kept for a way back, older ones go."""
+        index = self._index
+        if index.current == slot:
+            return
+        new = msgspec.structs.replace(index, current=slot, previous=index.current, candidate=None, trial=trial)
+        self._write_index(new)
+        self._step(Step.SWEEP)
+        self.drop()
+
+    def commit(self) -> None:
+        """What is current has proven itself."""
+        if self._index.trial:
+            self._write_index(msgspec.structs.replace(self._index, trial=False))
+
+    def roll_back(self) -> Slot | None:
+        """Make the previous slot current again, and forget the one that failed. None: there is no way back."""
+        previous = self._index.previous
+        if previous is None:
+            return None
+        self._write_index(msgspec.structs.replace(self._index, current=previous, previous=None, trial=False))
+        self._sweep()
+        return previous
+
+    def abandon(self) -> None:
+        """Neither slot may serve any more."""
+        self._write_index(msgspec.structs.replace(self._index, current=None, previous=None, trial=False))
+        self._sweep()
+
+    def document(self, path: str) -> tuple[Document, bytes] | None:
+        """A document and its bytes; None if it never came, or is not what came."""
+        found = self._index.documents.get(path)
+        if found is None:
+            return None
+        try:
+            data = (self._documents / found.digest).read_bytes()
+        except FileNotFoundError:
+            return None
+        return (found, data) if sha256(data).hexdigest() == found.digest else None
+
+    def keep(self, document: Document, data: bytes) -> None:
+        """Replace a document as one step."""
+        self._write(self._documents / document.digest, data)
+        sync_folder(self._documents)
+        documents = {**self._index.documents, document.path: document}
+        self._write_index(msgspec.structs.replace(self._index, documents=documents))
+        self._sweep()
+
+    def forget_part(self, digest: str) -> None:
+        """A download that nobody will go on with."""
+        for part in self._parts.iterdir():
+            if part.name.startswith(digest):
+                part.unlink()
+
+    def reclaim(self) -> None:
+        """After a full disk: give back everything that is not in use."""
+        self._staged = None
+        for part in self._parts.iterdir():
+            part.unlink()
+        self._sweep()
+
+    def _unpack(self, part: Part, slot: Slot, scratch: Path) -> Slot:
+        self._step(Step.UNPACK)
+        scratch.mkdir(mode=0o700)
+        part.flush()
+        part.file.seek(0)
+        digest = unpack(part.file, scratch, lambda _: self._step(Step.WRITE_FILE))
+        self._step(Step.VERIFY)
+        if digest != slot.digest:
+            raise BundleError(f"{slot.path}: its bytes are not those that were promised")
+        bundle = open_bundle(scratch)
+        if (bundle.manifest.name, bundle.manifest.version) != (slot.path.split("/")[1], slot.version):
+            raise BundleError(f"{slot.path}: it holds {bundle.manifest.model}")
+        self._step(Step.SYNC_SLOT)
+        sync_folder(scratch)
+        return msgspec.structs.replace(slot, manifest=bundle.digest)
+
+    def _settle(self, scratch: Path, place: Path) -> None:
+        self._step(Step.RENAME_SLOT)
+        if place.exists():  # staged before and not activated; the one in use is never staged again
+            shutil.rmtree(place)
+        scratch.rename(place)
+        self._step(Step.SYNC_SLOTS)
+        sync_folder(self._slots)
+
+    def _read_index(self) -> None:
+        try:
+            self._index = msgspec.json.decode((self.folder / INDEX_FILE).read_bytes(), type=_Index)
+            self.damaged = self._index.format != FORMAT
+        except FileNotFoundError:
+            self.damaged = False
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.damaged = True
+        if self.damaged:
+            self._index = _Index()
+        if self._index.previous and not self.place(self._index.previous).is_dir():
+            self._index = msgspec.structs.replace(self._index, previous=None)  # swept before a rename that came undone
+
+    def _write_index(self, index: _Index) -> None:
+        self._step(Step.WRITE_INDEX)
+        self._write(self.folder / INDEX_FILE, msgspec.json.encode(index), self._step)
+        self._index = index  # what is on disk now, even if the sync below is refused
+        self.damaged = False
+        self._step(Step.SYNC_FOLDER)
+        sync_folder(self.folder)
+
+    def _write(self, path: Path, data: bytes, step: Callable[[Step], None] = _ignore) -> None:
+        scratch = path.with_name(f"{_SCRATCH}{path.name}")
+        try:
+            with scratch.open("wb") as file:
+                file.write(data)
+                file.flush()
+                step(Step.SYNC_INDEX)
+                os.fsync(file.fileno())
+            step(Step.RENAME_INDEX)
+            scratch.replace(path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise
+
+    def _sweep(self) -> None:
+        """Remove what the index does not name. Parts stay: they are downloads to go on with."""
+        named = (self._index.current, self._index.previous, self._index.candidate, self._staged)
+        slots = {self.place(slot).name for slot in named if slot}
+        for each in self._slots.iterdir():
+            if each.name not in slots:
+                shutil.rmtree(each, ignore_errors=True)
+        digests = {document.digest for document in self._index.documents.values()}
+        for each in self._documents.iterdir():
+            if each.name not in digests:
+                each.unlink()
+        (self.folder / f"{_SCRATCH}{INDEX_FILE}").unlink(missing_ok=True)

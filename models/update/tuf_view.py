@@ -1,0 +1,155 @@
+"""The one place that looks inside python-tuf's updater: what it trusts now, and the hour it judges by.
+
+Law: read what was verified, decide nothing. The updater offers neither a clock nor its verified metadata, hence the
+private names below; the dependency is held under 8 and `tests/models/update/test_tuf_view.py` fails if they move.
+"""
+
+import datetime as dt
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from securesystemslib.signer import Key
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
+from tuf.ngclient.updater import Updater
+
+from models.update.trust import META, SIGNED_MS, Role, Seen
+
+TOP_LEVEL = (Root.type, Timestamp.type, Snapshot.type, Targets.type)
+_URL_SAFE = (
+    "/%!$&'()*+,;=:@~"  # the rest is quoted; a path is a path-relative URL string already (TUF specification 4.5)
+)
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """A target as the role that lists it has it."""
+
+    info: TargetFile
+    role: Role
+    signers: frozenset[str]
+
+
+def set_hour(updater: Updater, at_ms: int) -> None:
+    """Judge every expiry by this hour, milliseconds since 1970."""
+    moment = dt.datetime.fromtimestamp(min(at_ms, _LAST_MS) / 1000, tz=dt.UTC)
+    updater._trusted_set.reference_time = moment  # noqa: SLF001 - see the law above
+
+
+def root_in(data: bytes) -> Root:
+    """The root in a file, unverified. RepositoryError or DeserializationError if it is none."""
+    root: object = Metadata.from_bytes(data).signed
+    if not isinstance(root, Root):
+        raise RepositoryError("that is no root metadata")
+    return root
+
+
+def root_of(updater: Updater) -> Root:
+    return updater._trusted_set.root  # noqa: SLF001 - see the law above
+
+
+def roles_of(root: Root) -> dict[str, Role]:
+    return {name: _role(root, name) for name in TOP_LEVEL}
+
+
+def seen(updater: Updater, folder: Path) -> Seen:
+    """What a complete refresh verified. RepositoryError if the cache in `folder` is no longer what was verified."""
+    trusted = updater._trusted_set  # noqa: SLF001 - see the law above
+    timestamp, snapshot = trusted.timestamp, trusted.snapshot
+    versions = {Timestamp.type: timestamp.version, Snapshot.type: snapshot.version}
+    versions |= {META + name: meta.version for name, meta in snapshot.meta.items()}
+    signed_ms = timestamp.unrecognized_fields.get(SIGNED_MS, 0)
+    return Seen(
+        root=trusted.root.version,
+        roles=roles_of(trusted.root),
+        versions=versions,
+        signers={signed.type: _signers(trusted.root, signed, folder) for signed in (timestamp, snapshot)},
+        signed_ms=signed_ms if isinstance(signed_ms, int) else 0,
+        offline_expires_ms=min(_ms(trusted.root.expires), _ms(trusted.targets.expires)),
+    )
+
+
+def listing(updater: Updater, path: str, folder: Path) -> Listing | None:
+    """The target, the role that lists it and who signed that role; None if nobody trusted for the path lists it."""
+    info = updater.get_targetinfo(path)
+    if info is None:
+        return None
+    for delegator, name, targets in _loaded(updater):
+        if targets.targets.get(path) is info:
+            return Listing(info, _role(delegator, name), _signers(delegator, targets, folder, name))
+    raise RepositoryError(f"no loaded role lists {path}")
+
+
+def below(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
+    """Targets under a prefix that a role loaded so far lists and is trusted for; `listing` says who comes first."""
+    found = ((over, name, info) for over, name, role in _loaded(updater) for info in role.targets.values())
+    return tuple(info for over, name, info in found if info.path.startswith(prefix) and _trusted_for(over, name, info))
+
+
+def listed_offline(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
+    """Targets under a prefix that the top-level targets role lists itself: no hub has its keys."""
+    targets = updater._trusted_set.targets.targets  # noqa: SLF001 - see the law above
+    return tuple(info for path, info in sorted(targets.items()) if path.startswith(prefix))
+
+
+def address(updater: Updater, info: TargetFile, base_url: str) -> str:
+    """Where the bytes lie: under a consistent snapshot the file name begins with the hash."""
+    folder, slash, name = info.path.rpartition("/")
+    if root_of(updater).consistent_snapshot:
+        name = f"{next(iter(info.hashes.values()))}.{name}"
+    return f"{base_url.rstrip('/')}/{quote(folder + slash + name, safe=_URL_SAFE)}"
+
+
+def _loaded(updater: Updater) -> Iterator[tuple[Root | Targets, str, Targets]]:
+    """(delegator, role name, role) of every targets role that was verified."""
+    trusted = updater._trusted_set  # noqa: SLF001 - see the law above
+    for delegator, name in sorted(trusted._trusted_delegations):  # noqa: SLF001
+        role, over = trusted[name], trusted[delegator]
+        if isinstance(role, Targets) and isinstance(over, Root | Targets):
+            yield over, name, role
+
+
+def _trusted_for(delegator: Root | Targets, name: str, info: TargetFile) -> bool:
+    if isinstance(delegator, Root) or delegator.delegations is None:
+        return True
+    return any(role == name for role, _ in delegator.delegations.get_roles_for_target(info.path))
+
+
+def _signers(
+    delegator: Root | Targets, signed: Timestamp | Snapshot | Targets, folder: Path, name: str = ""
+) -> frozenset[str]:
+    """Fingerprints of the keys whose signature on the cached file verifies."""
+    name = name or signed.type
+    metadata: Metadata[Any] = Metadata.from_bytes((folder / f"{quote(name, '')}.json").read_bytes())
+    if metadata.signed != signed:
+        raise RepositoryError(f"{name}: the cached file is not what was verified")
+    result = delegator.get_verification_result(name, metadata.signed_bytes, metadata.signatures)
+    return frozenset(_fingerprint(key) for key in result.signed.values())
+
+
+def _role(delegator: Root | Targets, name: str) -> Role:
+    role = delegator.get_delegated_role(name)
+    return Role(frozenset(_fingerprint(key) for key in _keys(delegator, role.keyids)), role.threshold)
+
+
+def _keys(delegator: Root | Targets, keyids: list[str]) -> Iterator[Key]:
+    known = (
+        delegator.keys if isinstance(delegator, Root) else delegator.delegations.keys if delegator.delegations else {}
+    )
+    return (known[keyid] for keyid in keyids if keyid in known)
+
+
+def _fingerprint(key: Key) -> str:
+    """Of the key itself, not of the id somebody gave it."""
+    parts = msgspec.json.encode([key.keytype, key.scheme, key.keyval], order="deterministic")
+    return sha256(parts).hexdigest()[:32]
+
+
+def _ms(moment: dt.datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+_LAST_MS = _ms(dt.datetime(9999, 1, 1, tzinfo=dt.UTC))

@@ -1,0 +1,194 @@
+"""The child of `firstload`: takes the bytes from its standard input, tries them, writes one line and is gone.
+
+Law: everything it will ever need is imported before it limits itself, and it limits itself before it reads a byte. From
+then on it can open no file, start no process, and grow and run only so far.
+"""
+
+import io
+import math
+import os
+import resource
+import signal
+import statistics
+import sys
+import time
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import EDGE_FILE, BundleError, decode_manifest
+from models.runtime import codec_ans
+from models.runtime.codec import CodecError
+from models.runtime.golden import GoldenCheck, check_golden, golden_samples, pack_golden
+from models.runtime.onnx_runner import ORT_ERRORS, OnnxRunner
+from models.runtime.runner import Runner, SampleError
+from models.verification.lint import LintError, lint
+from models.verification.sandbox import (
+    LENGTH_BYTES,
+    MAX_REPORT_BYTES,
+    FirstLoad,
+    Golden,
+    Graph,
+    Handed,
+    Limits,
+    Outcome,
+)
+
+TIMED_RUNS, TIMED_S = 200, 1.0
+MAX_DETAIL_CHARS = 300
+_STATUS = Path("/proc/self/status")
+_FIRST_TO_DIE = Path("/proc/self/oom_score_adj")
+_KIB = 1024
+
+
+def main(limits_json: str) -> None:
+    """Never returns: exit code 0 with a line, or death."""
+    limits = msgspec.json.decode(limits_json, type=Limits)
+    gauge = Gauge()
+    _rehearse()
+    confine(limits, gauge.now().size)
+    try:
+        found = _try(sys.stdin.buffer, limits, gauge)
+    except MemoryError:
+        found = FirstLoad(outcome=Outcome.MEMORY, detail=f"takes more than {limits.memory_bytes >> 20} MiB")
+    found = msgspec.structs.replace(found, rss_bytes=gauge.now().highest)
+    os.write(sys.stdout.fileno(), msgspec.json.encode(found) + b"\n")
+    os._exit(0)  # what a runtime does when it is torn down says nothing of the model
+
+
+def _rehearse() -> None:
+    """Libraries import some of their parts when they are first used; afterwards no file can be opened any more."""
+    with suppress(CodecError):  # without the library, only a bundle that needs it is unfit
+        codec_ans.warm()
+    packed = pack_golden(np.zeros((1, 2), np.float32), np.zeros((1, 2)), {})
+    with np.load(io.BytesIO(packed), allow_pickle=False) as file:
+        for name in file.files:
+            np.abs(file[name]).max()
+
+
+class Memory(NamedTuple):
+    """Bytes of this process; zeros where the kernel does not tell."""
+
+    size: int = 0
+    resident: int = 0
+    highest: int = 0
+
+
+class Gauge:
+    """Keeps the kernel's page about us open. `getrusage` would tell of our parent: its peak survives the exec."""
+
+    def __init__(self) -> None:
+        self._file = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC) if _STATUS.exists() else -1
+
+    def now(self) -> Memory:
+        if self._file < 0:
+            return Memory()
+        lines = os.pread(self._file, 1 << 14, 0).decode("ascii", "replace").splitlines()
+        found = dict(line.split(":", 1) for line in lines if line.startswith("Vm"))
+        return Memory(*(int(found[name].split()[0]) * _KIB for name in ("VmSize", "VmRSS", "VmHWM")))
+
+
+def confine(limits: Limits, size_bytes: int) -> None:
+    """Set every limit of this process, for good. `size_bytes`: address space in use, 0 if that is not known."""
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)
+    with suppress(OSError):  # where memory is short for all, we go before the agent
+        _FIRST_TO_DIE.write_text("1000", encoding="ascii")
+    for which, most in (
+        (resource.RLIMIT_CORE, 0),  # a core dump would hold samples
+        (resource.RLIMIT_FSIZE, MAX_REPORT_BYTES),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        with suppress(OSError, ValueError):  # a limit this kernel does not have
+            resource.setrlimit(which, (most, most))
+    # at the first the kernel says why it kills, at the second it just kills
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
+    if size_bytes:
+        # libraries may have mapped more than they use: leave at least half of what is allowed
+        most = max(limits.memory_bytes, size_bytes + limits.memory_bytes // 2)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _try(source: BinaryIO, limits: Limits, gauge: Gauge) -> FirstLoad:
+    bundle = _received(source)
+    edge = sha256(bundle.read(EDGE_FILE)).hexdigest()
+    signal.setitimer(signal.ITIMER_PROF, limits.lint_s)
+    begun = time.thread_time()
+    try:
+        graph = Graph(*lint(bundle.read(EDGE_FILE)))
+    except LintError as error:
+        return FirstLoad(outcome=Outcome.REFUSED, detail=_line(error), edge=edge, lint_ms=_ms_since(begun))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    found = FirstLoad(outcome=Outcome.UNFIT, edge=edge, graph=graph, lint_ms=_ms_since(begun))
+    try:
+        return _loaded(bundle, found, gauge)
+    except (BundleError, SampleError, *ORT_ERRORS) as error:
+        return msgspec.structs.replace(found, detail=_line(error))
+
+
+def _loaded(bundle: Bundle, found: FirstLoad, gauge: Gauge) -> FirstLoad:
+    before, begun = gauge.now().resident, time.thread_time()
+    runner = OnnxRunner(bundle, cpu_only=True)  # another processor's driver would open files
+    load_ms = _ms_since(begun)
+    check = check_golden(bundle, runner)
+    p50_us, p95_us = _timed(bundle, runner) if check.passed else (0.0, 0.0)
+    return msgspec.structs.replace(
+        found,
+        outcome=Outcome.SOUND if check.passed else Outcome.DIFFERENT,
+        detail="" if check.passed else "answers its golden set otherwise than when it was made",
+        golden=_golden(check),
+        load_ms=load_ms,
+        p50_us=p50_us,
+        p95_us=p95_us,
+        model_bytes=max(0, gauge.now().resident - before),
+    )
+
+
+def _received(source: BinaryIO) -> Bundle:
+    """The bundle without what no device loads. BundleError never: the parent has verified what it hands over."""
+    handed = Handed(*(_exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big")) for _ in Handed._fields))
+    manifest = decode_manifest(handed.manifest)
+    contents = {EDGE_FILE: handed.edge, manifest.golden: handed.golden}
+    contents |= {manifest.codec_file: handed.tables} if manifest.codec_file else {}
+    for name, data in contents.items():
+        if sha256(data).hexdigest() != manifest.files[name]:
+            raise BundleError(f"{name} was handed over wrongly")
+    return Bundle(Path(), manifest, sha256(handed.manifest).hexdigest(), contents, b"")
+
+
+def _exactly(source: BinaryIO, size: int) -> bytes:
+    data = source.read(size)
+    if len(data) != size:
+        raise EOFError("handed over too little")
+    return data
+
+
+def _timed(bundle: Bundle, runner: Runner) -> tuple[float, float]:
+    """(median, 95th percentile) of one sample in microseconds, over the golden set again and again."""
+    samples = golden_samples(bundle)
+    times: list[float] = []
+    end = time.perf_counter() + TIMED_S
+    while len(times) < TIMED_RUNS and (len(times) < 2 or time.perf_counter() < end):
+        begun = time.perf_counter()
+        runner.infer_one(samples[len(times) % len(samples)])
+        times.append((time.perf_counter() - begun) * 1e6)
+    return statistics.median(times), statistics.quantiles(times, n=20)[-1]
+
+
+def _golden(check: GoldenCheck) -> Golden:
+    moved = check.scores_moved if math.isfinite(check.scores_moved) else None
+    return Golden(check.samples, check.labels_equal, moved, check.codes_equal, check.codes_moved)
+
+
+def _line(error: BaseException) -> str:
+    """The first line of a text that may quote the file, harmless for people and logs."""
+    return ascii((str(error).splitlines() or [type(error).__name__])[0][:MAX_DETAIL_CHARS])[1:-1]
+
+
+def _ms_since(begun: float) -> float:
+    return round((time.thread_time() - begun) * 1e3, 3)

@@ -1,0 +1,137 @@
+"""Heartbeats by patient and turbofan engines by engine, as arrays for the forge. Below the folder of `SKERRY_DATA`.
+
+Law: patients and engines are never split: who is calibrated or measured on was not trained on. numpy only.
+"""
+
+import gzip
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.forge.data.types import Data, Part
+from models.zoo.merging_datasets_sets import folder
+
+Floats = npt.NDArray[np.float32]
+
+# de Chazal et al. 2004: the inter-patient split; paced records (102, 104, 107, 217) are left out
+DS1 = (101, 106, 108, 109, 112, 114, 115, 116, 118, 119, 122, 124, 201, 203, 205, 207, 208, 209, 215, 220, 223, 230)
+DS2 = (100, 103, 105, 111, 113, 117, 121, 123, 200, 202, 210, 212, 213, 214, 219, 221, 222, 228, 231, 232, 233, 234)
+CALIBRATION_PATIENTS = (114, 118, 124, 205, 223)  # of DS1; between them they have every class that is learnt
+BEATS = ("normal", "supraventricular", "ventricular", "fusion")
+_AAMI = {"N": "NLRejB", "S": "AaJSn", "V": "VEr", "F": "F"}  # paced, unclassifiable beats are nobody's (Q): left out
+BEFORE, AFTER = 50, 78  # of 128 samples a second: 0.39 s before the R peak, 0.61 s after it
+WINDOW = BEFORE + AFTER
+RHYTHM = 6
+_RECENT = 10  # beats: the local rhythm
+
+CYCLES = 60
+SENSORS = (2, 3, 4, 7, 8, 9, 11, 12, 13, 14, 15, 17, 20, 21)  # the other seven do not change in FD001
+RUL_CAP = 125.0  # an engine's wear shows only near its end (Heimes 2008)
+_FIRST_SENSOR = 4  # engine, cycle and three settings come before sensor 1
+_CYCLE = 1  # column of an engine's age
+CALIBRATION_ENGINES = 20  # every fifth of the 100
+
+
+def heartbeats() -> Data:
+    """MIT-BIH Arrhythmia (Moody & Mark 2001), lead II: `[n, 3 * 128 + 6]` float32 -> 4 AAMI classes.
+
+    A sample is the beat before, the beat itself and the beat after (millivolts, each 128 samples about its R peak,
+    less its own median), then the rhythm: RR before, after, their ratio, and each against the last ten beats and the
+    patient's mean so far. `sensitive["patient"]` is the record's number.
+    """
+    with np.load(folder("mitbih_lead2") / "mitbih_lead2_128hz.npz", allow_pickle=False) as file:
+        records = {int(name): _record(file, str(name)) for name in file["records"]}
+    training = [r for r in DS1 if r not in CALIBRATION_PATIENTS and r in records]
+    return Data(
+        training=_patients(records, training),
+        calibration=_patients(records, [r for r in CALIBRATION_PATIENTS if r in records]),
+        heldout=_patients(records, [r for r in DS2 if r in records]),
+        labels=BEATS,
+    )
+
+
+class _Record(NamedTuple):
+    x: Floats
+    y: npt.NDArray[np.int64]
+
+
+def _patients(records: dict[int, _Record], chosen: list[int]) -> Part:
+    x = np.concatenate([records[r].x for r in chosen])
+    y = np.concatenate([records[r].y for r in chosen])
+    patient = np.concatenate([np.full(len(records[r].y), r, np.int64) for r in chosen])
+    return Part((x,), y, {"patient": patient})
+
+
+def _record(file: Mapping[str, npt.NDArray[Any]], name: str) -> _Record:
+    signal = file[f"sig_{name}"].astype(np.float32) / np.float32(1000)
+    peaks, symbols = file[f"r_{name}"].astype(np.int64), file[f"lab_{name}"]
+    classes = np.full(256, -1, np.int64)
+    for index, letters in enumerate(_AAMI.values()):
+        classes[[ord(letter) for letter in letters]] = index
+    windows = _windows(signal, peaks)
+    rhythm = _rhythm(peaks)
+    beats = np.arange(1, len(peaks) - 1)
+    beats = beats[classes[symbols[beats]] >= 0]
+    x = np.concatenate([windows[beats - 1], windows[beats], windows[beats + 1], rhythm[beats]], axis=1)
+    return _Record(x.astype(np.float32), classes[symbols[beats]])
+
+
+def _windows(signal: Floats, peaks: npt.NDArray[np.int64]) -> Floats:
+    padded = np.pad(signal, (BEFORE, AFTER), mode="edge")
+    cut = padded[peaks[:, None] + np.arange(WINDOW)]
+    level = np.median(cut, axis=1, keepdims=True)
+    return np.asarray(np.clip(cut - level, -5, 5), np.float32)
+
+
+def _rhythm(peaks: npt.NDArray[np.int64]) -> Floats:
+    """Only what a device knows when the next beat has come: nothing is averaged over the future."""
+    gaps = np.diff(peaks).astype(np.float64) / 128
+    before = np.concatenate([gaps[:1], gaps])
+    after = np.concatenate([gaps, gaps[-1:]])
+    sums = np.cumsum(before)
+    mean = sums / np.arange(1, len(before) + 1)
+    earlier = np.concatenate([np.zeros(_RECENT), sums[:-_RECENT]])
+    recent = (sums - earlier) / np.minimum(np.arange(1, len(before) + 1), _RECENT)
+    columns = [before, after, before / after, before / recent, after / recent, before / mean]
+    return np.asarray(np.clip(np.stack(columns, axis=1), 0, 4), np.float32)
+
+
+def turbofans() -> Data:
+    """C-MAPSS FD001 (Saxena & Goebel 2008): `[n, 60, 15]` float32, the last 60 cycles -> cycles left (at most 125).
+
+    Each cycle has 14 sensors and its own number, counted from 1.
+
+    Training and calibration: every window of 80 and 20 engines. Held out: the last window of the 100 test engines.
+    """
+    home = folder("cmapss_fd001")
+    train, test = _table(home / "train_FD001.txt.gz"), _table(home / "test_FD001.txt.gz")
+    left = np.minimum(np.loadtxt(io.BytesIO(gzip.decompress((home / "RUL_FD001.txt.gz").read_bytes()))), RUL_CAP)
+    kept = [engine for engine in range(1, 101) if engine % (100 // CALIBRATION_ENGINES) == 0]
+    rest = [engine for engine in range(1, 101) if engine not in kept]
+    heldout = np.stack([_engine(test, engine)[-1] for engine in range(1, 101)])
+    return Data(
+        training=_run_down(train, rest),
+        calibration=_run_down(train, kept),
+        heldout=Part((heldout,), left.astype(np.float32)),
+    )
+
+
+def _table(path: Path) -> npt.NDArray[np.float64]:
+    return np.loadtxt(io.BytesIO(gzip.decompress(path.read_bytes())))
+
+
+def _run_down(table: npt.NDArray[np.float64], engines: list[int]) -> Part:
+    windows = [_engine(table, engine) for engine in engines]
+    y = np.concatenate([np.minimum(np.arange(len(w))[::-1], RUL_CAP) for w in windows])
+    return Part((np.concatenate(windows),), y.astype(np.float32))
+
+
+def _engine(table: npt.NDArray[np.float64], engine: int) -> Floats:
+    """All windows of one engine `[cycles, 60, 15]`; before its sixtieth cycle the first one is repeated."""
+    rows = table[table[:, 0] == engine][:, [*(_FIRST_SENSOR + sensor for sensor in SENSORS), _CYCLE]]
+    padded = np.concatenate([np.repeat(rows[:1], CYCLES - 1, axis=0), rows])
+    return np.stack([padded[i : i + CYCLES] for i in range(len(rows))]).astype(np.float32)

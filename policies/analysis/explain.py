@@ -1,0 +1,211 @@
+"""A chain of decisions in words and as values: the same functions the device calls, with their reasons spoken out."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from policies.analysis.facts import Facts, SampleLeakage, context_of, schema_of
+from policies.analysis.wording import transform_words
+from policies.decisions import budget, escalation, leakage, merging_egress_egress, merging_routing_locality
+from policies.decisions.budget import Cost, Spend
+from policies.decisions.escalation import Action, Decision, Link
+from policies.decisions.merging_egress_egress import OPTIONAL, Egress
+from policies.decisions.merging_routing_locality import Allowed, HubSite
+from policies.decisions.permit import in_force
+from policies.model.merging_context_context import NOWHERE
+from policies.model.merging_differential_privacy_noised import releases
+from policies.model.policy import Coin, Mode, Policy, Terms
+from policies.model.reasons import Denied
+from policies.model.terms import terms
+from wire.protocol.messages import FieldSpec
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One decision: `outcome` is a word of the decision itself, `why` its reason, `words` the sentence for people."""
+
+    decision: str
+    outcome: str
+    why: str
+    words: str
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`leaves`: something of the sample goes to a hub, `fields` of it to one of `hubs`. `result`: what the caller sees.
+
+    `rules`: those that apply; `unknown`: attributes for whose sake some of them do.
+    """
+
+    policy: str
+    leaves: bool
+    why: str
+    steps: tuple[Step, ...]
+    result: str
+    rules: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    hubs: tuple[HubSite, ...] = ()
+
+    def lines(self) -> list[str]:
+        width = max(len(step.decision) for step in self.steps)
+        return [f"{step.decision:<{width}}  {step.words}" for step in self.steps] + [self.result]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        return built
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """What all decisions about one sample are told."""
+
+    policy: Policy
+    schema: tuple[FieldSpec, ...]
+    facts: Facts
+    day: int
+
+
+def explain_sample(policy: Policy, facts: Facts, day: int, clock: Mapping[str, int] = NOWHERE) -> Explanation:
+    """The decisions in the order the device takes them, up to the first that keeps the sample here.
+
+    `day`: days since 1970, UTC. `clock`: minutes of the week per zone, where the facts name no time.
+    """
+    found = terms(policy, context_of(policy, facts, clock))
+    if isinstance(found, Denied):
+        denied, _ = _step("policy", found, "")
+        return Explanation(policy.hash, leaves=False, why=found.why, steps=(denied,), result=_STAYS)
+    case = _Case(policy, schema_of(policy, facts), facts, day)
+    steps: list[Step] = []
+    for step, goes_on in _chain(case, found):
+        steps.append(step)
+        if not goes_on:
+            result = _NO_ANSWER if found.mode is Mode.DISABLED else _STAYS
+            return Explanation(
+                policy.hash, leaves=False, why=step.why, steps=tuple(steps), result=result, rules=found.rules,
+                unknown=found.unknown,
+            )  # fmt: skip
+    asked = next(step for step in steps if step.decision == "escalation")
+    return Explanation(
+        policy.hash, leaves=True, why=asked.why, steps=tuple(steps), result=_goes(found, asked.outcome),
+        rules=found.rules, unknown=found.unknown, fields=_fields(case, found), hubs=_targets(found, facts),
+    )  # fmt: skip
+
+
+def _chain(case: _Case, found: Terms) -> Iterator[tuple[Step, bool]]:
+    """Each decision, and whether the next one is asked."""
+    facts = case.facts
+    if found.rules:
+        yield _step("rules", None, _rules_words(found))
+    yield _step("policy", in_force(found, case.day), _policy_words(case.policy, found))
+    link = Link(facts.link_up, float("inf") if facts.hub_quiet else 0.0)
+    decision = escalation.decide(facts.confidence, link, found, facts.audit_dice, 0.0)
+    words = _escalation_words(found, facts, decision)
+    yield Step("escalation", decision.action, decision.why, words), decision.action is not Action.KEEP
+    allowed = merging_routing_locality.decide(found, _hubs(found, facts))
+    yield _step("locality", allowed, _locality_words(allowed))
+    out = merging_egress_egress.decide(found, case.schema, facts.data_class)
+    yield _step("egress", out, "" if isinstance(out, Denied) else _egress_words(facts.data_class, case.schema, out))
+    yield _step("leakage", _leaks(found, out, facts.leakage), "measured for exactly this, and within the limits")
+    noised = 0 if isinstance(out, Denied) else out.releases
+    cost = Cost(facts.size_bytes, facts.price, noised, decision.audit)
+    yield _step("budget", budget.charge(found, _spent(found, case), cost, case.day), _budget_words(found, case, cost))
+
+
+def _spent(found: Terms, case: _Case) -> Spend:
+    """What the facts say was spent, charged to every account that it would have been charged to."""
+    spent = {Coin.BYTES: case.facts.spent_bytes, Coin.COST: 0}
+    totals = {
+        (each.key, case.day // each.period_days): spent.get(each.coin, case.facts.spent_releases * each.each)
+        for each in found.accounts
+    }
+    return Spend(case.day, totals)
+
+
+def _hubs(found: Terms, facts: Facts) -> tuple[HubSite, ...]:
+    if facts.hubs is not None:
+        return facts.hubs
+    return tuple(HubSite(name, region) for name in found.hubs for region in found.regions[:1])
+
+
+def _targets(found: Terms, facts: Facts) -> tuple[HubSite, ...]:
+    allowed = merging_routing_locality.decide(found, _hubs(found, facts))
+    return () if isinstance(allowed, Denied) else allowed.targets
+
+
+def _fields(case: _Case, found: Terms) -> tuple[str, ...]:
+    out = merging_egress_egress.decide(found, case.schema, case.facts.data_class)
+    return () if isinstance(out, Denied) else tuple(each.spec.name for each in out.fields)
+
+
+def _leaks(found: Terms, out: Egress | Denied, rows: tuple[SampleLeakage, ...] | None) -> Denied | None:
+    if rows is None or isinstance(out, Denied):
+        return None
+    specs = tuple(plan.spec for plan in out.fields)
+    return leakage.clear(found, specs, leakage.Evidence(rows, lambda _: "")).denied
+
+
+def _step(decision: str, verdict: object, words: str) -> tuple[Step, bool]:
+    if isinstance(verdict, Denied):
+        return Step(decision, "denied", verdict.why, f"denied: {verdict.detail} ({verdict.why})"), False
+    return Step(decision, "allowed", "", words), True
+
+
+def _policy_words(policy: Policy, found: Terms) -> str:
+    named = ", ".join(f"{part.layer} {part.name}@{part.version}" for part in policy.layers)
+    return f"{named} ({policy.hash}), mode {found.mode}, valid until {found.expires}"
+
+
+def _rules_words(found: Terms) -> str:
+    verb = "applies" if len(found.rules) == 1 else "apply"
+    unknown = f"; not known, so counted as narrower: {', '.join(found.unknown)}" if found.unknown else ""
+    return f"{', '.join(found.rules)} {verb}{unknown}"
+
+
+def _escalation_words(found: Terms, facts: Facts, decision: Decision) -> str:
+    sign = "below" if facts.confidence < found.threshold else "not below"
+    compared = f"confidence {facts.confidence:g} is {sign} the threshold {found.threshold:g}"
+    if not 0.0 <= facts.confidence <= 1.0:
+        compared = f"confidence {facts.confidence} is not a number in 0..1"
+    link = "" if facts.link_up else ", the link is down"
+    quiet = ", the hub asked for silence" if facts.hub_quiet else ""
+    drawn = ", drawn for an audit" if decision.audit else ""
+    return f"{compared}{link}{quiet}{drawn}: {decision.action} ({decision.why})"
+
+
+def _budget_words(found: Terms, case: _Case, cost: Cost) -> str:
+    total = case.facts.spent_bytes + cost.size_bytes
+    words = f"{cost.size_bytes} bytes: {total} of {found.bytes_per_day} today"
+    if found.dp is None:
+        return words
+    left = releases(found.dp) - case.facts.spent_releases - cost.releases
+    return f"{words}; {cost.releases} noised: {left} more in these {found.dp.period_days} days"
+
+
+def _locality_words(allowed: Allowed | Denied) -> str:
+    if isinstance(allowed, Denied):
+        return ""
+    return "may be answered by " + ", then ".join(f"{hub.name} in {hub.region}" for hub in allowed.targets)
+
+
+def _egress_words(data_class: str, schema: tuple[FieldSpec, ...], out: Egress) -> str:
+    going = [
+        f"{plan.spec.name} ({plan.spec.level.name}{''.join(map(transform_words, plan.transforms))})"
+        for plan in out.fields
+    ]
+    sent = {plan.spec.name for plan in out.fields}
+    staying = [spec.name for spec in schema if spec.name not in sent and spec.name in OPTIONAL]
+    stays = f"; {', '.join(staying)} stays" if staying else ""
+    size = ", in one size for every sample" if out.fixed_size else ""
+    return f"data class {data_class!r} may send {', '.join(going)}{size}{stays}"
+
+
+_STAYS = "Nothing leaves. The caller gets the local answer."
+_NO_ANSWER = "Nothing leaves. There is no answer: the mode is disabled."
+
+
+def _goes(found: Terms, action: str) -> str:
+    if action == Action.ASK and found.mode is not Mode.ANSWER_NOW:
+        return f"The hub is asked. The caller waits up to {found.budget_s:g} s, then gets the local answer."
+    if action == Action.QUEUE:
+        return "The caller gets the local answer now. The question waits for the link; a correction may follow."
+    return "The caller gets the local answer now. The hub is asked; a correction may follow."

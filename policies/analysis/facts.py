@@ -1,0 +1,144 @@
+"""A sample, its device and their moment as a person writes them down, for explanations and probes."""
+
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+
+from policies.decisions import merging_egress_egress
+from policies.decisions.merging_routing_locality import HubSite
+from policies.language.merging_schema_rules import DAYS
+from policies.model.merging_context_context import NOWHERE, Context
+from policies.model.policy import Policy
+from wire.protocol.messages import DType, FieldSpec, Level
+
+_MINUTES_A_DAY = 24 * 60
+
+
+class FactsError(Exception):
+    """The description of a sample cannot be used: one line that names the key."""
+
+
+class SampleField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A field as a person writes it down. Without a label it counts as P4."""
+
+    name: str
+    level: str = Level.P4.name
+    dtype: DType = DType.UINT8
+    shape: tuple[int, ...] = (1,)
+    low: float = 0.0
+    high: float = 255.0
+    category: str = ""
+
+
+class SampleLeakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the bundle for exactly the chain that the policy makes, as a person writes it down."""
+
+    kind: str
+    metric: str
+    upper95: float
+    subject: str = ""
+
+    @property
+    def chain(self) -> str:
+        """Of no name: what a person writes here is about this sample's chain."""
+        return ""
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of one sample and of the device at that moment.
+
+    `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
+    `leakage` left out = the bundle is measured for this policy, and within its limits. `spent_bytes` today,
+    `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. What the device is
+    and where it stands is unknown where it is left out. `time`: "wed 23:30", as a clock on the wall there shows.
+    """
+
+    confidence: float
+    data_class: str
+    fields: tuple[SampleField, ...] | None = None
+    hubs: tuple[HubSite, ...] | None = None
+    link_up: bool = True
+    hub_quiet: bool = False
+    audit_dice: float = 1.0
+    size_bytes: int = 1024
+    spent_bytes: int = 0
+    spent_releases: int = 0
+    price: int = 0
+    leakage: tuple[SampleLeakage, ...] | None = None
+    device_class: str = ""
+    region: str = ""
+    tenant: str = ""
+    tags: tuple[str, ...] | None = None
+    metered: bool | None = None
+    battery: float | None = None
+    time: str = ""
+
+
+def facts_of(values: object) -> Facts:
+    """Facts from parsed JSON or TOML; FactsError for an unknown key, a missing one or a wrong type."""
+    if isinstance(values, dict):
+        for key in values:
+            if key not in Facts.__struct_fields__:
+                raise FactsError(f"unknown key {str(key)[:40]!r}; {_near(str(key))}")
+    try:
+        facts = msgspec.convert(values, Facts)
+    except msgspec.ValidationError as error:
+        raise FactsError(str(error)) from None
+    for each in facts.fields or ():
+        if each.level not in Level.__members__:
+            raise FactsError(f"field {each.name!r}: level {each.level!r} is not one of {', '.join(Level.__members__)}")
+    if facts.time:
+        minute_of(facts.time)
+    return facts
+
+
+def _near(key: str) -> str:
+    close = difflib.get_close_matches(key, Facts.__struct_fields__, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(Facts.__struct_fields__)}"
+
+
+def minute_of(time: str) -> int:
+    """Minutes since Monday 00:00 of "wed 23:30". FactsError if it is no such time."""
+    day, _, clock = time.partition(" ")
+    hours, _, minutes = clock.partition(":")
+    if day in DAYS and len(clock) == len("23:30") and hours.isdecimal() and minutes.isdecimal():
+        of_day = int(hours) * 60 + int(minutes)
+        if of_day < _MINUTES_A_DAY and int(minutes) < 60:
+            return DAYS.index(day) * _MINUTES_A_DAY + of_day
+    raise FactsError(f"time {time[:20]!r} is no time of the week; write it as 'wed 23:30'")
+
+
+def context_of(policy: Policy, facts: Facts, clock: Mapping[str, int] = NOWHERE) -> Context:
+    """What a device with these facts would know. `clock`: minutes of the week per zone, where `time` says nothing."""
+    minutes = dict.fromkeys(policy.zones, minute_of(facts.time)) if facts.time else clock
+    return Context(
+        facts.data_class,
+        facts.device_class,
+        facts.region,
+        facts.tenant,
+        facts.tags,
+        facts.link_up,
+        facts.metered,
+        facts.battery,
+        minutes,
+        merging_egress_egress.level_of(schema_of(policy, facts)),
+    )
+
+
+def schema_of(policy: Policy, facts: Facts) -> tuple[FieldSpec, ...]:
+    """The sample's fields; where it names none, those of the policy with the labels it accepts."""
+    if facts.fields is None:
+        rules = policy.base.fields.values()
+        return tuple(_DERIVED.get(each.name) or _plain(each.name, each.level) for each in rules)
+    return tuple(
+        FieldSpec(each.name, each.dtype, each.shape, each.low, each.high, Level[each.level], each.category)
+        for each in facts.fields
+    )
+
+
+_DERIVED = {spec.name: spec for spec in merging_egress_egress.DERIVED}
+
+
+def _plain(name: str, level: Level) -> FieldSpec:
+    return FieldSpec(name, DType.UINT8, (1,), 0.0, 255.0, level, "")

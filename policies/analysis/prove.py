@@ -1,0 +1,128 @@
+"""Can a field above a label ever leave for a region? Decided for every context at once, with a counter-example if so.
+
+Law: the verdict on a case is that of the functions a device calls (`egress`, `locality`, `judge.in_force`); `search`
+leaves out only cases in which less may leave. What was not measured for leakage and what no budget pays are not counted
+in a policy's favour: the claim holds even where all codes are measured and all accounts are full of money. A device's
+hubs are not known here: any hub that is listed may stand in any region that is.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+import msgspec
+
+from policies.analysis import cases as search
+from policies.decisions import merging_egress_egress, merging_routing_locality, permit
+from policies.decisions.merging_egress_egress import DERIVED, OPTIONAL
+from policies.decisions.merging_routing_locality import HubSite
+from policies.model.matching import Bits
+from policies.model.merging_context_context import Context
+from policies.model.policy import HARD_CEILING, Mode, Policy, Rule, Terms
+from policies.model.reasons import Denied
+from policies.model.terms import worked_out
+from wire.protocol.messages import DType, FieldSpec, Level
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """No field above `level` can leave for `region`; "" = for any region."""
+
+    level: Level
+    region: str = ""
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """A case in which a field of `level` may leave after all."""
+
+    context: Context
+    field: str
+    level: Level
+    hub: str
+    region: str
+    mode: Mode
+    rules: tuple[str, ...]
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """`cases`: how many were decided; together they stand for every context. `counter` None = the claim holds."""
+
+    cases: int
+    counter: Counter | None
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A schema in which one field is looked at, with the least beside it that could matter."""
+
+    schema: tuple[FieldSpec, ...]
+    field: FieldSpec
+
+
+def prove(policy: Policy, claim: Claim) -> Proof:
+    """Exact. `search.TooManyError` if the rules tell apart more cases than are looked at."""
+    decided = 0
+    for sample, data_class, case in _cases(policy, claim):
+        decided += 1
+        found = worked_out(policy, search.matched(policy.index, case))
+        to = leaves(found, sample, data_class, claim.region)
+        if to is not None:
+            context = case.context(data_class, merging_egress_egress.level_of(sample.schema))
+            return Proof(decided, _counter(policy, sample, to, context))
+    return Proof(decided, None)
+
+
+def _cases(policy: Policy, claim: Claim) -> Iterator[tuple[Sample, str, search.Case]]:
+    """Those in which most may leave, of every field above the claim's label and every class that is let out."""
+    goal = search.Goal(few=_narrowing(policy))
+    classes = sorted(name for name, lets in policy.base.data_classes.items() if lets)
+    above = [sample for sample in samples(policy) if sample.field.level > claim.level]
+    for sample, data_class in product(above, classes):
+        fixed = {"data_class": data_class, "level": merging_egress_egress.level_of(sample.schema)}
+        for case in search.cases(policy.index, goal, fixed):
+            yield sample, data_class, case
+
+
+def samples(policy: Policy) -> Iterator[Sample]:
+    """Every field that is listed, with every label that it may have and still leave.
+
+    A feature alone may do all that it may do in company: others can only raise the label of the whole. What the device
+    itself derives goes alone or with any one feature.
+    """
+    features = [
+        FieldSpec(name, DType.FP32, (1,), 0.0, 1.0, level, "")
+        for name in sorted(policy.base.fields)
+        for level in Level
+        if name not in OPTIONAL and level <= min(policy.base.ceiling, HARD_CEILING)
+    ]
+    yield from (Sample((spec,), spec) for spec in features)
+    for derived in DERIVED:
+        if derived.name in policy.base.fields:
+            yield Sample((derived,), derived)
+            yield from (Sample((spec, derived), derived) for spec in features)
+
+
+def leaves(found: Terms, sample: Sample, data_class: str, region: str) -> HubSite | None:
+    """Where to, if the field may leave under these terms for `region` ("" = any) at all."""
+    if permit.in_force(found, found.expires_day):
+        return None
+    sites = tuple(HubSite(hub, at) for at in found.regions for hub in found.hubs if region in ("", at))
+    allowed = merging_routing_locality.decide(found, sites)
+    out = merging_egress_egress.decide(found, sample.schema, data_class)
+    if isinstance(allowed, Denied) or isinstance(out, Denied):
+        return None
+    return allowed.targets[0] if sample.field in {plan.spec for plan in out.fields} else None
+
+
+def _narrowing(policy: Policy) -> Bits:
+    """The rules that could keep a field from leaving for a region; others change how much, when or at what price."""
+    return sum(1 << place for place, rule in enumerate(policy.rules) if _keeps(rule))
+
+
+def _keeps(rule: Rule) -> bool:
+    by = rule.narrowing
+    said = (by.mode, by.ceiling, by.fields, by.hubs, by.regions, by.dp)
+    return bool(by.denied_by or by.drop or by.transforms) or any(each is not None for each in said)
+
+
+def _counter(policy: Policy, sample: Sample, to: HubSite, context: Context) -> Counter:
+    bits, _ = policy.index.match(context)
+    found = worked_out(policy, bits)
+    return Counter(context, sample.field.name, sample.field.level, to.name, to.region, found.mode, found.rules)

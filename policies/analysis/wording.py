@@ -1,0 +1,127 @@
+"""Keys of a policy in words: transforms, accounts, noise, retention. One wording for explanations, summaries, diffs."""
+
+from collections.abc import Callable
+
+from policies.language.merging_schema_rules import DAYS
+from policies.model.merging_context_context import MINUTES_OF_WEEK, Condition, Hours
+from policies.model.policy import Account, Coin, Dp, FieldRule, Privacy, Retention, TransformKind, TransformSpec
+
+_Words = Callable[[TransformSpec], str]
+_TRANSFORMS: dict[TransformKind, _Words] = {
+    TransformKind.DROP: lambda _: "dropped",
+    TransformKind.COARSEN: lambda t: f"means of {t.step:g} neighbours",
+    TransformKind.BUCKETIZE: lambda t: f"in classes parted at {', '.join(f'{edge:g}' for edge in t.values)}",
+    TransformKind.CLIP: lambda t: f"clipped to {t.low:g}..{t.high:g}",
+    TransformKind.CLIP_NORM: lambda t: f"no longer than {t.high:g}",
+    TransformKind.QUANTISE: lambda t: f"rounded to multiples of {t.step:g}",
+    TransformKind.KEYED_HASH: lambda t: f"hashed to {t.step:g} bits",
+    TransformKind.TOP_K: lambda t: f"the {t.step:g} greatest alone",
+    TransformKind.POOL: lambda t: f"pooled by {t.step:g}",
+    TransformKind.PROJECT: lambda t: f"projected on {t.step:g} directions",
+    TransformKind.NOISE: lambda t: f"noised by {t.step:g}",
+    TransformKind.REDACT: lambda t: f"redacted ({', '.join(t.words)})",
+}
+
+
+def transform_words(transform: TransformSpec) -> str:
+    """With a comma before it: it follows a label."""
+    return f", {_TRANSFORMS[transform.kind](transform)}"
+
+
+_DAY_MIN = 24 * 60
+
+
+def condition_words(condition: Condition) -> str:
+    """Empty for one that asks nothing."""
+    said = {
+        "data class": _any(condition.data_class),
+        "device class": _any(condition.device_class),
+        "region": _any(condition.region),
+        "tenant": _any(condition.tenant),
+        "tag": _any(condition.tags),
+        "label": "" if condition.label_at_least is None else f"{condition.label_at_least.name} or above",
+        "link": _any(tuple("up" if up else "down" for up in condition.link_up or ())),
+        "metered": "" if condition.metered is None else "yes" if condition.metered else "no",
+        "battery": "" if condition.battery_below is None else f"below {condition.battery_below:g}",
+        "time": "" if condition.hours is None else _hours_words(condition.hours),
+    }
+    return " and ".join(f"{key} {words}" for key, words in said.items() if words)
+
+
+def _any(names: tuple[str, ...] | None) -> str:
+    return " or ".join(names or ())
+
+
+def _hours_words(hours: Hours) -> str:
+    """`mon to sat 08:00 to 20:00 in Europe/Berlin`: the same hours of several days are said once."""
+    days: dict[tuple[int, int], list[int]] = {}
+    for first, last in _whole(hours.spans):
+        days.setdefault((first % _DAY_MIN, last % _DAY_MIN), []).append(first // _DAY_MIN)
+    said = [f"{_days_words(on)}{_clock(first)} to {_clock(last)}" for (first, last), on in days.items()]
+    return f"{', '.join(said)} in {hours.zone}"
+
+
+def _whole(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """A span over the end of the week, which stands there as two, as one again."""
+    ends = [span for span in spans if span[1] == MINUTES_OF_WEEK]
+    begins = [span for span in spans if span[0] == 0]
+    if len(ends) != 1 or len(begins) != 1 or ends == begins:
+        return list(spans)
+    inner = [span for span in spans if span not in ends + begins]
+    return [*inner, (ends[0][0], MINUTES_OF_WEEK + begins[0][1])]
+
+
+def _days_words(days: list[int]) -> str:
+    if len(days) == len(DAYS):
+        return ""
+    if len(days) > 1 and days == list(range(days[0], days[-1] + 1)):
+        return f"{DAYS[days[0]]} to {DAYS[days[-1]]} "
+    return ", ".join(DAYS[day] for day in days) + " "
+
+
+def moment(minute: int) -> str:
+    """`wed 23:30`, of minutes since Monday 00:00."""
+    day, of_day = divmod(minute, _DAY_MIN)
+    return f"{DAYS[day]} {_clock(of_day)}"
+
+
+def _clock(of_day: int) -> str:
+    return f"{of_day // 60:02d}:{of_day % 60:02d}"
+
+
+def field_words(rule: FieldRule) -> str:
+    return f"{rule.name} up to {rule.level.name}" + "".join(map(transform_words, rule.transforms))
+
+
+def account_words(account: Account) -> str:
+    """Of bytes and cost; privacy accounts are told by `dp_words`."""
+    what = "bytes" if account.coin is Coin.BYTES else "millionths of cost"
+    span = "a day" if account.period_days == 1 else f"in {account.period_days} days"
+    about = account.key.partition("/")[2]
+    whose = f" of {_TOPICS.get(about, about)}" if account.topic else f" under {about}" if about else ""
+    return f"{account.limit} {what} {span}{whose}"
+
+
+_TOPICS = {"q": "questions", "ask": "asks", "report": "reports", "state": "states"}
+
+
+def dp_words(dp: Dp) -> str:
+    lot = "" if dp.random_ask is None else f", asked by lot ({dp.random_ask:g})"
+    return (
+        f"noise for each {dp.unit}: norm {dp.clip_norm:g}, sigma {dp.sigma:g}, epsilon {dp.epsilon:g} and "
+        f"delta {dp.delta:g} in {dp.period_days} days, audits {dp.audit_share:g} of it{lot}"
+    )
+
+
+def retention_words(retention: Retention) -> str:
+    subject = f", subject {retention.subject_field}" if retention.subject_field else ""
+    return f"{retention.purpose}, kept {retention.keep_days} days{subject}"
+
+
+def privacy_words(limits: tuple[Privacy, ...]) -> str:
+    """Empty where nothing is limited."""
+    said = []
+    for each in limits:
+        named = {each.metric or "max_leakage": each.max_leakage, "attribute advantage": each.max_attribute_advantage}
+        said += [f"{key} {limit:g}" for key, limit in named.items() if limit is not None]
+    return ", ".join(dict.fromkeys(said))

@@ -1,0 +1,145 @@
+"""Was it measured what the codes that would leave give away, and is that little enough? Unmeasured is denied.
+
+Law: a measurement counts for exactly one chain of cut, codec and transforms, so a policy that changes a transform needs
+its own. Decided once per set of terms and model, not per question: `clear` hashes, `judge` only compares.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from policies.decisions import merging_egress_egress
+from policies.decisions.merging_egress_egress import OPTIONAL, FieldPlan
+from policies.model.policy import PRIVATE_FROM, Privacy, Terms
+from policies.model.reasons import FAULTS, Denied, Why
+from wire.protocol.messages import FieldSpec
+
+
+class Kind(StrEnum):
+    """Of a row: what the attack was after."""
+
+    RECONSTRUCTION = "reconstruction"
+    ATTRIBUTE = "attribute"
+
+
+SCALE = frozenset({"ssim", "explained_variance", "token_f1"})  # 0 = nothing, 1 = the sample itself
+
+
+class Row(Protocol):
+    """One measurement in a bundle's manifest. `upper95`: upper end of the 95 % interval of the attack's success."""
+
+    @property
+    def chain(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def upper95(self) -> float: ...
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What one bundle says was measured. `name`: the digest of the chain that these plans make of its features."""
+
+    rows: tuple[Row, ...]
+    name: Callable[[tuple[FieldPlan, ...]], str]
+
+
+class Cleared(msgspec.Struct, frozen=True):
+    """The finding for one policy's terms (by their key) and one model; `denied` None = the codes may leave."""
+
+    key: str
+    denied: Denied | None
+
+
+def clear(terms: Terms | None, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Cleared:
+    """For all questions of a model under these terms. `evidence` None = nothing was measured. Any failure denies."""
+    if terms is None:
+        return NOT_CLEARED
+    try:
+        return Cleared(terms.key, _denied(terms, schema, evidence))
+    except FAULTS as error:
+        return Cleared("", Denied(Why.DENIED_POLICY_ERROR, f"leakage: {type(error).__name__}"))
+
+
+def decide(terms: Terms, cleared: Cleared) -> Denied | None:
+    """Per question. A finding for other terms is none."""
+    if cleared.key != terms.key:
+        return cleared.denied or _NOT_CLEARED_FOR_IT
+    return cleared.denied
+
+
+def within(privacy: Privacy, rows: tuple[Row, ...]) -> Denied | None:
+    """Whether the rows of one chain are there (one of reconstruction, one for each limit set) and inside the limits."""
+    about = [row for row in rows if row.kind == Kind.RECONSTRUCTION]
+    counted = [row for row in about if row.metric == privacy.metric or (not privacy.metric and row.metric in SCALE)]
+    if not counted:
+        of = f" by {privacy.metric}" if privacy.metric and about else ""
+        return Denied(
+            Why.DENIED_UNMEASURED, f"the bundle has no measurement{of} of what its codes so changed give away"
+        )
+    attributes = [row for row in rows if row.kind == Kind.ATTRIBUTE]
+    if privacy.max_attribute_advantage is not None and not attributes:
+        return Denied(
+            Why.DENIED_UNMEASURED, "the bundle has no measurement of what its codes tell of a sensitive column"
+        )
+    return _beyond(counted, privacy.max_leakage, "max_leakage") or _beyond(
+        attributes, privacy.max_attribute_advantage, "max_attribute_advantage"
+    )
+
+
+def _beyond(rows: list[Row], limit: float | None, key: str) -> Denied | None:
+    if limit is None:
+        return None
+    for row in rows:
+        if not row.upper95 <= limit:  # also true for NaN
+            what = f" of {row.subject!r}" if row.subject else ""
+            return Denied(Why.DENIED_LEAKAGE, f"{row.metric}{what} up to {row.upper95:.3g}, {key} is {limit:g}")
+    return None
+
+
+def _denied(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Denied | None:
+    out = merging_egress_egress.plan(terms, schema)
+    if isinstance(out, Denied):
+        return out
+    plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL)
+    if all(each.spec.level < PRIVATE_FROM for each in plans):
+        return None
+    if evidence is None:
+        return _UNMEASURED
+    if type(terms.privacy) is not tuple:
+        raise TypeError
+    chain = evidence.name(plans)
+    rows = tuple(row for row in evidence.rows if row.chain == chain)
+    found = (within(limits, rows) for limits in terms.privacy or (Privacy(),))
+    return next((denied for denied in found if denied), None)
+
+
+_UNMEASURED = Denied(Why.DENIED_UNMEASURED, "the bundle says nothing of what its codes give away")
+_NOT_CLEARED_FOR_IT = Denied(Why.DENIED_UNMEASURED, "what the codes give away was not judged under these terms")
+NOT_CLEARED = Cleared("", _NOT_CLEARED_FOR_IT)
+
+
+class Clearance:
+    """The findings for one model under every set of terms that was met, each worked out once."""
+
+    __slots__ = ("_evidence", "_found", "_schema")
+
+    def __init__(self, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> None:
+        self._schema, self._evidence = schema, evidence
+        self._found: dict[str, Cleared] = {}
+
+    def of(self, terms: Terms) -> Cleared:
+        found = self._found.get(terms.key)
+        if found is None:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            found = self._found[terms.key] = clear(terms, self._schema, self._evidence)
+        return found
+
+
+_MOST = 1024

@@ -1,0 +1,46 @@
+"""In which order hubs are asked that may all serve: who is reachable, who is quick enough, who is cheap.
+
+Law: it orders and nothing else. What comes in comes out, no more and no less: locality has decided before.
+"""
+
+from collections.abc import Mapping
+from math import frexp
+
+import msgspec
+
+from policies.decisions.merging_routing_locality import HubSite
+
+_FINEST_S = 0.001
+
+
+class View(msgspec.Struct, frozen=True, gc=False):
+    """What a device knows of one hub. `latency_s`: from sending a question to its receipt; None = not known lately."""
+
+    reachable: bool
+    latency_s: float | None = None
+
+
+UNSEEN = View(reachable=False)
+
+
+def rank(targets: tuple[HubSite, ...], views: Mapping[str, View], patience_s: float) -> tuple[HubSite, ...]:
+    """Reachable first; of these, whoever answers within `patience_s`, the cheapest first; then the quickest.
+
+    A hub that was not measured lately counts as quick enough, so that it is tried. Times within a factor of two count
+    as equal, so that noise moves no fleet to and fro. Equal hubs keep their order, which is the policy's.
+    """
+    if len(targets) < 2:
+        return targets
+    return tuple(sorted(targets, key=lambda hub: _key(hub, views.get(hub.name, UNSEEN), patience_s)))
+
+
+def _key(hub: HubSite, view: View, patience_s: float) -> tuple[bool, bool, int, int]:
+    latency_s = view.latency_s
+    late = latency_s is not None and not latency_s <= patience_s  # true for NaN
+    steps = 0 if latency_s is None else _steps(latency_s)
+    return not view.reachable, late, 0 if late else hub.price, steps
+
+
+def _steps(latency_s: float) -> int:
+    """How often the latency doubles the finest time worth telling apart."""
+    return frexp(latency_s / _FINEST_S)[1] if latency_s >= _FINEST_S else 0

@@ -1,0 +1,149 @@
+"""May this question leave, to whom, and at what price? Locality, egress, leakage, budget in one word; errors deny."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from policies.decisions import budget, leakage, merging_egress_egress, merging_routing_locality
+from policies.decisions.budget import Charge, Cost, Spend
+from policies.decisions.leakage import Cleared
+from policies.decisions.merging_egress_egress import Egress, FieldPlan
+from policies.decisions.merging_routing_locality import HubSite
+from policies.model.policy import ASKING, Mode, Terms
+from policies.model.reasons import FAULTS, Denied, Why
+from policies.model.terms import NO_POLICY
+from wire.protocol.messages import Escalation, FieldSpec, Tensor
+
+_NOT_ASKING = {
+    Mode.LOCAL_ONLY: Denied(Why.LOCAL_ONLY, "escalation.mode is local_only"),
+    Mode.DISABLED: Denied(Why.DISABLED, "escalation.mode is disabled"),
+}
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """It may leave: to these hubs (first is preferred), these fields, at these charges; `spend` is the total with them.
+
+    `terms`: the key of those it was judged by.
+    """
+
+    policy: str
+    targets: tuple[HubSite, ...]
+    egress: Egress
+    spend: Spend
+    charges: tuple[Charge, ...] = ()
+    terms: str = ""
+
+
+class Price(msgspec.Struct, frozen=True, gc=False):
+    """What a transmission would cost. `spend`: charged so far; `day`: days since 1970, UTC.
+
+    Of `cost` the hub's price and the noised fields are filled in: the dearest hub that is allowed, what egress noises.
+    """
+
+    spend: Spend
+    cost: Cost
+    day: int
+
+
+def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
+    terms: Terms | Denied | None,
+    schema: tuple[FieldSpec, ...],
+    hubs: tuple[HubSite, ...],
+    data_class: str,
+    price: Price,
+    cleared: Cleared,
+) -> Permit | Denied:
+    """A permit only if hub, fields, leakage (`leakage.clear`) and budget all allow it. Any failure is a denial."""
+    try:
+        if terms is None or isinstance(terms, Denied):
+            return terms or NO_POLICY
+        denied = in_force(terms, price.day)
+        if denied:
+            return denied
+        allowed = merging_routing_locality.decide(terms, hubs)
+        if isinstance(allowed, Denied):
+            return allowed
+        out = merging_egress_egress.decide(terms, schema, data_class)
+        if isinstance(out, Denied):
+            return out
+        leaks = leakage.decide(terms, cleared)
+        if leaks:
+            return leaks
+        dearest = max(hub.price for hub in allowed.targets)
+        cost = msgspec.structs.replace(price.cost, price=dearest, releases=out.releases)
+        charged = budget.charge(terms, price.spend, cost, price.day)
+        if isinstance(charged, Denied):
+            return charged
+        return Permit(terms.hash, allowed.targets, out, charged.spend, charged.charges, terms.key)
+    except FAULTS as error:
+        return Denied(Why.DENIED_POLICY_ERROR, f"judge: {type(error).__name__}")
+
+
+def in_force(terms: Terms | None, day: int) -> Denied | None:
+    """None if the terms are there, not expired on `day`, of a mode that asks at all, and no rule denies everything."""
+    if terms is None:
+        return NO_POLICY
+    if terms.mode not in ASKING:
+        return _NOT_ASKING[terms.mode]
+    if not (type(terms.expires_day) is int and day <= terms.expires_day):
+        return Denied(Why.DENIED_POLICY_EXPIRED, f"the policy expired on {terms.expires}")
+    if terms.denied_by != "":
+        return Denied(Why.DENIED_RULE, f"rule {terms.denied_by!r} lets nothing leave")
+    return None
+
+
+def covers(now: Egress, before: Egress) -> bool:
+    """True if all that was prepared under `before` may leave under `now`, changed in exactly the same way."""
+    return set(map(_key, before.fields)) <= set(map(_key, now.fields))
+
+
+def _key(plan: FieldPlan) -> tuple[FieldSpec, bytes]:
+    return plan.spec, msgspec.msgpack.encode(plan.transforms)
+
+
+def recheck(  # noqa: PLR0917
+    terms: Terms | Denied | None,
+    schema: tuple[FieldSpec, ...],
+    question: Escalation,
+    site: HubSite,
+    day: int,
+    cleared: Cleared,
+) -> Denied | None:
+    """Hub side, before anything is stored: None if the terms that the question names let these fields come here."""
+    try:
+        if terms is None or isinstance(terms, Denied):
+            return terms or NO_POLICY
+        denied = in_force(terms, day)
+        if denied:
+            return denied
+        if question.region != site.region:
+            return Denied(Why.DENIED_REGION, f"meant for region {question.region[:64]!r}, this is {site.region!r}")
+        allowed = merging_routing_locality.decide(terms, (site,))
+        if isinstance(allowed, Denied):
+            return allowed
+        return _fields_denied(terms, schema, question.fields) or leakage.decide(terms, cleared)
+    except FAULTS as error:
+        return Denied(Why.DENIED_POLICY_ERROR, f"recheck: {type(error).__name__}")
+
+
+def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
+    out = merging_egress_egress.plan(terms, schema)
+    if isinstance(out, Denied):
+        return out
+    specs = {each.spec.name: each.spec for each in out.fields}
+    for name, tensor in fields.items():
+        spec = specs.get(name)
+        if spec is None:
+            return Denied(Why.DENIED_UNLISTED_FIELD, f"field {name[:64]!r} may not leave under this policy")
+        if not _fits(spec, tensor):
+            return Denied(Why.DENIED_UNLISTED_FIELD, f"field {name!r} carries more than the schema's type and shape")
+    return None
+
+
+def _fits(spec: FieldSpec, tensor: Tensor) -> bool:
+    """A feature travels in its codec's form, checked where it is decoded; here only that no more came along."""
+    if spec.name in merging_egress_egress.OPTIONAL:
+        return (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape) and len(
+            tensor.data
+        ) == merging_egress_egress.raw_bytes(spec)
+    return len(tensor.data) <= merging_egress_egress.raw_bytes(spec)

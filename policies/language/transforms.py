@@ -1,0 +1,159 @@
+"""What a document may have done to a field before it leaves: a closed list of steps. Beside each: what is narrower."""
+
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from policies.decisions.merging_egress_redaction import PATTERNS
+from policies.language.merging_values_keys import LARGEST, Closed, Name, Number, Positive, hint
+from policies.model.policy import TransformKind, TransformSpec
+
+Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class Drop(Closed):
+    """The field stays."""
+
+    kind: Literal["drop"]
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.DROP)
+
+
+class Clip(Closed):
+    """Values below `low` become `low`, above `high` become `high`. Narrower: a smaller interval."""
+
+    kind: Literal["clip"]
+    low: Number
+    high: Number
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
+        return self
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.CLIP, low=self.low, high=self.high)
+
+
+class ClipNorm(Closed):
+    """A vector longer than `norm` is shortened to it. Narrower: smaller."""
+
+    kind: Literal["clip_norm"]
+    norm: Positive
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.CLIP_NORM, high=self.norm)
+
+
+class Quantise(Closed):
+    """Values are rounded to whole multiples of `step`. Narrower: a larger step."""
+
+    kind: Literal["quantise"]
+    step: Positive
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.QUANTISE, step=self.step)
+
+
+class Coarsen(Closed):
+    """Values go down to the last multiple of `factor`, counted from the field's low end. Narrower: larger."""
+
+    kind: Literal["coarsen"]
+    factor: Positive
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.COARSEN, step=self.factor)
+
+
+class Bucketize(Closed):
+    """Values become the lower one of the rising `edges` they lie between. Narrower: fewer edges."""
+
+    kind: Literal["bucketize"]
+    edges: Annotated[list[Number], Field(min_length=1, max_length=256)]
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        if any(low >= high for low, high in pairwise(self.edges)):
+            raise ValueError("edges must rise")
+        return self
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.BUCKETIZE, values=tuple(self.edges))
+
+
+class KeyedHash(Closed):
+    """Whole numbers become others, of so many `bits`, by this device's own key. Narrower: fewer."""
+
+    kind: Literal["keyed_hash"]
+    bits: Annotated[int, Field(ge=1, le=31)]
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.KEYED_HASH, step=float(self.bits))
+
+
+class TopK(Closed):
+    """The `k` greatest values stay, the others become the least of these. Narrower: smaller."""
+
+    kind: Literal["top_k"]
+    k: Whole
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.TOP_K, step=float(self.k))
+
+
+class Pool(Closed):
+    """Each window of `size` neighbours becomes its mean. Narrower: larger."""
+
+    kind: Literal["pool"]
+    size: Whole
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.POOL, step=float(self.size))
+
+
+class Project(Closed):
+    """Values are projected on `dim` directions drawn from `seed`; the rest is gone. Narrower: fewer."""
+
+    kind: Literal["project"]
+    seed: Annotated[int, Field(ge=0, le=LARGEST)]
+    dim: Whole
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.PROJECT, low=float(self.seed), step=float(self.dim))
+
+
+class Noise(Closed):
+    """Discrete Gaussian noise of standard deviation `sigma` on a grid. Narrower: larger `sigma`."""
+
+    kind: Literal["noise"]
+    sigma: Positive
+    grid: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0  # 0 = the device picks one that fits the type
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.NOISE, step=self.sigma, high=self.grid)
+
+
+class Redact(Closed):
+    """Text that one of these patterns finds is blotted out. Narrower: more of them."""
+
+    kind: Literal["redact"]
+    patterns: Annotated[list[Name], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.patterns:
+            if name not in PATTERNS:
+                raise ValueError(f"no pattern is called {name!r}; {hint(name, PATTERNS)}")
+        return self
+
+    def compile(self) -> TransformSpec:
+        return TransformSpec(TransformKind.REDACT, words=tuple(self.patterns))
+
+
+Transform = Annotated[
+    Drop | Clip | ClipNorm | Quantise | Coarsen | Bucketize | KeyedHash | TopK | Pool | Project | Noise | Redact,
+    Field(discriminator="kind"),
+]

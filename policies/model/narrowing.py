@@ -1,0 +1,140 @@
+"""The meet: what a rule or another layer takes away from terms. Nothing here can give anything.
+
+Law: `narrow(terms, by)` lets nothing leave that `terms` does not, whatever `by` says; the order of several changes
+nothing but the order of transforms, which is that of the layers and their rules.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from policies.model import merging_differential_privacy_noised
+from policies.model.merging_context_days import day_of
+from policies.model.policy import (
+    Account,
+    Dp,
+    FieldRule,
+    Mode,
+    Narrowing,
+    Retention,
+    Terms,
+    TransformKind,
+    TransformSpec,
+)
+from wire.protocol.messages import Level
+
+_MODES = list(Mode)
+# Done twice in a row these change nothing more.
+_IDEMPOTENT = frozenset({
+    TransformKind.CLIP, TransformKind.CLIP_NORM, TransformKind.QUANTISE, TransformKind.TOP_K, TransformKind.REDACT,
+})  # fmt: skip
+
+
+def narrow(terms: Terms, by: Narrowing) -> Terms:
+    """The terms under which all of `terms` and all of `by` hold."""
+    dp = _dp(terms, by)
+    expires = terms.expires if by.expires is None else min(terms.expires, by.expires)
+    return msgspec.structs.replace(
+        terms,
+        mode=terms.mode if by.mode is None else narrower_mode(terms.mode, by.mode),
+        threshold=_least(terms.threshold, by.threshold),
+        audit_share=_least(terms.audit_share, by.audit_share),
+        budget_s=_least(terms.budget_s, by.budget_s),
+        max_open=_least(terms.max_open, by.max_open),
+        ceiling=_least(terms.ceiling, by.ceiling),
+        fields=_fields(terms, by),
+        data_classes=_classes(terms, by),
+        hubs=_listed(terms.hubs, by.hubs),
+        regions=_listed(terms.regions, by.regions),
+        accounts=meet_accounts(
+            (*terms.accounts, *by.accounts, *(merging_differential_privacy_noised.accounts(dp) if dp else ()))
+        ),
+        expires=expires,
+        expires_day=day_of(expires),
+        privacy=tuple(dict.fromkeys((*terms.privacy, *by.privacy))),
+        dp=dp,
+        retention=_retention(terms.retention, by.retention),
+        denied_by=terms.denied_by or by.denied_by,
+    )
+
+
+def narrower_mode(first: Mode, second: Mode) -> Mode:
+    """The one that asks less."""
+    return max(first, second, key=_MODES.index)
+
+
+Value = TypeVar("Value", int, float, Level)
+
+
+def _least(held: Value, said: Value | None) -> Value:
+    return held if said is None or held <= said else said
+
+
+def _listed(held: tuple[str, ...], said: tuple[str, ...] | None) -> tuple[str, ...]:
+    return held if said is None else tuple(name for name in held if name in said)
+
+
+def _classes(terms: Terms, by: Narrowing) -> dict[str, bool]:
+    if by.data_classes is None:
+        return terms.data_classes
+    said = by.data_classes
+    return {name: leaves and said[name] for name, leaves in terms.data_classes.items() if name in said}
+
+
+def _fields(terms: Terms, by: Narrowing) -> dict[str, FieldRule]:
+    said, steps = by.fields, by.transforms or {}
+    if said is None and not steps and not by.drop:
+        return terms.fields
+    left = {}
+    for name, held in terms.fields.items():
+        rule = held if said is None else _rule(held, said.get(name))
+        more = steps.get(name, ())
+        if rule is None or name in by.drop or any(step.kind is TransformKind.DROP for step in more):
+            continue
+        left[name] = FieldRule(name, rule.level, chained(rule.transforms, more))
+    return left
+
+
+def _rule(held: FieldRule, said: FieldRule | None) -> FieldRule | None:
+    if said is None:
+        return None
+    return FieldRule(held.name, min(held.level, said.level), chained(held.transforms, said.transforms))
+
+
+def chained(first: Iterable[TransformSpec], then: Iterable[TransformSpec]) -> tuple[TransformSpec, ...]:
+    """One after the other. What would be done twice in a row and changes nothing the second time is done once."""
+    steps = list(first)
+    for step in then:
+        if not (steps and steps[-1] == step and step.kind in _IDEMPOTENT):
+            steps.append(step)
+    return tuple(steps)
+
+
+def meet_accounts(accounts: Iterable[Account]) -> tuple[Account, ...]:
+    """One per key, with the smallest limit; what is said of one subject and of the whole device holds of the device."""
+    met: dict[str, Account] = {}
+    for each in accounts:
+        held = met.get(each.key, each)
+        met[each.key] = msgspec.structs.replace(
+            each,
+            limit=min(held.limit, each.limit),
+            each=min(held.each, each.each),
+            subject=held.subject and each.subject,
+        )
+    return tuple(met[key] for key in sorted(met))
+
+
+def _retention(held: Retention | None, said: Retention | None) -> Retention | None:
+    """The shorter time; every purpose that was stated; the subject that the outer layer names."""
+    if held is None or said is None:
+        return held or said
+    purposes = dict.fromkeys((*held.purpose.split("|"), *said.purpose.split("|")))
+    subject = held.subject_field or said.subject_field
+    return Retention("|".join(purposes), min(held.keep_days, said.keep_days), subject)
+
+
+def _dp(terms: Terms, by: Narrowing) -> Dp | None:
+    if terms.dp is None or by.dp is None:
+        return terms.dp or by.dp
+    return merging_differential_privacy_noised.merged(terms.dp, by.dp)

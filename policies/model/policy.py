@@ -1,0 +1,290 @@
+"""A policy as the device uses it: composed once from documents, frozen, nothing left to parse or to guess.
+
+Law: whatever a layer or a rule says can only narrow. What holds is the meet of the base and of every rule that applies.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from policies.model.matching import Bits, Index
+from policies.model.merging_context_context import Condition
+from wire.protocol.messages import Level
+
+HARD_CEILING = Level.P3  # P4 (raw, special category) never leaves, whatever a document says
+PRIVATE_FROM = Level.P2  # from here up a purpose must be stated, and every message has one size
+
+
+class PolicyError(Exception):
+    """A document that cannot be used: one line that names the key and says what to do."""
+
+
+class Mode(StrEnum):
+    """What a device does with an answer. From `hub_first` to `disabled` each asks less than the one before."""
+
+    HUB_FIRST = "hub_first"  # ask whatever the confidence, wait up to budget_s
+    WAIT = "wait"  # when unsure ask and wait up to budget_s, then answer locally
+    ANSWER_NOW = "answer_now"  # answer locally at once; when unsure ask, and correct later
+    LOCAL_ONLY = "local_only"  # never ask
+    DISABLED = "disabled"  # no inference at all
+
+
+ASKING = (Mode.HUB_FIRST, Mode.WAIT, Mode.ANSWER_NOW)
+
+
+class Layer(StrEnum):
+    """Who wrote a document. A device obeys one of each at most; each can only narrow the others."""
+
+    PLATFORM = "platform"
+    TENANT = "tenant"
+    SITE = "site"
+    DEVICE = "device"  # a switch on the device itself
+
+
+class TransformKind(StrEnum):
+    """What can be done to a field's values. Each keeps their number and type, and stays in the field's range."""
+
+    DROP = "drop"  # the field stays
+    COARSEN = "coarsen"
+    BUCKETIZE = "bucketize"
+    CLIP = "clip"
+    CLIP_NORM = "clip_norm"
+    QUANTISE = "quantise"
+    KEYED_HASH = "keyed_hash"
+    TOP_K = "top_k"
+    POOL = "pool"
+    PROJECT = "project"
+    NOISE = "noise"
+    REDACT = "redact"
+
+
+class TransformSpec(msgspec.Struct, frozen=True, gc=False):
+    """One step done to a field's values before they leave.
+
+    coarsen: `step` = factor; bucketize: `values` = rising edges; clip: `low`, `high`; clip_norm: `high` = norm;
+    quantise: `step`; keyed_hash: `step` = bits; top_k: `step` = k; pool: `step` = size; project: `low` = seed, `step` =
+    dimension; noise: `step` = standard deviation in units of the values, `high` = grid, 0 = the device's choice;
+    redact: `words` = names of patterns.
+    """
+
+    kind: TransformKind
+    low: float = 0.0
+    high: float = 0.0
+    step: float = 0.0
+    values: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+class FieldRule(msgspec.Struct, frozen=True):
+    """A field that may leave: at most with label `level`, after `transforms` in this order."""
+
+    name: str
+    level: Level
+    transforms: tuple[TransformSpec, ...]
+
+
+class Privacy(msgspec.Struct, frozen=True, gc=False):
+    """Limits on what the codes may give away, each for the upper end of a 95 % interval; None = no limit.
+
+    `metric`: which figure of reconstruction must be there and is limited; "" = each that runs from 0 to 1.
+    """
+
+    max_leakage: float | None = None
+    metric: str = ""
+    max_attribute_advantage: float | None = None
+
+
+class Unit(StrEnum):
+    """Whose presence differential privacy hides, from narrow to wide protection."""
+
+    RECORD = "record"
+    SUBJECT = "subject"
+    DEVICE = "device"
+
+
+class Dp(msgspec.Struct, frozen=True, gc=False):
+    """Noise on all that leaves, and how much of it a period allows. `sigma`: noise as a multiple of the sensitivity.
+
+    `random_ask`: share of samples that is asked, by lot and whatever the confidence; None = the escalation decides, and
+    then the decision to ask is not covered by epsilon. `limit`, `each`: of the account, see
+    `policies.model.merging_differential_privacy_noised`.
+    """
+
+    unit: Unit
+    clip_norm: float
+    sigma: float
+    delta: float
+    epsilon: float
+    period_days: int
+    audit_share: float
+    random_ask: float | None
+    limit: int
+    each: int
+
+
+class Retention(msgspec.Struct, frozen=True, gc=False):
+    """What the hub may keep a question for, and how long. `subject_field` "" = no subject is named."""
+
+    purpose: str
+    keep_days: int = 7
+    subject_field: str = ""
+
+
+class Coin(StrEnum):
+    """What an account counts."""
+
+    BYTES = "bytes"  # whole messages, as they are on the link
+    COST = "cost"  # millionths of the unit in which hubs state their price
+    # 1e-10 of squared sensitivity over noise: see `policies.model.merging_differential_privacy_noised`
+    PRIVACY = "privacy"
+
+
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """At most `limit` in `period_days`. `key` is one name in all policies, so that an edit refunds nothing.
+
+    `topic`: of messages on that channel alone; "" = of questions. `audits`: of audit questions alone. `each`: charged
+    per noised field. `subject`: one account per subject, where the subject is known.
+    """
+
+    key: str
+    coin: Coin
+    limit: int
+    period_days: int = 1
+    topic: str = ""
+    audits: bool = False
+    each: int = 0
+    subject: bool = False
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What one context may do. `expires_day` = last day (days since 1970, UTC) on which anything may leave.
+
+    `hash`: of the whole policy. `key`: of these terms among all of that policy. `rules`: those that apply, in order;
+    `unknown`: attributes for whose sake some of them do. `denied_by`: the rule that lets nothing leave at all.
+    """
+
+    hash: str
+    name: str
+    version: int
+    mode: Mode
+    threshold: float
+    audit_share: float
+    budget_s: float
+    max_open: int
+    ceiling: Level
+    fields: dict[str, FieldRule]
+    data_classes: dict[str, bool]
+    hubs: tuple[str, ...]
+    regions: tuple[str, ...]
+    accounts: tuple[Account, ...]
+    expires: str
+    expires_day: int
+    privacy: tuple[Privacy, ...] = ()
+    dp: Dp | None = None
+    retention: Retention | None = None
+    denied_by: str = ""
+    rules: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    key: str = ""
+
+    @property
+    def bytes_per_day(self) -> int:
+        """Of the account that every question is charged to."""
+        return next(each.limit for each in self.accounts if each.key == Coin.BYTES)
+
+    @property
+    def rule(self) -> str:
+        """The document, and the rules that apply, for the ledger and for people."""
+        return "+".join((f"{self.name}@{self.version}", *self.rules))
+
+
+class Narrowing(msgspec.Struct, frozen=True):
+    """What a rule, or another layer's base, takes away.
+
+    None = nothing of that kind. `policies.model.narrowing` applies it.
+    """
+
+    mode: Mode | None = None
+    threshold: float | None = None
+    audit_share: float | None = None
+    budget_s: float | None = None
+    max_open: int | None = None
+    ceiling: Level | None = None
+    fields: dict[str, FieldRule] | None = None
+    drop: tuple[str, ...] = ()
+    transforms: dict[str, tuple[TransformSpec, ...]] | None = None
+    data_classes: dict[str, bool] | None = None
+    hubs: tuple[str, ...] | None = None
+    regions: tuple[str, ...] | None = None
+    accounts: tuple[Account, ...] = ()
+    expires: str | None = None
+    privacy: tuple[Privacy, ...] = ()
+    dp: Dp | None = None
+    retention: Retention | None = None
+    denied_by: str = ""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Narrows what is allowed wherever `when` may hold and `unless` is not known to."""
+
+    name: str
+    when: Condition
+    unless: Condition | None
+    narrowing: Narrowing
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One document, compiled: what one layer adds to a composition."""
+
+    layer: Layer
+    name: str
+    version: int
+    hash: str
+    issued: str
+    expires: str
+    base: Narrowing  # every key of it is there
+    rules: tuple[Rule, ...] = ()
+    clears_notice: int = 0
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """The composition that a device obeys: the most it ever allows, and the rules that narrow it for a case.
+
+    `clears_notice`: notices of `deny-all` up to this counter are over. `terms.terms` says what a context may do.
+    """
+
+    hash: str
+    name: str
+    version: int
+    layers: tuple[Part, ...]
+    base: Terms
+    rules: tuple[Rule, ...]
+    index: Index
+    zones: tuple[str, ...] = ()
+    clears_notice: int = 0
+    memo: dict[tuple[Bits, tuple[str, ...]], Terms] = {}
+
+    def __post_init__(self) -> None:
+        """What was remembered of another value's rules says nothing of these."""
+        msgspec.structs.force_setattr(self, "memo", {})
+
+    @property
+    def expires(self) -> str:
+        return self.base.expires
+
+    @property
+    def expires_day(self) -> int:
+        return self.base.expires_day
+
+    @property
+    def mode(self) -> Mode:
+        """The widest that any context can have."""
+        return self.base.mode
+
+
+def may_replace(current: Policy, candidate: Policy) -> bool:
+    """Never back to an older version of a layer, never to another text under the same version, never fewer layers."""
+    if [(each.layer, each.name) for each in candidate.layers] != [(each.layer, each.name) for each in current.layers]:
+        return False
+    pairs = zip(current.layers, candidate.layers, strict=True)
+    return all(new.version > old.version or new.hash == old.hash for old, new in pairs)

@@ -1,0 +1,72 @@
+"""What one context may do: the base, narrowed by every rule that applies. Worked out once per such set of rules."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from policies.model.matching import Bits
+from policies.model.merging_context_context import Context
+from policies.model.narrowing import narrow
+from policies.model.policy import Policy, Rule, Terms
+from policies.model.reasons import FAULTS, Denied, Why
+
+NO_POLICY = Denied(Why.DENIED_POLICY_ERROR, "there is no policy: nothing may leave")
+_MOST = 4096  # sets of rules that are remembered; a device meets a handful
+
+
+def terms(policy: Policy | None, context: Context) -> Terms | Denied:
+    """Unknown attributes count as matching, which narrows, and stand in `Terms.unknown`; a damaged one denies."""
+    try:
+        if policy is None:
+            return NO_POLICY
+        key = policy.index.match(context)
+        return policy.memo.get(key) or _remembered(policy, key)
+    except FAULTS as error:
+        return Denied(Why.DENIED_POLICY_ERROR, f"terms: {error or type(error).__name__}"[:200])
+
+
+def surely(policy: Policy, context: Context) -> tuple[str, ...]:
+    """The rules that apply whatever the attributes are that `context` does not know. Raises one of FAULTS."""
+    return named(policy, policy.index.surely(context))
+
+
+def terms_for(policy: Policy | None, names: Iterable[str]) -> Terms | Denied:
+    """The terms where exactly these rules apply; a name that no rule has denies."""
+    try:
+        if policy is None:
+            return NO_POLICY
+        wanted = set(names)
+        bits = sum(1 << place for place, rule in enumerate(policy.rules) if rule.name in wanted)
+        if bits.bit_count() != len(wanted):
+            return Denied(Why.DENIED_POLICY_ERROR, "the policy has no rule of a name that was named")
+        key = bits, ()
+        return policy.memo.get(key) or _remembered(policy, key)
+    except FAULTS as error:
+        return Denied(Why.DENIED_POLICY_ERROR, f"terms: {type(error).__name__}")
+
+
+def named(policy: Policy, bits: Bits) -> tuple[str, ...]:
+    return tuple(rule.name for rule in matched(policy, bits))
+
+
+def matched(policy: Policy, bits: Bits) -> list[Rule]:
+    """The rules that stand in `bits`, in the policy's order."""
+    return [rule for place, rule in enumerate(policy.rules) if bits >> place & 1]
+
+
+def _remembered(policy: Policy, key: tuple[Bits, tuple[str, ...]]) -> Terms:
+    if len(policy.memo) >= _MOST:
+        policy.memo.clear()
+    found = policy.memo[key] = worked_out(policy, *key)
+    return found
+
+
+def worked_out(policy: Policy, bits: Bits, unknown: tuple[str, ...] = ()) -> Terms:
+    """The meet of the base and of the rules that stand in `bits`."""
+    found = policy.base
+    for place, rule in enumerate(policy.rules):
+        if bits >> place & 1:
+            found = narrow(found, rule.narrowing)
+    if not bits:
+        return found
+    return msgspec.structs.replace(found, rules=named(policy, bits), unknown=unknown, key=f"{policy.hash}/{bits:x}")

@@ -1,0 +1,277 @@
+"""Does the candidate answer as well as the committed model? The gate between two waves: pass, fail, or cannot say.
+
+Law: pure, total, and no memory between looks: the sums that devices report are all it needs, so that it may be asked as
+often as one likes and its error rates hold over all looks together. Missing is never good: silence, damage, a gauge
+that does not move, or the word of a few give INCONCLUSIVE.
+
+What is compared: for an audited sample (drawn by lot of *all* answers) the device asked both models, and the committed
+model's hub half said what is right. The candidate has no part in that reference, so a head and a tail that went wrong
+together are seen as well. Both models answered the same sample, so only where they differ does chance play a part.
+
+Who may lie: `liars` of the devices, and they may say anything. They cannot get a candidate passed that is worse by
+`wide`, nor aborted one that is not worse at all: a bound that counts leaves out the loudest of them. Harm that as few
+as they could have invented is `hold`: stop and call back, but let people look before it is final.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from math import ceil
+from typing import NamedTuple
+
+import msgspec
+
+from policies.rollout.cohorts import Audits, DeviceQuality, Told, audits, reporting, stuck, told, unaudited
+from policies.rollout.confidence import Crowd, highest, lowest, mean, needed, samples
+from policies.rollout.gate_rules import GateRules
+from policies.rollout.signals import Behaviour, compare
+
+UNLIKE = 0.05  # the committed model may agree so much more or less in one cohort than in the other
+CLASS_HARM = 0.05  # one class alone may be worse by so much more than all together
+ROBUST = 0.05  # an abort must also stand, at this level, without the loudest devices
+_LONE = 5  # from so many devices on, one alone stops nothing; fewer do not make an abort by themselves
+
+# how the chance of a false alarm is shared out: audits, single classes, people's word, the control cohort
+_AUDITS, _CLASSES, _TOLD, _CONTROL = 1 / 2, 1 / 4, 1 / 16, 1 / 16  # the last two are spent twice each
+
+_USUAL = GateRules()
+
+
+class Outcome(StrEnum):
+    """What a look says."""
+
+    PASS = "pass"  # noqa: S105 - a verdict
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """`bound`: but for `pass_alpha`, the candidate is worse by at most so much (1 = nothing is known).
+
+    `effect` within `low`..`high`: by how much it answers better (above 0) or worse than the committed model, as seen.
+    `hold`: stop at once and call back what has not committed; harm is likely, but a minority may have invented it.
+    `words`: a line for people for each thing that was looked at.
+    """
+
+    outcome: Outcome
+    why: str
+    bound: float = 1.0
+    unaudited: tuple[str, ...] = ()
+    hold: bool = False
+    effect: float = 0.0
+    low: float = -1.0
+    high: float = 1.0
+    audits: int = 0
+    words: tuple[str, ...] = ()
+
+
+class _Seen(NamedTuple):
+    """Both cohorts, as far as they reported. `told_to`, `told_of_control`: all that were asked; `liars`: at most."""
+
+    rules: GateRules
+    cohorts: tuple[list[DeviceQuality], list[DeviceQuality]]
+    asked: tuple[int, int]
+    liars: int
+    audits: Audits
+    told: Told
+    behaviour: Behaviour
+    unaudited: tuple[str, ...]
+
+    @property
+    def margin(self) -> float:
+        return self.rules.margin_of(self.asked[0])
+
+    @property
+    def lone(self) -> int:
+        return int(self.asked[0] >= _LONE)
+
+
+class _Finding(NamedTuple):
+    """Something that decides. `hold`: see `Gate`."""
+
+    outcome: Outcome
+    why: str
+    hold: bool = False
+
+
+def gate(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules = _USUAL) -> Gate:
+    """One look. Both cohorts list every device that was told, heard from or not."""
+    seen = _look(canary, control, rules)
+    found = _harm(seen) or _missing(seen) or _shown(seen)
+    return _gate(seen, found)
+
+
+def _look(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules) -> _Seen:
+    new, old = reporting(canary), reporting(control)
+    classes = unaudited(canary)
+    before, after = ([d.signals for d in cohort if d.signals] for cohort in (old, new))
+    return _Seen(
+        rules,
+        (new, old),
+        (len(canary), len(control)),
+        int(rules.liars * len(canary)),
+        audits(new, old, rules),
+        told(new, old, rules),
+        compare(after, before, classes, rules.signals),
+        classes,
+    )
+
+
+def _gate(seen: _Seen, found: _Finding) -> Gate:
+    rules, paired = seen.rules, seen.audits.paired
+    low = lowest(paired, rules.pass_alpha) - rules.expected
+    return Gate(
+        found.outcome,
+        found.why,
+        bound=max(0.0, min(1.0, -low)),
+        unaudited=seen.unaudited,
+        hold=found.hold,
+        effect=mean(paired) - rules.expected if paired else 0.0,
+        low=max(-1.0, low),
+        high=min(1.0, highest(paired, rules.alpha * _AUDITS, seen.lone) - rules.expected),
+        audits=samples(paired),
+        words=_words(seen),
+    )
+
+
+# Harm
+
+
+def _harm(seen: _Seen) -> _Finding | None:
+    return _told_worse(seen) or _audits_worse(seen) or _class_worse(seen) or _behaves_worse(seen)
+
+
+def _told_worse(seen: _Seen) -> _Finding | None:
+    """People outrank audits: nothing else is asked when they are heard to be worse off."""
+    new, old, alpha = seen.told.canary, seen.told.control, seen.rules.alpha * _TOLD
+    if samples(new) < seen.rules.told_least:
+        return None
+    if not highest(new, alpha, seen.lone) < lowest(old, alpha) - seen.rules.harm:
+        return None
+    other_liars = int(seen.rules.liars * seen.asked[1])
+    sure = highest(new, ROBUST / 2, seen.liars) < lowest(old, ROBUST / 2, other_liars) - seen.rules.harm
+    return _stop("people find more of its answers wrong than of the control cohort's", sure=sure)
+
+
+def _audits_worse(seen: _Seen) -> _Finding | None:
+    if _told_fine(seen):
+        return None
+    paired, limit = seen.audits.paired, seen.rules.expected - seen.rules.harm
+    if highest(paired, seen.rules.alpha * _AUDITS, seen.lone) < limit:
+        sure = highest(paired, ROBUST, seen.liars) < limit
+        return _stop(f"it answers worse by {_points(seen.rules.expected - mean(paired))}", sure=sure)
+    alpha = seen.rules.alpha * _CONTROL
+    if highest(seen.audits.candidate, alpha, seen.lone) < lowest(seen.audits.control, alpha) + limit:
+        return _stop("it agrees with the verdicts less than the control cohort does", sure=False)
+    return None
+
+
+def _class_worse(seen: _Seen) -> _Finding | None:
+    """One class may be too small to show among all."""
+    classes = seen.audits.classes
+    if len(classes) < 2:
+        return None
+    limit = seen.rules.expected - seen.rules.harm - CLASS_HARM
+    for name, paired in classes.items():
+        if highest(paired, seen.rules.alpha * _CLASSES / len(classes), seen.lone) < limit:
+            sure = highest(paired, ROBUST, seen.liars) < limit
+            return _stop(f"it answers {name} worse by {_points(-mean(paired))}", sure=sure)
+    return None
+
+
+def _behaves_worse(seen: _Seen) -> _Finding | None:
+    if seen.behaviour.harm:
+        return _stop(seen.behaviour.harm[0], sure=seen.asked[0] >= _LONE)
+    return _stop(seen.behaviour.disputed[0], sure=False) if seen.behaviour.disputed else None
+
+
+def _stop(why: str, *, sure: bool) -> _Finding:
+    """`sure`: no minority that may lie could have made it up."""
+    if sure:
+        return _Finding(Outcome.FAIL, why)
+    return _Finding(Outcome.INCONCLUSIVE, f"{why}, but a minority of the devices could have made that up", hold=True)
+
+
+# What is not known
+
+
+def _missing(seen: _Seen) -> _Finding | None:
+    return _silent(seen) or _implausible(seen)
+
+
+def _silent(seen: _Seen) -> _Finding | None:
+    for name, cohort, asked in zip(("canary", "control"), seen.cohorts, seen.asked, strict=True):
+        if not cohort or len(cohort) < ceil(seen.rules.coverage * asked):
+            return _Finding(Outcome.INCONCLUSIVE, f"{len(cohort)} of {asked} devices of the {name} cohort reported")
+        if stuck(cohort):
+            return _Finding(Outcome.INCONCLUSIVE, f"every device of the {name} cohort reports the same")
+    return None
+
+
+def _implausible(seen: _Seen) -> _Finding | None:
+    alpha, found = seen.rules.alpha, seen.audits
+    if lowest(found.paired, alpha, seen.lone) - seen.rules.expected > seen.rules.gain:
+        return _Finding(Outcome.INCONCLUSIVE, f"better by {_points(mean(found.paired))}: too good to be believed")
+    if _apart(found.committed, found.control, alpha) or _apart(found.control, found.committed, alpha):
+        return _Finding(Outcome.INCONCLUSIVE, "the committed model does not agree alike in both cohorts")
+    return None
+
+
+def _apart(one: Crowd, other: Crowd, alpha: float) -> bool:
+    return highest(one, alpha) + UNLIKE < lowest(other, alpha)
+
+
+# What is shown
+
+
+def _shown(seen: _Seen) -> _Finding:
+    if seen.behaviour.missing:
+        return _Finding(Outcome.INCONCLUSIVE, seen.behaviour.missing)
+    audited = samples(seen.audits.paired)
+    if not audited and seen.unaudited:
+        return _Finding(Outcome.PASS, "nothing may be audited; devices see no harm")
+    if not audited:
+        return _Finding(Outcome.INCONCLUSIVE, "nothing was audited")
+    if _audits_fine(seen):
+        return _Finding(Outcome.PASS, f"worse by less than {_points(seen.margin)}, by {audited} audits")
+    if _told_fine(seen):
+        return _Finding(Outcome.PASS, f"worse by less than {_points(seen.margin)}, by people's word")
+    return _Finding(Outcome.INCONCLUSIVE, f"{audited} audits do not rule out {_points(seen.margin)}: {_more(seen)}")
+
+
+def _audits_fine(seen: _Seen) -> bool:
+    paired, rules = seen.audits.paired, seen.rules
+    return lowest(paired, rules.pass_alpha) >= rules.expected - seen.margin and lowest(
+        paired, rules.pass_alpha, seen.liars
+    ) >= rules.expected - max(rules.wide, 2 * seen.margin)
+
+
+def _told_fine(seen: _Seen) -> bool:
+    """People find no more of its answers wrong, and would not if some of them lied."""
+    new, old, alpha = seen.told.canary, seen.told.control, seen.rules.pass_alpha / 2
+    if samples(new) < seen.rules.told_least:
+        return False
+    usual = highest(old, alpha)
+    wide = max(seen.rules.wide, 2 * seen.margin)
+    return lowest(new, alpha) >= usual - seen.margin and lowest(new, alpha, seen.liars) >= usual - wide
+
+
+def _more(seen: _Seen) -> str:
+    paired = seen.audits.paired
+    differ = sum(n * sum(t.worse + t.better for t in profile) for profile, n in paired) / max(1, samples(paired))
+    about = needed(seen.margin, differ, seen.rules.pass_alpha)
+    return f"a version that is as good needs about {about}"
+
+
+def _words(seen: _Seen) -> tuple[str, ...]:
+    lines = [
+        f"{name}: {samples(paired)} audits, {100 * (mean(paired) - seen.rules.expected):+.1f} points"
+        for name, paired in seen.audits.classes.items()
+        if paired
+    ]
+    lines += [f"{name}: may not be audited, judged by what devices see alone" for name in seen.unaudited]
+    judged = samples(seen.told.canary)
+    return (*lines, f"people judged {judged} answers, {-mean(seen.told.canary):.1%} wrong") if judged else tuple(lines)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f} points"

@@ -1,0 +1,108 @@
+"""May a model that was just installed stay? What a device can tell by itself, with no hub in reach. Pure.
+
+Law: a gate compares with what the device saw of the model before, and speaks only when it has seen enough of both and
+chance does not explain it: it is asked every second, so a share counts from four standard errors on. What is no number
+speaks against the model.
+"""
+
+from math import isfinite, sqrt
+
+import msgspec
+
+from wire.protocol.rollout import Assignment, Signals
+
+FEW_ERRORS = 3  # fewer may be of a sample, not of the model
+
+
+class Gates(msgspec.Struct, frozen=True):
+    """Any one of these and it goes back. `points` are shares: 0.01 is one point in a hundred."""
+
+    min_samples: int = 200
+    crashes_at_most: int = 2
+    answers_a_crash: int = 200  # fewer answers for each crash than this are too few
+    error_points: float = 0.01
+    escalation_points: float = 0.10
+    standard_errors: float = 4.0
+    p95_ratio: float = 1.25
+    p95_least_us: int = 5000  # slower by less than that is the machine's noise
+    rss_ratio: float = 1.2
+    rss_least_bytes: int = 32 << 20
+
+
+DEFAULT = Gates()
+
+
+def broken(seen: Signals, before: Signals, declared_bytes: int, gates: Gates = DEFAULT) -> str:
+    """Why it may not stay, in one line; "" if nothing speaks against it.
+
+    `declared_bytes`: what the process may take in memory; 0 = unknown.
+    """
+    at_once = _crashes(seen, gates) or _errors(seen, before, gates) or _numbers(seen)
+    at_once = at_once or _memory(seen, declared_bytes, gates)
+    if at_once:
+        return at_once
+    if seen.inferences < gates.min_samples or before.inferences < gates.min_samples:
+        return ""
+    return _escalation(seen, before, gates) or _speed(seen, before, gates)
+
+
+def ripe(seen: Signals, elapsed_s: float, terms: Assignment) -> bool:
+    """It was watched for long enough, and answered often enough; after `max_soak_s` the first alone will do."""
+    if not elapsed_s >= terms.soak_s:
+        return False
+    return seen.inferences >= terms.min_inferences or elapsed_s >= terms.max_soak_s
+
+
+def _crashes(seen: Signals, gates: Gates) -> str:
+    if seen.crashes > gates.crashes_at_most:
+        return f"{seen.crashes} crashes"
+    often = seen.crashes and seen.inferences >= gates.min_samples
+    if often and seen.inferences <= seen.crashes * gates.answers_a_crash:
+        return f"{seen.crashes} crashes in {seen.inferences} answers"
+    return ""
+
+
+def _errors(seen: Signals, before: Signals, gates: Gates) -> str:
+    usual, found = _share(before.errors, before.inferences), _share(seen.errors, seen.inferences)
+    counts = (seen.errors + before.errors, seen.inferences, before.inferences)
+    if seen.errors >= FEW_ERRORS and not found <= usual + gates.error_points + _chance(*counts, gates):
+        return f"errors in {found:.1%} of answers, {usual:.1%} before"
+    return ""
+
+
+def _numbers(seen: Signals) -> str:
+    return "" if isfinite(seen.confidence) and isfinite(seen.confidence_sq) else "its confidence is no number"
+
+
+def _memory(seen: Signals, declared_bytes: int, gates: Gates) -> str:
+    most = max(gates.rss_ratio * declared_bytes, declared_bytes + gates.rss_least_bytes)
+    if declared_bytes > 0 and seen.rss_bytes > most:
+        return f"{seen.rss_bytes >> 20} MiB in memory, {declared_bytes >> 20} were to be expected"
+    return ""
+
+
+def _escalation(seen: Signals, before: Signals, gates: Gates) -> str:
+    usual, found = _share(before.escalated, before.inferences), _share(seen.escalated, seen.inferences)
+    counts = (seen.escalated + before.escalated, seen.inferences, before.inferences)
+    if not found <= usual + gates.escalation_points + _chance(*counts, gates):
+        return f"unsure of {found:.1%} of samples, {usual:.1%} before"
+    return ""
+
+
+def _speed(seen: Signals, before: Signals, gates: Gates) -> str:
+    most = max(gates.p95_ratio * before.p95_us, before.p95_us + gates.p95_least_us)
+    if before.p95_us > 0 and seen.p95_us > most:
+        return f"{seen.p95_us} us for 95 of 100 answers, {before.p95_us} before"
+    return ""
+
+
+def _chance(hits: int, now: int, before: int, gates: Gates) -> float:
+    """How far two shares of so many answers may lie apart by chance: standard errors of their difference, pooled."""
+    share = min(1.0, hits / max(1, now + before))
+    error = share * (1 - share) * (1 / max(1, now) + (1 / before if before else 0.0))
+    return gates.standard_errors * sqrt(error)
+
+
+def _share(part: int, whole: int) -> float:
+    """Of answers and errors together: an error is no answer."""
+    return part / whole if whole > 0 else float(part > 0)

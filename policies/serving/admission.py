@@ -1,0 +1,163 @@
+"""Hub side: queue this question, or refuse it while refusing is still cheap? Nothing is written for a refusal.
+
+Law: every queue is bounded. The last places are held back for what is urgent; a tenant or device that has much open may
+have less more of what is left; and who is refused is told when its place is likely to be free, one after the other.
+"""
+
+from math import ceil, inf
+
+import msgspec
+
+from policies.serving.fair_queue import BANDS, HIGH
+from wire.protocol.messages import Reason
+
+SHORTEST_RETRY_S = 1.0
+LONGEST_RETRY_S = 60.0
+MARGIN = 0.7  # of its caller's patience may be spent waiting, by the best guess; the rest is for computing and bad luck
+TENANT_KEENNESS = 4.0  # times what is left of the queue: n greedy tenants have 4 / (4 n + 1) of it each
+DEVICE_KEENNESS = 1.0
+
+
+class Load(msgspec.Struct, frozen=True, gc=False):
+    """The hub now, and who asks: what its device and its tenant have open, and how many it asks a second.
+
+    `served_per_s` is what the engines manage (0 = not known yet). `ahead` of it in the queue; `budget_s`: a caller who
+    has hung up after that many seconds (inf = will take a late answer).
+    """
+
+    queued: int
+    device_open: int
+    device_rate_per_s: float = 0.0
+    draining: bool = False
+    tenant_open: int = 0
+    band: int = HIGH
+    served_per_s: float = 0.0
+    ahead: float = 0.0
+    budget_s: float = inf
+
+
+class Limits(msgspec.Struct, frozen=True, gc=False):
+    """`served_per_s` is believed until engines were measured; `max_wait_s`: nobody is let in to wait longer.
+
+    `held_back` = the share of the queue that the lowest band may not fill; the bands between have less held back.
+    """
+
+    max_queued: int = 4096
+    max_device_open: int = 64
+    max_device_rate_per_s: float = 200.0
+    served_per_s: float = 500.0
+    max_wait_s: float = 60.0
+    held_back: float = 0.3
+
+
+class Queue(msgspec.Struct, frozen=True, gc=False):
+    """Take it in."""
+
+
+class Refuse(msgspec.Struct, frozen=True, gc=False):
+    """`final`: asking again is no use."""
+
+    reason: Reason
+    retry_after_s: float
+    final: bool = False
+
+
+class Bucket(msgspec.Struct, frozen=True, gc=False):
+    """A token bucket as a value: `tokens` left at time `at` (seconds)."""
+
+    tokens: float
+    at: float
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """Those who were told to come back: the next one is told a time not before `at` (seconds)."""
+
+    at: float = 0.0
+
+
+_QUEUE = Queue()
+_DRAINING = Refuse(Reason.DRAINING, 5.0)
+_RATE = Refuse(Reason.RATE, 2.0)
+
+
+def decide(load: Load, limits: Limits) -> Queue | Refuse:
+    """Draining refuses all; then the sender's own rate; then the queue; then the sender's share of it.
+
+    A number that is not one refuses.
+    """
+    if load.draining:
+        return _DRAINING
+    if not load.device_rate_per_s <= limits.max_device_rate_per_s:
+        return _RATE
+    return _saturated(load, limits) or _over_its_share(load, limits) or _QUEUE
+
+
+def _saturated(load: Load, limits: Limits) -> Refuse | None:
+    rate = served_per_s(load, limits)
+    if load.queued >= ceiling(load.band, capacity(load, limits), limits.held_back):
+        return Refuse(Reason.BUSY, _clamped(load.queued / rate))
+    patience_s = min(MARGIN * load.budget_s, limits.max_wait_s)
+    if not load.ahead / rate <= patience_s:
+        return Refuse(Reason.BUSY, _clamped(load.ahead / rate - patience_s))
+    return None
+
+
+def _over_its_share(load: Load, limits: Limits) -> Refuse | None:
+    rate, places = served_per_s(load, limits), capacity(load, limits)
+    if load.tenant_open >= share(load.queued, places, TENANT_KEENNESS, places):
+        return Refuse(Reason.RATE, _clamped(load.tenant_open / rate))
+    if load.device_open >= share(load.queued, places, DEVICE_KEENNESS, limits.max_device_open):
+        return Refuse(Reason.RATE, _clamped(max(_RATE.retry_after_s, load.device_open / rate)))
+    return None
+
+
+def served_per_s(load: Load, limits: Limits) -> float:
+    """As measured, or as believed before."""
+    return load.served_per_s if 0 < load.served_per_s < inf else limits.served_per_s
+
+
+def capacity(load: Load, limits: Limits) -> int:
+    """Places in the queue: no more than are served within `max_wait_s`, at least one."""
+    return max(1, min(limits.max_queued, int(served_per_s(load, limits) * limits.max_wait_s)))
+
+
+def ceiling(band: int, places: int, held_back: float) -> int:
+    """Up to how many queued this band is let in: all places for the highest, least for the lowest, at least one."""
+    return max(1, ceil(places * (1.0 - held_back * band / (BANDS - 1))))
+
+
+def share(queued: int, places: int, keenness: float, most: int) -> int:
+    """How much one flow may have open: `keenness` times what is left of the queue (Choudhury & Hahne 1998).
+
+    Who has nothing open is always let in before one that has some, and one alone cannot fill the queue.
+    """
+    return max(1, min(most, int(keenness * (places - queued))))
+
+
+def in_line(line: Line, refused: Refuse, per_s: float, now: float) -> tuple[Line, Refuse]:
+    """Tell each of many its own time to come back: as many a second as are served, from the refusal's time on.
+
+    One time for all would bring all back at once. Beyond `LONGEST_RETRY_S` nobody is sent: then they come mixed.
+    """
+    at = max(line.at, now + refused.retry_after_s)
+    if at - now >= LONGEST_RETRY_S:
+        return line, Refuse(refused.reason, LONGEST_RETRY_S, refused.final)
+    step_s = 1.0 / per_s if per_s > 0 else SHORTEST_RETRY_S
+    return Line(at + step_s), Refuse(refused.reason, at - now, refused.final)
+
+
+def take(bucket: Bucket, rate_per_s: float, burst: float, now: float) -> Bucket | None:
+    """The bucket after one token is taken, or None if there is none. A clock that goes back adds nothing."""
+    earned = max(0.0, now - bucket.at) * rate_per_s
+    tokens = min(burst, bucket.tokens + earned)
+    return Bucket(tokens - 1.0, max(now, bucket.at)) if tokens >= 1.0 else None
+
+
+def token_in_s(bucket: Bucket, rate_per_s: float, now: float) -> float:
+    """How long until `take` has a token again, within the bounds of every retry."""
+    earned = max(0.0, now - bucket.at) * rate_per_s
+    return _clamped((1.0 - bucket.tokens - earned) / rate_per_s)
+
+
+def _clamped(seconds: float) -> float:
+    return min(LONGEST_RETRY_S, max(SHORTEST_RETRY_S, seconds))

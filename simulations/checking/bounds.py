@@ -1,0 +1,92 @@
+"""Bounds that no history may cross: bytes of a day, questions open at once, devices of a rollout's wave.
+
+Law: what was used is counted here from the facts, the limits are those of the policy's text; no account of the product
+is asked. In doubt the count is too low: a flaw told here is one.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from simulations.checking.events import Accepted, Allowed, Exposed, Flaw
+
+SETTLE_S = 5.0  # what was on its way to the disk when a policy changed was judged by the one before
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a policy's text says. None = it says nothing of it."""
+
+    bytes_per_day: int | None = None
+    max_open: int | None = None
+
+
+NONE = Limits()
+
+
+class Bounds:
+    """`blame` is told of each bound that is crossed."""
+
+    def __init__(self, blame: Callable[[Flaw, str], None]) -> None:
+        self._blame = blame
+        self._of_all = (NONE, NONE, 0.0)  # now, before, and when it changed
+        self._of_one: dict[str, tuple[Limits, Limits, float]] = {}
+        self._spent: dict[str, tuple[int, int]] = {}  # device -> (day, bytes)
+        self._open: Counter[str] = Counter()
+        self._allowed: dict[str, int] = {}
+        self._exposed: defaultdict[str, set[str]] = defaultdict(set)
+
+    def use(self, limits: Limits, now_s: float, devices: Iterable[str] | None = None) -> None:
+        """From now on these hold; `devices` None = for all."""
+        if devices is None:
+            self._of_all = (limits, limits if not now_s else self._of_all[0], now_s)
+            self._of_one.clear()
+            return
+        for device in devices:
+            self._of_one[device] = (limits, self._of_one.get(device, self._of_all)[0], now_s)
+
+    # Facts
+
+    def charge(self, event: Accepted) -> None:
+        """A question was accepted, with its charge."""
+        device, limits = event.key.device, self._limits(event.key.device, event.at_s)
+        self._open[device] += 1
+        if limits.max_open is not None and self._open[device] > limits.max_open:
+            self._blame(Flaw.CROWDED, f"{event.key}: {self._open[device]} open, at most {limits.max_open}")
+        day, spent = self._spent.get(device, (0, 0))
+        if event.size and event.day < day:
+            self._blame(Flaw.OVERSPENT, f"{event.key} is charged to day {event.day}, after one of day {day}")
+            return
+        spent = event.size + (spent if event.day == day else 0)
+        self._spent[device] = event.day, spent
+        if limits.bytes_per_day is not None and spent > limits.bytes_per_day:
+            self._blame(Flaw.OVERSPENT, f"{event.key}: {spent} bytes on that day, at most {limits.bytes_per_day}")
+
+    def ended(self, accepted: Accepted, *, free: bool) -> None:
+        """`free`: it never left, so its charge may be had back."""
+        device = accepted.key.device
+        self._open[device] -= 1
+        if not self._open[device]:
+            del self._open[device]
+        day, spent = self._spent.get(device, (0, 0))
+        if free and accepted.day == day:
+            self._spent[device] = day, spent - accepted.size
+
+    def allow(self, event: Allowed) -> None:
+        self._allowed[event.rollout] = event.devices_at_most
+
+    def expose(self, event: Exposed) -> None:
+        seen, most = self._exposed[event.rollout], self._allowed.get(event.rollout, 0)
+        seen.add(event.device)
+        if len(seen) > most:
+            self._blame(Flaw.EXPOSED, f"{event.rollout}: {event.device} is the {len(seen)}th device, at most {most}")
+
+    def _limits(self, device: str, at_s: float) -> Limits:
+        now, before, changed_s = self._of_one.get(device, self._of_all)
+        if now is before or at_s >= changed_s + SETTLE_S:
+            return now
+        return Limits(_looser(now.bytes_per_day, before.bytes_per_day), _looser(now.max_open, before.max_open))
+
+
+def _looser(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)

@@ -1,0 +1,104 @@
+"""What a live run has left on its disks, read as a history and judged: every agent.db, and the hub's database.
+
+Law: read only, and each file in one transaction, so that it may be read while its owner is at work. Agents come first:
+what the hub knows beyond the last question read of an agent is later than the evidence, and is not judged.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from edge_agent.core.records import Kind, Source
+from edge_agent.core.records import Outcome as End
+from edge_agent.identity.identity import IDENTITY_FILE
+from simulations.checking.events import Accepted, AnswerSeen, Effect, Event, Key, Outcome, Report
+from simulations.checking.history import GRACE_S, Judge
+
+_ACCEPTED = "select epoch, seq, id, at_ms from ledger where kind='question' order by entry"
+_ANSWERS = "select id, kind, source, why, seq from answers order by event"
+_OUTCOMES = "select epoch, seq, id, outcome, reason, at_ms from outcomes order by seq"
+_EFFECTS = "select device, epoch, seq from effects where verdict is not null order by kept_ms, seq"
+_FIRST = (("ledger", "entry"), ("answers", "event"))
+
+
+def judge_run(
+    agent_dbs: Iterable[Path],
+    hub_db: Path | None,
+    *,
+    last_fault_ended_s: float | None = None,
+    now_s: float | None = None,
+    grace_s: float = GRACE_S,
+) -> Report:
+    """The report on a run. Times are hub time in seconds since 1970; without them every open question counts as lost.
+
+    `hub_db` None: the hub's side is unknown and is not judged. FileNotFoundError for a missing file, ValueError for
+    one whose records were pruned: its beginning is gone, and half a history proves nothing. sqlite3.Error if damaged.
+    """
+    checker = Judge(last_fault_ended_s, hub_complete=hub_db is not None, grace_s=grace_s)
+    last: dict[tuple[str, int], int] = {}
+    for path in agent_dbs:
+        for event in read_agent(path):
+            checker.see(event)
+            if isinstance(event, Accepted):
+                last[event.key[:2]] = max(event.key.seq, last.get(event.key[:2], 0))
+    for effect in read_hub(hub_db) if hub_db is not None else ():
+        if effect.key.seq <= last.get(effect.key[:2], 0):
+            checker.see(effect)
+    return checker.report(now_s)
+
+
+def read_agent(path: Path) -> list[Event]:
+    """Accepted, then answers, then outcomes: the order in which each kind was committed."""
+    device = device_of(path)
+    with snapshot(path) as db:
+        _unpruned(db, path)
+        events: list[Event] = [
+            Accepted(Key(device, epoch, seq), id_, at_ms / 1000) for epoch, seq, id_, at_ms in db.execute(_ACCEPTED)
+        ]
+        events += [
+            AnswerSeen(device, id_, Kind(kind), hub=source == Source.HUB, why=why, key=key_of(device, seq))
+            for id_, kind, source, why, seq in db.execute(_ANSWERS)
+        ]
+        events += [
+            Outcome(Key(device, epoch, seq), id_, End(outcome), reason, at_ms / 1000)
+            for epoch, seq, id_, outcome, reason, at_ms in db.execute(_OUTCOMES)
+        ]
+    return events
+
+
+def read_hub(path: Path) -> list[Effect]:
+    """Every verdict that the hub stored."""
+    with snapshot(path) as db:
+        return [Effect(Key(*row)) for row in db.execute(_EFFECTS)]
+
+
+def key_of(device: str, seq: str) -> Key | None:
+    """Of an answer's question, from its `epoch-seq`; None if it has none."""
+    epoch, _, number = seq.partition("-")
+    return Key(device, int(epoch, 16), int(number)) if seq else None
+
+
+def device_of(path: Path) -> str:
+    """The device whose database this is: its identity lies beside it; failing that, the folder's name."""
+    identity = path.parent / IDENTITY_FILE
+    if identity.is_file():
+        return str(json.loads(identity.read_text(encoding="utf-8"))["device"])
+    return path.parent.name
+
+
+@contextmanager
+def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
+        db.execute("begin")
+        yield db
+
+
+def _unpruned(db: sqlite3.Connection, path: Path) -> None:
+    for table, number in _FIRST:
+        first = db.execute(f"select min({number}) from {table}").fetchone()[0]  # noqa: S608 - names of our own
+        if first is not None and first > 1:
+            raise ValueError(f"{path}: {table} begins at {first}, what came before was pruned")

@@ -1,0 +1,152 @@
+"""What a run shows of itself: facts that became durable or left, what can be wrong, and the report. No behaviour.
+
+Law: a fact is told once, when it has happened; which component told it is nobody's business.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from edge_agent.core.records import Kind
+from edge_agent.core.records import Outcome as End
+
+
+class Key(NamedTuple):
+    """The name of one question, for ever."""
+
+    device: str
+    epoch: int
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.epoch:x}-{self.seq}"
+
+
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """Charge, ledger entry and outbox row of `key` are committed. `id` is the answer's, "" where it is not known.
+
+    `size`: bytes of its frame, charged on `day` (whole days since 1970, as the device has it); 0 = not known.
+    """
+
+    key: Key
+    id: str
+    at_s: float = 0.0
+    size: int = 0
+    day: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The device has recorded a terminal outcome."""
+
+    key: Key
+    id: str
+    end: End
+    reason: str = ""
+    at_s: float = 0.0
+
+
+class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
+    """An answer or correction is in the device's record. `hub`: its prediction is the hub's. `key`: the question's."""
+
+    device: str
+    id: str
+    kind: Kind
+    hub: bool
+    why: str = ""
+    key: Key | None = None
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """A hub has stored a verdict. `hub`: which, "" where there is but one."""
+
+    key: Key
+    hub: str = ""
+
+
+class Undone(msgspec.Struct, frozen=True, gc=False):
+    """A hub's store went back to a backup that has no verdict of this question."""
+
+    key: Key
+    hub: str = ""
+
+
+class Left(msgspec.Struct, frozen=True, gc=False):
+    """Bytes of this question were handed to the link, for this hub."""
+
+    key: Key
+    hub: str = ""
+
+
+class Allowed(msgspec.Struct, frozen=True, gc=False):
+    """From now on so many devices in all may serve what a rollout brings."""
+
+    rollout: str
+    devices_at_most: int
+
+
+class Exposed(msgspec.Struct, frozen=True, gc=False):
+    """A device serves what a rollout brings, on probation or for good."""
+
+    rollout: str
+    device: str
+
+
+Event = Accepted | Outcome | AnswerSeen | Effect | Undone | Left | Allowed | Exposed
+
+
+class Flaw(StrEnum):
+    """What can be wrong with a history."""
+
+    LOST = "lost"
+    DOUBLED_ANSWER = "doubled answer"
+    DOUBLED_CORRECTION = "doubled correction"
+    DOUBLED_EFFECT = "doubled effect"
+    ACCEPTED_TWICE = "accepted twice"
+    ENDED_TWICE = "ended twice"
+    NEVER_ACCEPTED = "never accepted"
+    UNSAID = "ended unsaid"
+    UNBACKED = "answered without effect"
+    EARLY_CORRECTION = "correction without answer"
+    UNRECORDED = "left off the record"
+    FORBIDDEN = "left against the policy"
+    OVERSPENT = "beyond the budget"
+    CROWDED = "more open than allowed"
+    EXPOSED = "beyond its wave"
+    DEFECT = "defect"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The judgement on one history. `late` = corrections; `open` = accepted and still within its time."""
+
+    events: int
+    accepted: int
+    answered: int
+    expired: int
+    refused: int
+    denied: int
+    open: int
+    answers: int
+    answers_by_hub: int
+    late: int
+    effects: int
+    lost: int
+    doubled: int
+    flaws: dict[str, int]
+    whys: dict[str, int]
+    stories: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.flaws
+
+    def text(self) -> str:
+        """A few lines for a person: the verdict first, then the counts, then each story."""
+        ended = f"{self.answered} answered, {self.expired} expired, {self.refused} refused, {self.denied} denied"
+        lines = [
+            f"history {'holds' if self.ok else 'BROKEN'}: {self.lost} lost, {self.doubled} doubled, {self.late} late",
+            f"  accepted {self.accepted}: {ended}, {self.open} open",
+            f"  answers {self.answers}, {self.answers_by_hub} of them the hub's; {self.effects} effects at the hub",
+        ]
+        lines += [f"  {flaw}: {count}" for flaw, count in sorted(self.flaws.items())]
+        return "\n".join([*lines, *(f"    {story}" for story in self.stories)])

@@ -1,0 +1,60 @@
+"""`skerry sim fuzz`: random schedules of faults, each judged by its history; what is found is shrunk and kept."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from simulations.cli.terminal import ticking
+from simulations.fuzzing.fuzz import Found, Progress, Wish, search
+from simulations.report.files import INTERRUPTED
+from wire.process.exit_codes import Exit
+
+
+def fuzz(
+    schedules: Annotated[int, typer.Option("--schedules", min=1, help="How many to try.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first; the next ones follow.")] = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, help="The findings are the same with any number.")
+    ] = 1,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where replay files go.")] = Path("reports"),
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Search random schedules of faults for one that breaks a law; exit 40 and a file to run again if one does."""
+    with ticking("schedules", schedules) as tick:
+        found = search(Wish(schedules, seed, processes, out), lambda progress: tick(progress.done, _words(progress)))
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(found), indent=1))
+    else:
+        _tell(found)
+    raise typer.Exit(_exit(found))
+
+
+def _words(progress: Progress) -> str:
+    return f"{progress.events:,} events, {progress.findings} findings"
+
+
+def _exit(found: Found) -> int:
+    if not found.ok:
+        return Exit.CHECK_FAILED
+    return Exit.OK if found.complete else INTERRUPTED
+
+
+def _tell(found: Found) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    verdict = "no law was broken" if found.ok else f"{len(found.findings)} broke a law"
+    console.print(f"[bold {'green' if found.ok else 'red'}]{found.schedules:,} schedules: {verdict}[/]")
+    struck = ", ".join(f"{count} {kind}" for kind, count in found.struck.items())
+    console.print(f"faults acted out: {struck or 'none'}")
+    console.print(
+        f"{found.accepted:,} questions accepted, {found.effects:,} verdicts stored, {found.late:,} late answers; "
+        f"{found.events:,} events in {found.wall_s:.1f} s"
+    )
+    for finding in found.findings:
+        console.print(f"\n[bold red]seed {finding.seed}: {', '.join(finding.laws)}[/]")
+        console.print(finding.story, markup=False)
+        console.print(f"again: skerry sim run {finding.file}", markup=False)

@@ -1,0 +1,58 @@
+"""`skerry sim live`: a scenario acted out in real time by real agents, a real broker and a real hub, and its report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from simulations.cli.terminal import helm, report, ticking
+from simulations.live.run import Wish
+from simulations.live.run import live as run_live
+from simulations.report.expectations import judged
+from simulations.report.files import exit_of, keep, prepare, replayed_by
+from simulations.report.outcome import Outcome
+from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.types import Scenario
+from simulations.scenario_files import load_scenario
+from wire.process.exit_codes import Exit, ExitError
+
+
+def live(
+    scenario: Annotated[str, typer.Argument(help="A shipped name or a TOML file, of one region and one hub.")] = "live",
+    agents: Annotated[int | None, typer.Option("--agents", min=1, help="How many, in place of the scenario's.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0.1, help="Of samples; in real time.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the report goes.")] = Path("reports"),
+    state: Annotated[
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep databases and logs there.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Drive real agents (enrolled, mTLS, sealed) through a proxy that makes the weather; the report is the same."""
+    wanted = _wanted(scenario, agents, minutes)
+    prepare(out)
+    outcome = judged(_run(wanted, Wish(folder=state)), wanted.expect)
+    outcome = replayed_by(outcome, f"skerry sim live {scenario} --agents {wanted.devices}")
+    report(outcome, keep(outcome, wanted, out), as_json=as_json)
+    raise typer.Exit(exit_of(outcome))
+
+
+def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenario:
+    try:
+        wanted = load_scenario(scenario)
+    except ScenarioError as error:
+        raise ExitError(Exit.SCENARIO, str(error)) from None
+    wanted = wanted if agents is None else replace(wanted, devices=agents)
+    if minutes is None:
+        return wanted
+    events = tuple(event for event in wanted.events if event.at_s <= minutes * 60)
+    return replace(wanted, duration_s=minutes * 60, events=events)
+
+
+def _run(scenario: Scenario, wish: Wish) -> Outcome:
+    try:
+        with ticking(f"{scenario.name}, live", scenario.ends_s) as ticker:
+            return run_live(scenario, wish, helm(ticker, scenario), ticker.say)
+    except ScenarioError as error:
+        raise ExitError(Exit.SCENARIO, f"{scenario.name}: {error}") from None

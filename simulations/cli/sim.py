@@ -1,0 +1,154 @@
+"""`skerry sim`: run a scenario, list and show them, compare two runs, search for faults, drive real agents.
+
+Law: a scenario is read whole before anything runs. Ctrl-C ends a run early and writes the report of what there is.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
+
+from simulations.cli.terminal import helm, report, summary, ticking
+from simulations.report.comparison import comparison, rows
+from simulations.report.expectations import FAMILIES, FIGURES, judged
+from simulations.report.files import can_draw, exit_of, keep, prepare, replayed_by, saved, write
+from simulations.report.page import page
+from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.types import Scenario
+from simulations.scenario_files import find, load_scenario, names
+from wire.process.exit_codes import Exit, ExitError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A fleet in virtual time, by the production cores: will this policy hold, in this weather, with these faults?",
+)
+_PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+_LARGE = 1_000_000  # samples from which several processes are worth their start
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the scenario's.")]
+Processes = Annotated[int, typer.Option("--processes", min=0, help="At most one a region; 0 = by the scenario's size.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where NAME.html and NAME.json go.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(help="A shipped name (`skerry sim list`) or a TOML file.")],
+    seed: Seed = None,
+    processes: Processes = 0,
+    out: Out = Path("reports"),
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Run a scenario and write its report; exit 0 if all that it expects held, 45 if not, 40 if a law was broken."""
+    wanted = _read(scenario)
+    wanted = wanted if seed is None else replace(wanted, seed=seed)
+    with ticking(wanted.name, wanted.ends_s) as ticker:
+        prepare(out)
+        from simulations.regions.run import run as run_scenario  # noqa: PLC0415 - the other commands need no cores
+
+        outcome = run_scenario(wanted, processes or _processes(wanted), helm(ticker, wanted))
+    outcome = replayed_by(judged(outcome, wanted.expect), f"skerry sim run {scenario}")
+    report(outcome, keep(outcome, wanted, out), as_json=as_json)
+    raise typer.Exit(exit_of(outcome))
+
+
+@app.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """The shipped scenarios with their questions, and the figures that an expectation may name."""
+    found = {name: load_scenario(name) for name in names()}
+    if as_json:
+        print(json.dumps({name: each.question for name, each in found.items()}, indent=2))
+        return
+    table = Table("scenario", "question", box=None, pad_edge=False, header_style="dim")
+    for name, each in found.items():
+        table.add_row(f"[bold]{name}[/]", each.question)
+    console = Console()
+    console.print(table)
+    families = ", ".join(f"{family}.NAME" for family in FAMILIES)
+    console.print(f"\n[dim]figures[/]  {', '.join(FIGURES)}, {families}", highlight=False)
+
+
+@app.command()
+def show(
+    what: Annotated[str, typer.Argument(help="A scenario, whose file is printed, or the NAME.json of a run.")],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Draw the page of that run again.")
+    ] = None,
+) -> None:
+    """Show a scenario's file, checked, or what a run that was saved has shown."""
+    if not what.endswith(".json"):
+        _read(what)
+        print(find(what).read_text(encoding="utf-8"), end="")
+        return
+    outcome = saved(Path(what))
+    summary(Console(), outcome)
+    if html is not None:
+        can_draw()
+        write(html, page(outcome))
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="What `run` has written.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with both, side by side.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Two runs side by side: every figure, and on the page every plot."""
+    one, other = saved(first), saved(second)
+    if html is not None:
+        can_draw()
+        write(html, comparison(one, other))
+    found = rows(one, other)
+    if as_json:
+        print(json.dumps([row.plain() for row in found], indent=2))
+        return
+    table = Table("figure", first.stem, second.stem, "difference", box=None, pad_edge=False, header_style="dim")
+    for row in found:
+        table.add_row(row.name, *row.words, style="bold" if row.differs else "dim")
+    Console().print(table)
+
+
+@app.command("live", add_help_option=False, context_settings=_PASS_ON)
+def live_(ctx: typer.Context) -> None:
+    """Act a scenario out in real time: real agents, a real broker and a real hub."""
+    from simulations.cli.live import live  # noqa: PLC0415
+
+    _enter("live", live, ctx)
+
+
+@app.command("fuzz", add_help_option=False, context_settings=_PASS_ON)
+def fuzz_(ctx: typer.Context) -> None:
+    """Search random schedules of faults for one that breaks a law."""
+    from simulations.cli.fuzz import fuzz  # noqa: PLC0415
+
+    _enter("fuzz", fuzz, ctx)
+
+
+def _enter(name: str, command: Callable[..., None], ctx: typer.Context) -> None:
+    """A command that lives in a file of its own and parses its own options."""
+    inside = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    inside.command(name)(command)
+    inside(args=ctx.args, prog_name=f"skerry sim {name}")
+
+
+def _read(wanted: str) -> Scenario:
+    try:
+        return load_scenario(wanted)
+    except ScenarioError as error:
+        raise ExitError(Exit.SCENARIO, str(error)) from None
+
+
+def _processes(scenario: Scenario) -> int:
+    """As many as there are regions and processors, where the run is long enough to be worth it."""
+    samples = scenario.devices * scenario.load.samples_per_s * scenario.duration_s
+    return 1 if samples < _LARGE else min(len(scenario.regions), os.cpu_count() or 1)

@@ -1,0 +1,122 @@
+"""A run in the terminal: how far it is while it goes on, and what it showed when it is over."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from simulations.report.expectations import figure, view
+from simulations.report.formatting import clock, shown, span
+from simulations.report.outcome import Judged, Outcome, Passed
+from simulations.report.page import bounds, verdict
+from simulations.scenario.types import Scenario
+
+_LINE_S = 10.0  # between two lines where nobody watches
+_FIGURES = ("asked_share", "hub_share", "correction_share", "accuracy", "p50_s", "p99_s", "hub_p99_s", "queue_peak")
+
+
+class Ticker:
+    """Called with how far a job is; the answer False ends it. The first Ctrl-C asks for that, the second breaks off."""
+
+    def __init__(self, progress: Progress, name: str, total: float) -> None:
+        self.stopped = False
+        self.began = self._said = time.monotonic()
+        self._total = total
+        self._progress = progress
+        self._task = progress.add_task(name, total=total, words="")
+
+    def __call__(self, done: float, words: str) -> bool:
+        now = time.monotonic()
+        left_s = (now - self.began) * (self._total / done - 1) if done else 0.0
+        words = f"{words}, {span(max(0.0, left_s))} left"
+        if self._progress.console.is_terminal:
+            self._progress.update(self._task, completed=done, words=words)
+        elif now - self._said >= _LINE_S:
+            self._said = now
+            self._progress.console.print(f"{done / self._total:.0%}  {words}", highlight=False)
+        return not self.stopped
+
+    def say(self, words: str) -> None:
+        """What is done before anything can be counted."""
+        self._progress.console.print(words, highlight=False)
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.stopped = True
+        signal.signal(number, signal.default_int_handler)
+
+
+@contextmanager
+def ticking(name: str, total: float) -> Iterator[Ticker]:
+    """Progress on stderr, and Ctrl-C as a request to write down what there is."""
+    console = Console(stderr=True)
+    done = TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.fields[words]}")
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), *done)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        ticker = Ticker(progress, name, total)
+        before = {number: signal.signal(number, ticker.on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield ticker
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def helm(ticker: Ticker, scenario: Scenario) -> Callable[[Passed], bool]:
+    """What a run calls with how far it is."""
+
+    def steer(passed: Passed) -> bool:
+        took_s = time.monotonic() - ticker.began
+        rate = passed.samples / took_s if took_s else 0.0
+        return ticker(passed.until_s, f"{clock(passed.until_s)} of {clock(scenario.ends_s)}, {rate:,.0f} samples/s")
+
+    return steer
+
+
+def summary(console: Console, outcome: Outcome) -> None:
+    """The question, the verdict, what was expected, and a few figures beside."""
+    held, words = verdict(outcome)
+    console.print(f"[bold]{outcome.question}[/bold]", highlight=False)
+    console.print(f"[bold {'red' if held else 'green'}]{words}[/]", highlight=False)
+    if outcome.expectations:
+        console.print(_expected(outcome.expectations))
+    seen = view(outcome)
+    figures = ", ".join(f"{name} {shown(name, figure(seen, name))}" for name in _FIGURES)
+    console.print(f"{outcome.samples:,} samples of {outcome.devices:,} devices: {figures}", highlight=False)
+    console.print(outcome.history.text(), highlight=False, markup=False)
+    for violation in outcome.violations:
+        console.print(
+            f"{violation.law}: {violation.story}\n  {violation.replay}", highlight=False, markup=False, style="red"
+        )
+    wall = outcome.wall
+    if wall.seconds:
+        rate = f"{outcome.samples / wall.seconds:,.0f} samples/s, {outcome.events / wall.seconds:,.0f} events/s"
+        console.print(
+            f"{wall.seconds:.1f} s on {wall.processes} process{'es' if wall.processes > 1 else ''}: {rate}",
+            highlight=False,
+        )
+
+
+def _expected(judged: tuple[Judged, ...]) -> Table:
+    table = Table("", "figure", "seen", "expected", "", box=None, pad_edge=False, header_style="dim")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for each in judged:
+        mark = "[green]held[/]" if each.held else "[bold red]missed[/]"
+        table.add_row(mark, each.figure, shown(each.figure, each.value), bounds(each), each.window)
+    return table
+
+
+def report(outcome: Outcome, page: Path, *, as_json: bool) -> None:
+    """How a run that is over says so: for a program, or for a person with where its page lies."""
+    if as_json:
+        print(json.dumps(outcome.plain(), indent=1))
+        return
+    console = Console()
+    summary(console, outcome)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)

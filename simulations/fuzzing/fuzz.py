@@ -1,0 +1,164 @@
+"""Searches random schedules of faults for one that breaks a law, and shrinks it to a file that shows it again.
+
+Law: a schedule is judged by its history alone. The same wish finds the same, whatever the number of processes.
+"""
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from simulations.fuzzing.schedules import draw
+from simulations.fuzzing.shrink import TRIES_AT_MOST, Shrinker
+from simulations.regions.run import run
+from simulations.report.outcome import Outcome
+from simulations.scenario.types import Scenario
+from simulations.scenario.writer import write
+
+_AT_ONCE = 4  # schedules handed to a process at a time
+
+Run = Callable[[Scenario], Outcome]
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """`schedules` from the one of `seed` on, until `findings` broke a law. `folder`: for replay files, if any."""
+
+    schedules: int
+    seed: int = 1
+    processes: int = 1
+    folder: Path | None = None
+    findings: int = 10
+    tries: int = TRIES_AT_MOST  # to shrink each of them
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A law that a schedule breaks. `scenario`: the smallest that was found to break it too, which is in `file`."""
+
+    seed: int
+    laws: tuple[str, ...]
+    story: str
+    scenario: Scenario
+    tries: int
+    file: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the search is."""
+
+    done: int
+    of: int
+    events: int
+    findings: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    """`accepted`, `effects`, `late`: over all schedules. `complete`: False if it was stopped before the last."""
+
+    schedules: int
+    events: int
+    samples: int
+    accepted: int
+    effects: int
+    late: int
+    findings: tuple[Finding, ...]
+    struck: dict[str, int]  # how often each kind of fault was acted out
+    wall_s: float
+    complete: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """One schedule, run."""
+
+    events: int
+    samples: int
+    accepted: int
+    effects: int
+    late: int
+    struck: dict[str, int]
+    finding: Finding | None
+
+
+def search(wish: Wish, progress: Callable[[Progress], bool] | None = None, run_one: Run = run) -> Found:
+    """`progress` is called after each schedule; False stops the search. `run_one` goes to processes by its name."""
+    began = time.perf_counter()
+    seen: list[_Seen] = []
+    with _workers(wish) as each:
+        for found in each(partial(_look, run_one, wish.tries), range(wish.seed, wish.seed + wish.schedules)):
+            seen.append(_kept(found, wish.folder))
+            findings = sum(one.finding is not None for one in seen)
+            so_far = Progress(len(seen), wish.schedules, sum(one.events for one in seen), findings)
+            if findings >= wish.findings or (progress is not None and not progress(so_far)):
+                break
+    return _summary(seen, wish, time.perf_counter() - began)
+
+
+Each = Callable[[Callable[[int], _Seen], Iterable[int]], Iterator[_Seen]]
+
+
+@contextmanager
+def _workers(wish: Wish) -> Iterator[Each]:
+    """In order of the seeds, by one process or several."""
+    if wish.processes < 2:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(wish.processes) as pool:
+        yield partial(pool.imap, chunksize=_AT_ONCE)
+
+
+def _look(run_one: Run, tries: int, seed: int) -> _Seen:
+    """Draw, run, judge; and shrink, if there is something to shrink."""
+    scenario = draw(seed)
+    outcome = run_one(scenario)
+    history = outcome.history
+    struck = Counter(str(event.kind) for event in scenario.events)
+    numbers = (outcome.events, outcome.samples, history.accepted, history.effects, history.late)
+    laws = frozenset(history.flaws)
+    if not laws:
+        return _Seen(*numbers, struck, None)
+    shrinker = Shrinker(partial(_laws, run_one), laws, tries)
+    small = shrinker.shrink(scenario)
+    last = run_one(small).history
+    finding = Finding(seed, tuple(sorted(last.flaws)), last.stories[0], small, shrinker.tries)
+    return _Seen(*numbers, struck, finding)
+
+
+def _laws(run_one: Run, scenario: Scenario) -> frozenset[str]:
+    return frozenset(run_one(scenario).history.flaws)
+
+
+def _kept(seen: _Seen, folder: Path | None) -> _Seen:
+    """With its replay file."""
+    finding = seen.finding
+    if finding is None or folder is None:
+        return seen
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"fuzz-{finding.seed}.toml"
+    path.write_text(write(finding.scenario), encoding="utf-8")
+    return msgspec.structs.replace(seen, finding=msgspec.structs.replace(finding, file=str(path)))
+
+
+def _summary(seen: list[_Seen], wish: Wish, wall_s: float) -> Found:
+    struck: Counter[str] = Counter()
+    for one in seen:
+        struck.update(one.struck)
+    return Found(
+        schedules=len(seen),
+        events=sum(one.events for one in seen),
+        samples=sum(one.samples for one in seen),
+        accepted=sum(one.accepted for one in seen),
+        effects=sum(one.effects for one in seen),
+        late=sum(one.late for one in seen),
+        findings=tuple(one.finding for one in seen if one.finding is not None),
+        struck=dict(sorted(struck.items())),
+        wall_s=wall_s,
+        complete=len(seen) == wish.schedules,
+    )

@@ -1,0 +1,201 @@
+"""Scenarios drawn from a seed for the fuzzer: a small fleet, its policy, its weather, and what breaks when.
+
+Law: the seed says everything. Numbers are rounded, so that what is found can be read; whatever is drawn, the reader of
+scenario files would take.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from msgspec.structs import replace
+
+from simulations.scenario.conditions import CALM, Climate
+from simulations.scenario.types import Event, EventKind, Limits, Link, Load, LoadKind, Model, Region, Scenario
+
+HEAL_S = 240.0
+PATIENCE_S = 200.0  # a device's retry limits add up: reconnect, resend and Ask wait up to a minute each
+DEVICES_AT_MOST = 8
+EVENTS_AT_MOST = 8
+_DISKS_S = (0.001, 0.005, 0.2)
+_STORMY = Climate(loss=0.05, repeats=0.05, bad_disk=0.01, bad_batch=0.05)
+_CLIMATES = (CALM, Climate(), Climate(), _STORMY, replace(_STORMY, latency_s=0.5, loss=0.2))
+_NARROW = Limits(max_queued=16, device_open=3, device_rate_per_s=2.0)
+# What a hub takes in, it must be able to serve within the patience: a slow engine behind a short queue never catches up
+_ENGINES = ((0.004, Limits()), (0.05, Limits()), (3.0, Limits()), (0.05, _NARROW))
+_CLASSES = ((("open", 1.0),), (("open", 0.8), ("private", 0.1), ("alarm", 0.1)))
+_WEIGHTS = {
+    EventKind.KILL_AGENTS: 3,
+    EventKind.POWER_LOSS: 4,
+    EventKind.KILL_HUB: 2,
+    EventKind.KILL_BROKER: 2,
+    EventKind.KILL_REGION: 1,
+    EventKind.PARTITION: 2,
+    EventKind.RECALL: 2,
+    EventKind.POLICY: 1,
+    EventKind.RESTORE: 2,
+    EventKind.PREEMPT: 2,
+    EventKind.STORM: 1,
+    EventKind.CERTIFICATES: 1,
+    EventKind.POISONED: 1,
+    EventKind.WEATHER: 1,
+    EventKind.REGRESSED: 1,
+}
+
+
+def draw(seed: int) -> Scenario:
+    """The same seed draws the same scenario."""
+    rng = Random(seed)  # noqa: S311 - a seed is the point
+    regions = _regions(rng)
+    scenario = Scenario(
+        name=f"fuzz-{seed}",
+        question="Does every law hold?",
+        seed=seed,
+        duration_s=_tenths(rng.uniform(20.0, 120.0)),
+        devices=rng.randint(len(regions), DEVICES_AT_MOST),
+        regions=regions,
+        load=_load(rng),
+        model=Model(unsure_share=round(rng.uniform(0.1, 0.9), 2)),
+        policy=_policy(rng, regions),
+        commit_s=rng.choice(_DISKS_S),
+        heal_s=HEAL_S,
+        grace_s=PATIENCE_S,
+    )
+    events = [_event(rng, scenario) for _ in range(rng.randint(1, EVENTS_AT_MOST))]
+    return replace(scenario, events=tuple(sorted(events, key=lambda event: event.at_s)))
+
+
+def _tenths(seconds: float) -> float:
+    return round(seconds, 1)
+
+
+def _regions(rng: Random) -> tuple[Region, ...]:
+    cost_base_s, limits = rng.choice(_ENGINES)
+    hub = Region(
+        hubs=rng.choice((1, 1, 1, 2)),
+        slots=rng.choice((1, 2)),
+        cost_base_s=cost_base_s,
+        limits=limits,
+        link=Link(climate=rng.choice(_CLIMATES)),
+    )
+    if rng.random() < 0.75:
+        return (hub,)
+    return (
+        replace(hub, name="eu", share=0.5, failover=("us",) if rng.random() < 0.12 else ()),
+        replace(hub, name="us", share=0.5),
+    )
+
+
+def _load(rng: Random) -> Load:
+    return Load(
+        kind=rng.choice((LoadKind.POISSON, LoadKind.BURSTY)),
+        samples_per_s=rng.choice((0.1, 0.25, 1.0)),
+        burst_every_s=60.0,
+        burst_lasts_s=10.0,
+        classes=rng.choice(_CLASSES),
+    )
+
+
+def _policy(rng: Random, regions: tuple[Region, ...], version: int = 1) -> str:
+    """`private` never leaves, `alarm` neither: a rule says so."""
+    return _POLICY.format(
+        version=version,
+        mode=rng.choice(("wait", "answer_now", "hub_first")),
+        audit=rng.choice((0.01, 0.3)),
+        budget=rng.choice((0.5, 2.0, 30.0)),
+        hubs=", ".join(f'"{hub}"' for region in regions for hub in region.hub_names),
+        regions=", ".join(f'"{region.name}"' for region in regions),
+        bytes=rng.choice((1_000_000_000, 1_000_000_000, 4_000, 20_000)),
+        most=rng.choice((10_000, 10_000, 2, 8)),
+    )
+
+
+_POLICY = """schema = 2
+name = "fuzz"
+version = {version}
+issued = 2020-01-01
+expires = 2099-12-31
+escalation = {{ mode = "{mode}", threshold = 0.8, audit_share = {audit}, budget_s = {budget} }}
+locality = {{ hubs = [{hubs}], regions = [{regions}] }}
+budget = {{ bytes_per_day = {bytes}, max_open = {most} }}
+retention = {{ purpose = "simulation" }}
+[egress]
+ceiling = "P2"
+field = [{{ name = "features", level = "P2" }}]
+data_class = {{ open = true, private = false, alarm = true }}
+[[rule]]
+name = "alarms-stay"
+when = {{ data_class = ["alarm"] }}
+deny = true
+"""
+
+
+def _event(rng: Random, scenario: Scenario) -> Event:
+    kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    at_s = _tenths(rng.uniform(0.0, scenario.duration_s))
+    lasts_s = _tenths(rng.uniform(0.0, scenario.duration_s - at_s))
+    event = Event(kind, at_s, lasts_s, _some_region(rng, scenario), share=round(rng.uniform(0.05, 1.0), 2))
+    if rng.random() < 0.4 and kind not in {EventKind.WEATHER, EventKind.STORM}:
+        event = replace(event, region="", device=rng.randrange(scenario.devices))
+    more = _MORE.get(kind)
+    return more(rng, scenario, event) if more else event
+
+
+def _some_region(rng: Random, scenario: Scenario) -> str:
+    return rng.choice(("", *(region.name for region in scenario.regions)))
+
+
+def _power_loss(rng: Random, scenario: Scenario, event: Event) -> Event:
+    event = replace(event, amount=float(rng.randint(0, 12)))
+    if rng.random() < 0.3:
+        region = rng.choice(scenario.regions)
+        return replace(event, region=region.name, hub=region.hub_names[0], device=-1)
+    return event
+
+
+def _restored(rng: Random, _scenario: Scenario, event: Event) -> Event:
+    return replace(event, amount=_tenths(rng.uniform(0.1, max(0.2, event.at_s))), device=-1)
+
+
+def _preempted(rng: Random, _scenario: Scenario, event: Event) -> Event:
+    return replace(event, amount=_tenths(rng.uniform(0.0, 10.0)), device=-1)
+
+
+def _stormed(rng: Random, _scenario: Scenario, event: Event) -> Event:
+    return replace(event, amount=float(rng.randint(2, 20)), lasts_s=min(event.lasts_s, 20.0))
+
+
+def _weathered(rng: Random, _scenario: Scenario, event: Event) -> Event:
+    return replace(event, climate=rng.choice(_CLIMATES))
+
+
+def _regressed(rng: Random, _scenario: Scenario, event: Event) -> Event:
+    """Mildly, severely, in one class, or head and tail together."""
+    how = (
+        {"amount": 0.05},
+        {"amount": 0.4},
+        {"amount": 1.0, "label": 3},
+        {"amount": 0.4, "tail": True},
+    )
+    return replace(event, **rng.choice(how))
+
+
+def _other_policy(rng: Random, scenario: Scenario, event: Event) -> Event:
+    return replace(event, policy=_policy(rng, scenario.regions, version=rng.randint(2, 99)))
+
+
+def _brief(_rng: Random, _scenario: Scenario, event: Event) -> Event:
+    return replace(event, device=-1)
+
+
+_MORE: dict[EventKind, Callable[[Random, Scenario, Event], Event]] = {
+    EventKind.POWER_LOSS: _power_loss,
+    EventKind.RESTORE: _restored,
+    EventKind.PREEMPT: _preempted,
+    EventKind.STORM: _stormed,
+    EventKind.WEATHER: _weathered,
+    EventKind.REGRESSED: _regressed,
+    EventKind.POLICY: _other_policy,
+    EventKind.KILL_HUB: _brief,
+    EventKind.KILL_BROKER: _brief,
+    EventKind.KILL_REGION: _brief,
+}

@@ -1,0 +1,164 @@
+"""The agents of a live run: the product's own, each with its certificate, its keys and its link, in one event loop.
+
+Law: nothing of an agent is replaced: core, executor, sealing, database, connection and TLS are those of a device. They
+share the model's session, which keeps nothing.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from edge_agent.app.merging_agent_loop import Agent
+from edge_agent.identity.identity import Identity
+from edge_agent.system.clock import HubClock, boot_s, wall_ms
+from edge_agent.system.environment import Attributes
+from edge_agent.system.merging_settings_settings import AgentSettings, OutboxLimits
+from edge_agent.uplink.connection import dial
+from models.runtime.runner import Runner
+from policies.model.policy import Policy
+from simulations.live.database import LiveDatabase
+from simulations.live.enrollment import FleetIdentity
+from simulations.scenario.conditions import CALM, Climate
+
+AT_ONCE = 24  # agents that connect side by side at the start
+UP_TIMEOUT_S = 120.0
+_NEVER = 10**15  # rows: half a history proves nothing, so nothing is pruned
+
+
+class Common(msgspec.Struct, frozen=True):
+    """What all agents of a run have in common.
+
+    `pulse_s`: how often each looks after itself (a device: 1 s); `ask_s`: how often it asks a hub what it is owed.
+    """
+
+    runner: Runner
+    policy: Policy
+    climate: Climate = CALM
+    seed: int = 1
+    pulse_s: float = 1.0
+    ask_s: float = OutboxLimits().ask_interval_s
+
+
+class _Pinned:
+    """Credentials that nothing renews: a run is shorter than their life."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def link_refused(self, error: str) -> None:
+        """The broker says no; the link tries again and counts it."""
+
+
+class FleetAgent(Agent):
+    """One device of the fleet. `number`: in the whole fleet."""
+
+    _database = LiveDatabase
+
+    def __init__(self, number: int, identity: FleetIdentity, common: Common) -> None:
+        self.number = number
+        settings = settings_of(identity.folder or Path(), common)
+        connect = dial(_Pinned(identity), settings.connect_timeout_s)
+        clock = clock_of(identity.hub_time_ms, common.climate, Random(f"{common.seed} {number}"))  # noqa: S311
+        super().__init__(settings, identity, common.runner, common.policy, connect, clock=clock)
+
+    @property
+    def linked(self) -> bool:
+        return self._connections.home.up
+
+    @property
+    def open_questions(self) -> int:
+        return len(self._core.open)
+
+    def die(self) -> None:
+        """No alarm rings any more and nothing is written: this process of the device is gone."""
+        self._executor.rest()
+        if isinstance(self._db, LiveDatabase):
+            self._db.die()
+
+    async def release(self) -> None:
+        """What the system takes back from a process that is gone: its files."""
+        await self._db.close()
+
+
+class Crew:
+    """Every agent of a run, and the task that each lives in."""
+
+    def __init__(self, identities: Iterable[FleetIdentity], common: Common) -> None:
+        self._identities = list(identities)
+        self._common = common
+        self.agents: list[FleetAgent | None] = [None] * len(self._identities)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+    @property
+    def living(self) -> Iterator[FleetAgent]:
+        return (agent for agent in self.agents if agent is not None)
+
+    async def wake(self, number: int) -> FleetAgent:
+        """Start an agent: for the first time, or over what its rows hold of a life before."""
+        agent = FleetAgent(number, self._identities[number], self._common)
+        await agent.open()
+        self.agents[number] = agent
+        self._tasks[number] = asyncio.create_task(agent.run(), name=f"agent-{number}")
+        return agent
+
+    async def kill(self, number: int) -> None:
+        """No last word: what its writer has not taken yet may be lost; its socket is closed under it."""
+        task, agent = self._tasks.pop(number, None), self.agents[number]
+        self.agents[number] = None
+        if task is not None and agent is not None:
+            agent.die()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await agent.release()
+
+    async def wake_all(self) -> None:
+        """Every agent, so many at once, each until its link is up. TimeoutError if one cannot connect."""
+        waiting = iter(range(len(self)))
+
+        async def usher() -> None:
+            for number in waiting:
+                agent = await self.wake(number)
+                async with asyncio.timeout(UP_TIMEOUT_S):
+                    while not agent.linked:  # noqa: ASYNC110 - the link tells its owner, and that is the agent
+                        await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(self))):
+                group.create_task(usher())
+
+    async def rest(self) -> None:
+        """All at once."""
+        for agent in self.living:
+            agent.stop()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def clock_of(floor_ms: int, climate: Climate, rng: Random) -> HubClock:
+    """A device's clocks: monotonic, a little off in rate and far off in origin, and a wall clock that may be wrong."""
+    skew_s, rate = rng.uniform(0.0, climate.skew_s), 1.0 + rng.uniform(-climate.drift, climate.drift)
+    wrong_ms = int(rng.uniform(-1.0, 1.0) * climate.wall_error_s * 1000)
+    begun_s = boot_s()
+    return HubClock(floor_ms, lambda: skew_s + begun_s + rate * (boot_s() - begun_s), lambda: wall_ms() + wrong_ms)
+
+
+def settings_of(folder: Path, common: Common) -> AgentSettings:
+    """A device's own limits; longer where thousands share two cores, endless where records are counted."""
+    return AgentSettings(
+        state_dir=folder,
+        attributes=Attributes(power_supply=""),  # on mains: this machine's battery is not theirs
+        connect_timeout_s=60.0,
+        outbox=OutboxLimits(ask_interval_s=common.ask_s),
+        watchdog_s=common.pulse_s,
+        upkeep_s=60.0 * max(1.0, common.pulse_s),
+        recent_records=64,
+        frames_cache_bytes=256 * 1024,
+        answers_max_rows=_NEVER,
+        outcomes_max_rows=_NEVER,
+        ledger_max_rows=_NEVER,
+    )

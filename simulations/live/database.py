@@ -1,0 +1,61 @@
+"""The database of one agent of a live run: the product's own file, writer thread and all, that no commit is synced to.
+
+Law: a run never outlives a power cut, so `synchronous=normal` loses nothing that its report counts. A killed agent's
+file is left as a killed process leaves it.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from edge_agent.storage.database import Database, Done, Op, Stored, Trouble
+
+T = TypeVar("T")
+
+
+class LiveDatabase(Database):
+    """Of one life of an agent."""
+
+    _dead = False
+
+    async def open(self) -> Stored:
+        """Open or make the file, as the product does."""
+        stored = await super().open()
+        await self.read(_unsynced)
+        return stored
+
+    def write(self, ops: tuple[Op, ...], done: Done | None = None, *, must: bool = False, soon: bool = False) -> None:
+        if not self._dead:
+            super().write(ops, partial(self._told, done) if done is not None else None, must=must, soon=soon)
+
+    def read(self, op: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        if self._dead:
+            return asyncio.get_running_loop().create_future()  # nobody is left to hear
+        return super().read(op)
+
+    def die(self) -> None:
+        """Its agent was killed: it writes and hears nothing more. What the writer has may still be written."""
+        self._dead = True
+        self._soon.clear()
+
+    async def close(self) -> None:
+        """As the product; after a kill no clean end is noted."""
+        if not self._dead:
+            await super().close()
+            return
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _told(self, done: Done, trouble: Trouble | None) -> None:
+        if not self._dead:
+            done(trouble)
+
+
+def _unsynced(db: sqlite3.Connection) -> None:
+    db.execute("pragma synchronous=normal")

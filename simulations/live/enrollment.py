@@ -1,0 +1,114 @@
+"""Enrols a whole fleet with a hub that does not run yet: the same requests, the same registry, the same CA, no HTTP.
+
+Law: every device draws its own keys and believes its letter only as the product does; every certificate and every row
+of the registry is real. The keys of a device stay in this process; its certificate lies in its folder, for TLS.
+"""
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer, Rejection
+from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.registry.registry import Registry
+from cloud_hub.runtime.config import HubConfig
+from cloud_hub.runtime.merging_bootstrap_ground import Ground, lay
+from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.storage.ledger_log import HubLog
+from edge_agent.identity.certificates import key_pem
+from edge_agent.identity.enrollment import Invite, check_reply, draw_keys, identity_of, request_body
+from edge_agent.identity.identity import CERTIFICATE_FILE, Identity
+from edge_agent.system.merging_http_tls import context
+from wire.process.exit_codes import Exit, ExitError
+
+TENANT = "fleet"
+_LIFE_S = 600.0
+_FIRST_PART = 500  # so many files in one folder
+
+
+@dataclass(frozen=True, repr=False)
+class FleetIdentity(Identity):
+    """An identity whose CA is in memory, the same for all: a thousand devices read one file a thousand times less."""
+
+    authorities: tuple[str, ...] = ()
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        return self.authorities
+
+    def tls(self) -> ssl.SSLContext:
+        made = context(self.authorities, self.hub_time_ms)
+        made.load_cert_chain((self.folder or Path()) / CERTIFICATE_FILE)
+        return made
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Who is enrolled where. `brokers`: device number -> port of the broker, or of the proxy before it."""
+
+    folder: Path
+    config: HubConfig
+    url: str
+    brokers: Callable[[int], int]
+
+
+def name_of(number: int) -> str:
+    """The id of the device of that number."""
+    return f"{TENANT}--d{number:05}"
+
+
+def device_folder(fleet: Path, number: int) -> Path:
+    """Where the device of that number keeps all that is its own."""
+    return fleet / f"{number // _FIRST_PART:03}" / name_of(number)
+
+
+def enrol_fleet(fleet: Fleet, count: int) -> Iterator[FleetIdentity]:
+    """One after another, so that whoever waits can be told how far it is. ExitError(ENROLMENT) if one is refused."""
+    ground, config = lay(fleet.config), fleet.config
+    card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
+    registry = Registry.open(ground.state.devices)
+    now_ms = time.time_ns() // 1_000_000
+    HubLog.open(ground.state.ledger, now_ms).close()  # as its first start: a device older than it might have spent
+    try:
+        for number in range(count):
+            address = BrokerAddress("127.0.0.1", fleet.brokers(number))
+            issuer = Issuer(registry, ground.authorities, Place(address, (card,), fleet.url))
+            yield _enrolled(fleet, (registry, issuer, ground), number, now_ms)
+    finally:
+        registry.close()
+
+
+def _enrolled(fleet: Fleet, hub: tuple[Registry, Issuer, Ground], number: int, now_ms: int) -> FleetIdentity:
+    registry, issuer, ground = hub
+    token = registry.invite(name_of(number), now_ms, _LIFE_S).token
+    invite = Invite(
+        url=fleet.url,
+        ca_sha256=ground.authorities.sha256,
+        token=token,
+        device=name_of(number),
+        root_sha256="",
+        made_ms=now_ms,
+    )
+    keys = draw_keys()
+    request = msgspec.json.decode(request_body(invite, keys), type=EnrolRequest)
+    reply = issuer.enrol(request, now_ms)
+    if isinstance(reply, Rejection):
+        raise ExitError(Exit.ENROLMENT, f"{invite.device}: {reply.error}")
+    letter = check_reply(msgspec.json.encode(reply), invite, keys)
+    folder = device_folder(fleet.folder, number)
+    folder.mkdir(mode=0o700, parents=True)
+    _write(folder / CERTIFICATE_FILE, letter.body.certificate.encode() + key_pem(keys.certificate))
+    plain = identity_of(letter, invite, keys)
+    values = {name: getattr(plain, name) for name in plain.__dataclass_fields__}
+    return FleetIdentity(**{**values, "folder": folder}, authorities=letter.body.authorities)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Private, and gone with the run: nothing is synced."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)

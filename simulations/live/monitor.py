@@ -1,0 +1,110 @@
+"""Looks at a live run from beside it: who is connected, how long the hub's queue is, what each process costs.
+
+Law: it changes nothing; what it cannot see at a moment counts as not there.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+
+from simulations.live.agents import Crew
+from simulations.live.links import Proxies
+from simulations.processes import Stage
+from simulations.scenario.types import Scenario
+
+EVERY_S = 1.0
+_QUEUED = re.compile(rb"^skerry_hub_queued\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Watch:
+    """`states`: devices by state at the end of each bucket; `queued`: most questions seen waiting in each."""
+
+    def __init__(self, scenario: Scenario, stage: Stage, crew: Crew, proxies: Proxies) -> None:
+        self._scenario = scenario
+        self._stage = stage
+        self._crew = crew
+        self._proxies = proxies
+        self.states: dict[str, Counter[int]] = {state: Counter() for state in ("online", "offline", "down")}
+        self.queued: Counter[int] = Counter()
+        self._before: dict[int, int] = {}  # processor time by process, when the run began
+
+    @property
+    def open_questions(self) -> int:
+        return sum(agent.open_questions for agent in self._crew.living)
+
+    async def run(self, began: float) -> None:
+        """Until cancelled."""
+        self._before = {pid: _cpu_ms(pid) for pids in self._pids().values() for pid in pids}
+        while True:
+            bucket = int((time.monotonic() - began) // self._scenario.step_s)
+            self._see(bucket)
+            self.queued[bucket] = max(self.queued[bucket], await self._waiting())
+            await asyncio.sleep(EVERY_S)
+
+    def _see(self, bucket: int) -> None:
+        linked = [agent.linked for agent in self._crew.living]
+        self.states["online"][bucket] = sum(linked)
+        self.states["offline"][bucket] = len(linked) - sum(linked)
+        self.states["down"][bucket] = len(self._crew) - len(linked)
+
+    async def _waiting(self) -> int:
+        hub = self._stage.hub
+        if hub is None:
+            return 0
+        try:
+            limit = aiohttp.ClientTimeout(total=EVERY_S)
+            headers = {"Authorization": f"Bearer {hub.token}"}
+            async with self._stage.session.get(f"{hub.url}/metrics", headers=headers, timeout=limit) as response:
+                return int(sum(map(float, _QUEUED.findall(await response.read()))))
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return 0
+
+    async def facts(self) -> dict[str, int]:
+        """Totals by dotted name: what the agents counted, what the proxies did, what each process cost since then."""
+        agents: Counter[str] = Counter()
+        for agent in self._crew.living:
+            agents.update(agent.counts)
+        return {
+            **{f"agent.{name}": count for name, count in sorted(agents.items())},
+            **{f"proxy.{name}": count for name, count in (await self._proxies.facts()).items()},
+            **{f"cpu_ms.{name}": sum(map(self._spent_ms, pids)) for name, pids in self._pids().items()},
+            **{f"rss_mb.{name}": _rss_mb(pids) for name, pids in self._pids().items()},
+        }
+
+    def _spent_ms(self, pid: int) -> int:
+        return _cpu_ms(pid) - self._before.get(pid, 0)
+
+    def _pids(self) -> dict[str, list[int]]:
+        hub, broker = self._stage.hub, self._stage.broker_pid()
+        return {
+            "agents": [os.getpid()],
+            "hub": [hub.child.pid] if hub is not None else [],
+            "broker": [broker] if broker is not None else [],
+            "proxy": self._proxies.pids,
+        }
+
+
+def _cpu_ms(pid: int) -> int:
+    """User and system time of a process and all its threads; 0 where it is gone or the system does not tell."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(words[11]) + int(words[12])) * 1000 // _TICKS
+
+
+def _rss_mb(pids: list[int]) -> int:
+    total = 0
+    for pid in pids:
+        try:
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return total * _PAGE // 1_000_000

@@ -1,0 +1,269 @@
+"""A TCP proxy between devices and their broker that makes the weather of a live run; a process of its own.
+
+Law: TCP stays TCP. What is lost is a stall, as a retransmission is; what is held while a lane is cut comes when it is
+mended; nothing is repeated, reordered or changed. It believes its parent alone: JSON lines on its standard input, and
+its end is the proxy's. `python -m simulations.live.proxy TARGET PORT...`: one lane for each port.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections import deque
+from functools import partial
+from random import Random
+
+import msgspec
+
+from simulations.live.limits import all_descriptors
+
+MOST_BYTES = 1 << 20  # of one direction, waiting; then its sender is no longer read
+STALL_S = (0.2, 0.4)  # what a lost segment costs: TCP's first retransmission timeout, or the second
+_GAP_S = 0.0005  # between two slices, so that they travel apart
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """Of one lane. `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of segments.
+
+    `slice_bytes`: no segment is longer (0 = as they come). `resets_per_s`: of each connection. `up`, `down`: whether
+    anything passes towards the broker and back; one alone is a half-open link. `refuse`: who connects is hung up on,
+    and who is connected too.
+    """
+
+    latency_s: float = 0.0
+    loss: float = 0.0
+    slice_bytes: int = 0
+    resets_per_s: float = 0.0
+    up: bool = True
+    down: bool = True
+    refuse: bool = False
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line from the parent: the conditions of every lane from now on (None: as they are), or a question how it is."""
+
+    lanes: tuple[Conditions, ...] | None = None
+    tell: bool = False
+
+
+class Lane:
+    """One port: its conditions, its connections, and what it did to them."""
+
+    def __init__(self, target: int, rng: Random, counts: dict[str, int]) -> None:
+        self.target = target
+        self.now = Conditions()
+        self.counts = counts
+        self._rng = rng
+        self.pairs: set[Pair] = set()
+
+    def use(self, conditions: Conditions) -> None:
+        self.now = conditions
+        for pair in list(self.pairs):
+            if conditions.refuse:
+                pair.abort()
+            else:
+                pair.pump()
+
+    def delay_s(self) -> float:
+        """Of one segment."""
+        half = self.now.latency_s / 2
+        delay_s = half + self._rng.expovariate(1.0) * half if half else 0.0
+        if self.now.loss and self._rng.random() < self.now.loss:
+            self.counts["stalled"] += 1
+            delay_s += self._rng.uniform(*STALL_S)
+        return delay_s
+
+    def slices(self, data: bytes) -> list[bytes]:
+        most = self.now.slice_bytes
+        if not most or len(data) <= 1:
+            return [data]
+        pieces, at = [], 0
+        while at < len(data):
+            step = self._rng.randint(1, most)
+            pieces.append(data[at : at + step])
+            at += step
+        self.counts["sliced"] += len(pieces) - 1
+        return pieces
+
+    def reset_some(self, every_s: float) -> None:
+        """Called `every_s`: hang up on as many as are due."""
+        for pair in list(self.pairs) if self.now.resets_per_s else ():
+            if self._rng.random() < self.now.resets_per_s * every_s:
+                self.counts["reset"] += 1
+                pair.abort()
+
+
+class Pipe:
+    """One direction of a connection: what came in, and when each piece is due on the other side."""
+
+    __slots__ = ("_ended", "_lane", "_last_s", "_loop", "_rest", "_timer", "_up", "_waiting", "source", "target")
+
+    def __init__(self, lane: Lane, *, up: bool) -> None:
+        self._lane, self._up = lane, up
+        self._loop = asyncio.get_running_loop()
+        self._rest: deque[tuple[float, bytes]] = deque()
+        self._waiting = 0
+        self._last_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+        self.source: asyncio.Transport | None = None
+        self.target: asyncio.Transport | None = None
+
+    def feed(self, data: bytes) -> None:
+        now_s, lane = self._loop.time(), self._lane
+        for piece in lane.slices(data):
+            self._last_s = max(self._last_s + (_GAP_S if lane.now.slice_bytes else 0.0), now_s + lane.delay_s())
+            self._rest.append((self._last_s, piece))
+        self._waiting += len(data)
+        if self._waiting > MOST_BYTES and self.source is not None:
+            self.source.pause_reading()
+        self.pump()
+
+    def end(self) -> None:
+        """The sender has hung up: so does the other side, once it has what was sent."""
+        self._ended = True
+        self.pump()
+
+    def pump(self) -> None:
+        """Hand over what is due, if this way is open."""
+        if self.target is None or not (self._lane.now.up if self._up else self._lane.now.down):
+            return
+        now_s = self._loop.time()
+        while self._rest and self._rest[0][0] <= now_s:
+            _, piece = self._rest.popleft()
+            self._waiting -= len(piece)
+            if self.target.is_closing():
+                continue  # whom it was for has gone
+            self._lane.counts["up_bytes" if self._up else "down_bytes"] += len(piece)
+            self.target.write(piece)
+        if self._rest and self._timer is None:
+            self._timer = self._loop.call_at(self._rest[0][0], self._due)
+        if self._waiting <= MOST_BYTES and self.source is not None and not self.source.is_reading():
+            self.source.resume_reading()
+        if self._ended and not self._rest:
+            self.target.close()
+
+    def _due(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def drop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rest.clear()
+
+
+class Pair:
+    """One connection of a device, and ours to the broker in its name."""
+
+    __slots__ = ("_down", "_lane", "_sides", "_up")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._up, self._down = Pipe(lane, up=True), Pipe(lane, up=False)
+        self._sides: list[asyncio.Transport] = []
+
+    def joined(self, side: asyncio.Transport, *, device: bool) -> None:
+        self._sides.append(side)
+        came, goes = (self._up, self._down) if device else (self._down, self._up)
+        came.source = goes.target = side
+        if device:
+            self._lane.pairs.add(self)
+        self.pump()
+
+    def fed(self, data: bytes, *, device: bool) -> None:
+        (self._up if device else self._down).feed(data)
+
+    def left(self, *, device: bool) -> None:
+        (self._up if device else self._down).end()
+        if all(side.is_closing() for side in self._sides):
+            self._lane.pairs.discard(self)
+
+    def pump(self) -> None:
+        self._up.pump()
+        self._down.pump()
+
+    def abort(self) -> None:
+        """Both sides find their connection reset."""
+        self._up.drop()
+        self._down.drop()
+        for side in self._sides:
+            side.abort()
+        self._lane.pairs.discard(self)
+
+
+class Side(asyncio.Protocol):
+    """One end of a pair."""
+
+    def __init__(self, lane: Lane, pair: Pair | None = None) -> None:
+        self._lane = lane
+        self._device = pair is None
+        self._pair = pair or Pair(lane)
+        self._asking: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a stream was expected")
+        if self._lane.now.refuse:
+            transport.abort()
+            return
+        self._pair.joined(transport, device=self._device)
+        if self._device:
+            self._lane.counts["connections"] += 1
+            self._asking = asyncio.get_running_loop().create_task(self._reach())
+
+    async def _reach(self) -> None:
+        loop, pair = asyncio.get_running_loop(), self._pair
+        try:
+            await loop.create_connection(lambda: Side(self._lane, pair), "127.0.0.1", self._lane.target)
+        except OSError:
+            self._lane.counts["unreached"] += 1
+            pair.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._pair.fed(data, device=self._device)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._pair.left(device=self._device)
+
+
+async def serve(target: int, ports: list[int]) -> None:
+    """Until the parent has gone."""
+    counts = dict.fromkeys(("connections", "unreached", "stalled", "sliced", "reset", "up_bytes", "down_bytes"), 0)
+    lanes = [Lane(target, Random(number), counts) for number in range(len(ports))]  # noqa: S311 - weather keeps no secret
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        for lane, port in zip(lanes, ports, strict=True):
+            server = await loop.create_server(partial(Side, lane), "127.0.0.1", port, backlog=4096)
+            stack.callback(server.close)
+        resetting = asyncio.create_task(_reset_some(lanes))
+        await _obey(lanes, counts)
+        resetting.cancel()
+
+
+async def _reset_some(lanes: list[Lane], every_s: float = 0.25) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        for lane in lanes:
+            lane.reset_some(every_s)
+
+
+async def _obey(lanes: list[Lane], counts: dict[str, int]) -> None:
+    reader = asyncio.StreamReader(limit=1 << 22)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    _say({"ready": 1})
+    while line := await reader.readline():
+        command = msgspec.json.decode(line, type=Command)
+        for lane, conditions in zip(lanes, command.lanes or (), strict=False):
+            lane.use(conditions)
+        _say({**counts, "open": sum(len(lane.pairs) for lane in lanes)})
+
+
+def _say(facts: dict[str, int]) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    all_descriptors()
+    asyncio.run(serve(int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))

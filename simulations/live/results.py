@@ -1,0 +1,116 @@
+"""What a live run has left on its disks, as an outcome: every agent.db and the hub's database, read and judged.
+
+Law: answers, latencies, bytes and the history come from what was committed, by the clock of its records; nothing that
+an agent says of itself counts here. The hub's rows are read after it has stopped.
+"""
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from edge_agent.core.records import Kind, Source
+from simulations.checking.databases import judge_run, snapshot
+from simulations.checking.events import Report
+from simulations.report.outcome import Bins, Latency, Series, bin_of
+from simulations.scenario.types import Scenario
+
+_ANSWERS = "select id, kind, source, why, at_ms, total_s, label, queue_s, compute_s from answers order by event"
+_ENTRIES = "select kind, at_ms, size, rule from ledger order by entry"
+
+
+class Records(NamedTuple):
+    """What the records of a fleet say, in buckets of the scenario's step. Names are those of `Outcome`."""
+
+    answers: dict[str, Series]
+    right: dict[str, Series]
+    latency: tuple[Latency, ...]
+    bytes_by_rule: dict[str, Series]
+    hub_times: dict[str, int]
+    history: Report
+
+
+class Where(NamedTuple):
+    """The files of a run, and when it began, in milliseconds since 1970."""
+
+    agents: tuple[Path, ...]
+    hub: Path
+    began_ms: int
+
+
+class Reader:
+    """Reads the files of one run. `truth`: of an answer's id, as far as the driver knows."""
+
+    def __init__(self, where: Where, scenario: Scenario, truth: dict[str, int]) -> None:
+        self._where = where
+        self._scenario = scenario
+        self._truth = truth
+        self._said: dict[str, Counter[int]] = {}
+        self._right: dict[str, Counter[int]] = {}
+        self._took: dict[str, list[Counter[int]]] = {}
+        self._left: dict[str, Counter[int]] = {}
+        self._waits: list[tuple[float, float]] = []  # of the hub's answers, s: for their batch, and in it
+
+    def read(self, until_s: float) -> Records:
+        """`until_s`: of the run; what is open then and older than its grace is lost."""
+        scenario, began_s = self._scenario, self._where.began_ms / 1000
+        history = judge_run(
+            self._where.agents,
+            self._where.hub,
+            last_fault_ended_s=began_s + max(scenario.duration_s, scenario.last_fault_ended_s),
+            now_s=began_s + until_s,
+            grace_s=scenario.grace_s,
+        )
+        for path in self._where.agents:
+            with snapshot(path) as db:
+                self._count(db)
+        latency = tuple(Latency(who, tuple(map(_bins, bins))) for who, bins in sorted(self._took.items()))
+        return Records(
+            answers=self._all(self._said),
+            right=self._all(self._right),
+            latency=latency,
+            bytes_by_rule=self._all(self._left),
+            hub_times=_medians(self._waits),
+            history=history,
+        )
+
+    def _count(self, db: sqlite3.Connection) -> None:
+        """Answers, and of every entry whose bytes left the size under its rule."""
+        for kind, at_ms, size, rule in db.execute(_ENTRIES):
+            sign = -1 if kind == "withheld" else 1
+            self._left.setdefault(rule, Counter())[self._bucket(at_ms)] += sign * size
+        for id_, kind, source, why, at_ms, total_s, label, *waits in db.execute(_ANSWERS):
+            bucket = self._bucket(at_ms)
+            who = "correction" if kind == Kind.CORRECTION else source
+            self._said.setdefault(f"{who}.{why}", Counter())[bucket] += 1
+            self._right.setdefault(f"{who}.{why}", Counter())[bucket] += self._truth.get(id_) == label
+            bins = self._took.setdefault(who, [Counter() for _ in range(self._scenario.buckets)])
+            bins[bucket][bin_of(total_s)] += 1
+            if source == Source.HUB:
+                self._waits.append((waits[0], waits[1]))
+
+    def _bucket(self, at_ms: int) -> int:
+        """What came before the first sample (hellos) counts in the first bucket."""
+        at_s = (at_ms - self._where.began_ms) / 1000
+        return min(max(0, int(at_s // self._scenario.step_s)), self._scenario.buckets - 1)
+
+    def _all(self, found: dict[str, Counter[int]]) -> dict[str, Series]:
+        return {name: series(found[name], self._scenario) for name in sorted(found)}
+
+
+def series(found: Counter[int], scenario: Scenario) -> Series:
+    """One number a bucket."""
+    return tuple(found[bucket] for bucket in range(scenario.buckets))
+
+
+def _medians(waits: list[tuple[float, float]]) -> dict[str, int]:
+    """Of what the hub says of its answers, in microseconds: how long each waited for its batch, and it took."""
+    return {
+        f"hub.{name}_us": round(median(column) * 1e6)
+        for name, column in zip(("queue", "compute"), zip(*waits, strict=True), strict=bool(waits))
+    }
+
+
+def _bins(found: Counter[int]) -> Bins:
+    return dict(sorted(found.items()))

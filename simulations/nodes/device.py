@@ -1,0 +1,361 @@
+"""One device of the fleet that is awake: the production `EdgeCore` and, in place of its loop, this obedient one.
+
+Rule: whatever the real loop keeps in memory is lost by `kill`; whatever it commits is in the twin and comes back.
+What rests is not here: `herd` keeps it as a few numbers, and makes one of these when something happens to it.
+"""
+
+from hashlib import sha256
+from typing import Protocol
+
+from cloud_hub.core.commands import Key
+from cloud_hub.security.envelopes import PlainEnvelopes
+from edge_agent.core.commands import (
+    Answer,
+    Command,
+    Correction,
+    Dice,
+    Facts,
+    Finish,
+    Mark,
+    Raise,
+    Reseal,
+    SayHello,
+    SendAsk,
+    Store,
+    Transmit,
+    WakeAt,
+)
+from edge_agent.core.core import EdgeCore
+from edge_agent.core.records import Outcome
+from policies.decisions.merging_routing_locality import HubSite
+from policies.model.policy import Policy
+from policies.model.reasons import Why
+from simulations.checking.egress import content
+from simulations.kernel.merging_world_world import DAY_S, PADDED_BYTES, name_of
+from simulations.nodes.connections import Wires
+from simulations.nodes.device_disk import DeviceDisk, Put, Resealed, Sampled, Write, Writer
+from simulations.nodes.services import RegionServices, Regressed, Trial
+from simulations.scenario.conditions import Clock
+from wire.protocol import codec
+from wire.protocol.messages import (
+    Ask,
+    DownNote,
+    Escalation,
+    Header,
+    Hello,
+    ModelRef,
+    Prediction,
+    Suite,
+    UpNote,
+    Verdict,
+)
+from wire.protocol.topics import Channel, shard_of
+
+TIMER_S = 1e-3  # timers ring late, never early
+_UNSIGNED = bytes(codec.SIGNATURE_BYTES)
+
+
+class Fleet(Protocol):
+    """What a device asks of the fleet that it belongs to."""
+
+    ground: RegionServices
+    wires: Wires
+
+    def policy_of(self, number: int) -> Policy | None: ...
+    def clock(self, number: int) -> Clock: ...
+    def next_clock(self, number: int) -> Clock: ...
+    def offset_s(self, number: int, clock: Clock) -> float: ...
+    def is_metered(self, number: int) -> bool: ...
+    def lose_link(self, number: int) -> None: ...
+    def heed(self, number: int, note: DownNote) -> None: ...
+    def settle(self, device: "Device") -> None: ...
+
+
+class Device:
+    """`number`: in the whole fleet. `offset_s`: what it believes hub time minus its own clock to be.
+
+    `settling`: it will be looked at again, whether it can rest.
+    """
+
+    __slots__ = (
+        "_born", "_ground", "_herd", "_marks", "_shard", "alive", "clock", "core", "disk", "lines", "model", "name",
+        "number", "offset_s", "policy", "regressed", "settling", "trial", "writer",
+    )  # fmt: skip
+
+    def __init__(self, number: int, herd: Fleet) -> None:
+        self.number = number
+        self.name = name_of(number)
+        self.alive = True
+        self.model: ModelRef = herd.ground.model
+        self.policy: Policy | None = herd.policy_of(number)
+        self.regressed: Regressed | None = None
+        self.trial: Trial | None = None  # what it counts for a rollout
+        self.settling = False
+        self.lines = herd.wires.of(number)
+        self.clock: Clock = herd.clock(number)
+        self.offset_s: float = herd.offset_s(number, self.clock)
+        self._herd = herd
+        self._ground = herd.ground
+        self._shard = shard_of(self.name)
+        self._born: dict[int, Sampled] = {}  # open questions that are not on disk yet
+        self._marks: dict[int, Mark] = {}  # not worth a commit of their own
+        self.core: EdgeCore | None = None
+        self.disk: DeviceDisk
+        self.writer: Writer
+
+    # Life
+
+    def kill(self) -> None:
+        """The process is gone, with all that it kept in memory."""
+        self.alive = False
+        self.core = None
+        self._born.clear()
+        self._marks.clear()
+        self.writer.kill(self._ground.dice)
+        self._herd.wires.drop(self.number)
+
+    def start(self) -> None:
+        """A new process on a rebooted machine: another clock, and of the past what the disk remembers."""
+        ground = self._ground
+        self.alive = True
+        self.clock = self._herd.next_clock(self.number)
+        self.offset_s = ground.hub_now() - self.now() + ground.weather.wall_error_s()
+        self.writer = self.new_writer()
+        self.core = ground.cores.edge(ground.setup, self.policy)
+        around = ground.around(metered=self._herd.is_metered(self.number))
+        found = self.core.on_surroundings(around, self.now())
+        self.obey(found + self.core.restore(self.disk.memory(self.clock), self.now()))
+        self._herd.wires.begin(self.number)
+
+    @property
+    def epoch(self) -> int:
+        return self.disk.epoch
+
+    def lose_link(self) -> None:
+        """It notices that its connections are broken."""
+        self._herd.lose_link(self.number)
+
+    def now(self) -> float:
+        return self.clock.read(self._ground.kernel.now)
+
+    # Events
+
+    def sample(self, local: Prediction, data_class: str, dice: Dice, sampled: Sampled) -> None:
+        """One that the core wants to ask about, if its budget lets it."""
+        core = self.core
+        if core is None:
+            return
+        now = self.now()
+        facts = Facts(data_class, int((now + self.offset_s) // DAY_S))
+        commands = core.on_prediction(local, facts, dice, now)
+        first = commands[0]
+        if isinstance(first, Answer):
+            self._ground.recorder.said(first, sampled)
+            self._ground.judge.alone(first.why)
+        elif isinstance(first, Store):
+            self._born[first.seq] = sampled
+            self.obey(commands)
+
+    @property
+    def is_odd(self) -> bool:
+        """It is not as the others are, and so never rests."""
+        return self.regressed is not None or self.trial is not None or self.model != self._ground.model
+
+    def misled(self, truth: int, edge: int, hub: int) -> tuple[int, int]:
+        """What a regressed head, and perhaps its tail, say instead."""
+        bad = self.regressed
+        if bad is None or bad.label not in (-1, truth) or self._ground.dice.random() >= bad.amount:
+            return edge, hub
+        wrong = (truth + 1) % self._ground.scenario.model.labels
+        return wrong, wrong if bad.tail else hub
+
+    def look_around(self) -> None:
+        if self.core is not None:
+            around = self._ground.around(metered=self._herd.is_metered(self.number))
+            self.obey(self.core.on_surroundings(around, self.now()))
+
+    def use_policy(self, policy: Policy | None) -> None:
+        self.policy = policy
+        if self.core is not None:
+            self.obey(self.core.on_policy(policy, self.now()))
+
+    def link(self, name: str, *, up: bool) -> None:
+        if self.core is not None:
+            self.obey(self.core.on_link(up=up, now=self.now(), name=name))
+
+    def hear(self, payload: bytes, line: str) -> None:
+        """A frame of a hub."""
+        core = self.core
+        if core is None:
+            return
+        frame = codec.split(payload)
+        now = self.now()
+        self.offset_s = frame.header.created_ms / 1000 - now
+        if frame.suite is Suite.SIGNED:
+            self.note(codec.decode_down(frame.body), line)
+        elif frame.header.epoch == self.disk.epoch:
+            verdict: Verdict = codec.decode_verdict(codec.unpad(frame.body))
+            self.obey(core.on_verdict(frame.header.seq, verdict, now))
+
+    def note(self, note: DownNote, line: str) -> None:
+        if self.core is not None:
+            self._herd.heed(self.number, note)
+            self.obey(self.core.on_note(note, self.now(), line))
+
+    def wake(self, core: EdgeCore) -> None:
+        """An alarm of this core rings; one that another life or another rest has set wakes nobody."""
+        if core is self.core:
+            self.obey(core.on_wake(self.now()))
+
+    # Commands
+
+    def obey(self, commands: list[Command]) -> None:
+        writes: list[Write] = []
+        for command in commands:
+            if isinstance(command, WakeAt):
+                self._ground.kernel.at(self.clock.when(command.when) + TIMER_S, self.wake, self.core)
+            elif isinstance(command, Mark):
+                self._marks[command.seq] = command
+            elif isinstance(command, Answer | Correction | Finish | Raise):
+                writes.append(command)
+            else:
+                self._act(command)
+        if writes:
+            self.writer.submit((self._commit, (writes,)))
+        elif self.core is not None and not len(self.core.open):
+            self._herd.settle(self)
+
+    def _act(self, command: Command) -> None:
+        match command:
+            case Transmit(seq, line):
+                self._transmit(seq, line)
+            case Store():
+                self._store(command)
+            case Reseal(seq, target):
+                self._reseal(seq, target)
+            case SendAsk(seqs, line):
+                self.say(Ask(self.disk.epoch, seqs), line)
+            case SayHello(line):
+                self.say(Hello(self.disk.epoch, "boot", "sim", (self.model,)), line)
+
+    def _store(self, store: Store) -> None:
+        ground = self._ground
+        sampled = self._born.pop(store.seq)
+        if ground.weather.disk_fails():
+            self.writer.submit((_nothing, ()), (self._not_stored, (store.seq, sampled, Why.NO_DISK)))
+            return
+        frame = self._seal(store, store.permit.targets[0].region, sampled)
+        put = Put(store, frame, sha256(frame).digest(), ground.kernel.now + ground.max_age_s, sampled)
+        self.writer.submit((self._put, (put,)), (self._stored, (put,)))
+
+    def _put(self, put: Put) -> None:
+        if not self.disk.put(put, self._ground.kernel.now):
+            self._born[put.store.seq] = put.sampled
+
+    def _stored(self, put: Put) -> None:
+        seq = put.store.seq
+        if self.core is None:
+            return
+        if seq in self._born:  # an account held less than the core thought
+            self.core.ruling.purse.overdrawn(self.disk.spend)
+            self._not_stored(seq, self._born.pop(seq), Why.DENIED_BUDGET)
+        else:
+            self.obey(self.core.on_stored(seq, put.digest, self.now()))
+
+    def _not_stored(self, seq: int, sampled: Sampled, why: Why) -> None:
+        if self.core is not None:
+            for said in self.core.on_store_failed(seq, why, self.now()):
+                if isinstance(said, Answer):
+                    self._ground.recorder.said(said, sampled)
+                    self._ground.judge.alone(why)
+            self._herd.settle(self)
+
+    def _reseal(self, seq: int, target: HubSite | None) -> None:
+        kept = self.disk.rows.get(seq)
+        if kept is None:
+            return
+        target = target or kept.target
+        frame = self._seal(kept.store, target.region, kept.sampled)
+        digest = sha256(frame).digest()
+        self.writer.submit((self._commit, ([Resealed(seq, frame, digest, target)],)), (self._resealed, (seq, digest)))
+
+    def _resealed(self, seq: int, digest: bytes) -> None:
+        if self.core is not None:
+            self.obey(self.core.on_stored(seq, digest, self.now()))
+
+    def new_writer(self) -> Writer:
+        return Writer(self._ground.kernel, self._ground.pace.commit_s, self._settle)
+
+    def _settle(self) -> None:
+        self._herd.settle(self)
+
+    def _commit(self, writes: list[Write]) -> None:
+        """What is said of a question is recorded first: with its end the row goes that knows the sample."""
+        ground, rows = self._ground, self.disk.rows
+        for write in writes:
+            if isinstance(write, Answer | Correction):
+                kept = rows.get(write.seq) if write.seq is not None else None
+                if kept is not None:
+                    ground.recorder.said(write, kept.sampled)
+            elif isinstance(write, Finish):
+                self._marks.pop(write.seq, None)
+                if self.trial is not None and write.seq in rows and write.outcome is Outcome.ANSWERED:
+                    self.trial.verdict(rows[write.seq].sampled)
+                ground.ended(self._key(write.seq))
+        self.disk.commit([*self._marks.values(), *writes], self.clock, ground.kernel.now)
+        self._marks.clear()
+
+    def _transmit(self, seq: int, line: str) -> None:
+        kept = self.disk.rows[seq]
+        frame = kept.frame
+        self._ground.recorder.left(kept.store.permit.egress.rule, len(frame))
+        self._ground.send(self._key(seq), line, Channel.QUESTION, frame)
+
+    # Frames: the form of the real ones, no cryptography
+
+    def _seal(self, store: Store, region: str, sampled: Sampled) -> bytes:
+        question = Escalation(
+            id=store.id,
+            model=self.model,
+            policy=store.permit.policy,
+            region=region,
+            fields={
+                "features": content(sampled.data_class, sampled.hub)
+            },  # what it really is, whatever a core calls it
+            budget_s=store.budget_s,
+            audit=store.audit,
+            trace="",
+            rule=store.labels.rule,
+            data_class=store.data_class,
+            subject=b"",
+            keep_days=store.labels.keep_days,
+        )
+        padded = codec.pad(codec.encode(question), PADDED_BYTES)
+        return codec.clear_part(Suite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
+
+    def say(self, note: UpNote, line: str = "") -> None:
+        """A signed note; nothing if it is dead or not connected."""
+        clear = codec.clear_part(Suite.SIGNED, self._header(0))
+        self.publish(Channel.ASK, clear + codec.encode(note) + _UNSIGNED, line)
+
+    def publish(self, channel: Channel, frame: bytes, line: str = "") -> None:
+        if self.alive:
+            self._ground.send(self._key(0), line, channel, frame)
+
+    def _key(self, seq: int) -> Key:
+        return Key(self.name, self.disk.epoch, seq)
+
+    def _header(self, seq: int) -> Header:
+        created_ms = int((self.now() + self.offset_s) * 1000)
+        return Header(
+            shard=self._shard,
+            device=self.name,
+            epoch=self.disk.epoch,
+            seq=seq,
+            created_ms=created_ms,
+            key_id=PlainEnvelopes.reader_id,
+        )
+
+
+def _nothing() -> None:
+    """A write that failed."""

@@ -1,0 +1,292 @@
+"""All devices of a region: those at rest as a few numbers, those with something open as `Device`s with a core.
+
+Law: a device rests exactly when its core says that nothing is to be remembered but its `Rest`; what is made of that
+again answers as if it had never rested. A sample that need not be asked about is answered by a resting core that many
+devices share, since `EdgeCore.look` changes nothing.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+
+from edge_agent.core.commands import Answer, Dice, Facts, Memory, Rest
+from edge_agent.core.core import EdgeCore
+from policies.decisions.budget import Spend
+from policies.model.policy import Coin, Policy
+from simulations.kernel.merging_world_lots import lot, share
+from simulations.nodes.connections import Wires
+from simulations.nodes.device import Device
+from simulations.nodes.device_disk import Sampled
+from simulations.nodes.predictions import Predictions
+from simulations.nodes.services import RegionServices
+from simulations.scenario.arrivals import Slice
+from simulations.scenario.conditions import Clock
+from wire.protocol import codec
+from wire.protocol.messages import DownNote, Prediction, Receipt, Refusal, Statuses, Suite, Welcome
+
+_BYTES = Coin.BYTES.value
+_EPOCH, _METERED, _CLOCK = 0, 1, 16  # lots
+_ODD = 2  # of `_kind`: it has a policy of its own, and is never answered for by another
+_SETTLES_S = 61.0  # by then another Ask may be sent, and a measured line counts for nothing
+_REPLIES = Receipt | Refusal | Statuses | Welcome  # of no use to whoever waits for nothing
+
+
+class Herd:
+    """`herd[number]` wakes one; `numbers`: all of them, as the whole fleet counts. Mass events go by number."""
+
+    def __init__(self, ground: RegionServices, numbers: range) -> None:
+        count = len(numbers)
+        self.ground = ground
+        self.numbers = numbers
+        self.wires = Wires(numbers, ground.brokers, ground.kernel, ground.dice, self._link)
+        self._first = numbers.start
+        self._next_seq = array("l", [1]) * count
+        self._day = array("l", [0]) * count
+        self._spent = array("q", [0]) * count  # bytes on that day
+        self._spends: dict[int, Spend] = {}  # of those with other accounts too
+        self._offset = array("d", [0.0]) * count  # of hub time to their own; 0 = as at the start
+        self._kind = bytearray(share(ground.seed, n, _METERED) < ground.metered_share for n in numbers)
+        self._awake: dict[int, Device] = {}
+        self._boots: dict[int, int] = {}
+        self._policies: dict[int, Policy | None] = {}
+        self._idle: dict[object, list[EdgeCore]] = {}
+        self._lookers: dict[object, EdgeCore] = {}
+
+    def __getitem__(self, number: int) -> Device:
+        return self._awake.get(number) or self._wake(number)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def awake(self) -> int:
+        return len(self._awake)
+
+    # Samples
+
+    def sampler(self, some: Slice, drawn: Predictions, first_id: int) -> Callable[[int], None]:
+        """What happens with the k-th sample of a slice."""
+        awake, ground, first = self._awake, self.ground, self._first
+        off, kind, recorder = self.wires.off, self._kind, ground.recorder
+        at_s, devices, classes = some
+        truth, confidence, edge, hub = drawn
+        luck = ground.rng.random((2, len(at_s))).tolist()
+        facts = {name: Facts(name) for name in ground.classes}
+        model = ground.model_name
+        shared = [self._looker(0, ()), self._looker(1, ())]
+
+        def sample(k: int) -> None:
+            number = devices[k]
+            device, sure, label = awake.get(number), confidence[k], edge[k]
+            if ground.upset:
+                sure = ground.confidence(number, sure)
+            says = hub[k]
+            if device is not None and device.regressed is not None:
+                label, says = device.misled(truth[k], label, says)
+            committed = -1
+            if device is not None and device.trial is not None:
+                label, says, committed = device.trial.answers((truth[k], label, says), sure, luck[0][k])
+            local = Prediction(label, sure, (sure,), model)
+            dice = Dice(f"{first_id + k:032x}", luck[0][k], luck[1][k])
+            if device is not None:
+                if device.core is None:
+                    return
+                looker, now = device.core, device.now()
+            elif kind[number - first] < _ODD:
+                place, now = number - first, 0.0
+                looker = shared[kind[place]] if not off[place] else self._looker(kind[place], self.wires.ups(number))
+            else:
+                device = self._wake(number)
+                looker, now = device.core, device.now()  # type: ignore[assignment]
+            found = looker.look(local, facts[classes[k]], dice, now)
+            if type(found) is Answer:
+                recorder.alone(found.why, label == truth[k])
+            else:
+                asked = Sampled(
+                    at_s=at_s[k], truth=truth[k], edge=label, hub=says, data_class=classes[k], committed=committed
+                )
+                (device or self._wake(number)).sample(local, classes[k], dice, asked)
+
+        return sample
+
+    def _looker(self, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
+        """A resting core that answers for all of this kind."""
+        ups = ups or (True,) * len(self.wires.lines)
+        found = self._lookers.get((kind, ups))
+        if found is None:
+            found = self._lookers[kind, ups] = self._core(self.ground.policy, kind, ups)
+        return found
+
+    # Rest
+
+    def _wake(self, number: int, ups: tuple[bool, ...] = ()) -> Device:
+        """`ups`: which of its lines it believes to be up, where that is not what they are now."""
+        device, place = Device(number, self), number - self._first
+        ups = ups or self.wires.ups(number)
+        idle = self._idle.get((_hash(device.policy), self._kind[place] & 1, ups))
+        core = idle.pop() if idle else self._core(device.policy, self._kind[place] & 1, ups)
+        disk = device.disk = self.ground.cores.disk(device.name, self.epoch(number), self.ground.judge.see)
+        disk.next_seq = self._next_seq[place]
+        disk.spend = self._spends.pop(number) if number in self._spends else self._spend(place)
+        core.resume(Rest(disk.epoch, disk.next_seq, disk.spend, self._day[place]))
+        device.core = core
+        device.writer = device.new_writer()
+        self._awake[number] = device
+        return device
+
+    def _spend(self, place: int) -> Spend:
+        spent = self._spent[place]
+        return Spend(self._day[place], {(_BYTES, self._day[place]): spent}) if spent else Spend()
+
+    def _core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
+        """One at rest that has been greeted on the lines that are up."""
+        core = self.ground.cores.edge(self.ground.setup, policy)
+        core.restore(Memory(0, 1, Spend()), 0.0)
+        core.on_surroundings(self.ground.around(metered=bool(kind & 1)), 0.0)
+        for name, up in zip(self.wires.lines, ups, strict=True):
+            if up:
+                core.on_link(up=True, now=0.0, name=name)
+                core.on_note(Welcome(0, "", ""), 0.0, name)
+        return core
+
+    def settle(self, device: Device) -> None:
+        """It rests if nothing keeps it awake."""
+        core = device.core
+        if core is None or len(core.open) or not device.writer.idle or device.is_odd:
+            return
+        rest = core.rest(device.now())
+        if rest is None or rest.spend.totals != device.disk.spend.totals:
+            if not device.settling:
+                device.settling = True
+                self.ground.kernel.after(_SETTLES_S, self._settle_later, device)
+            return
+        self._put_to_rest(device, core, rest)
+
+    def _settle_later(self, device: Device) -> None:
+        device.settling = False
+        self.settle(device)
+
+    def _put_to_rest(self, device: Device, core: EdgeCore, rest: Rest) -> None:
+        number, place = device.number, device.number - self._first
+        self._next_seq[place], self._day[place] = rest.next_seq, rest.day
+        self._offset[place] = device.offset_s
+        self._spent[place] = rest.spend.bytes
+        if rest.spend.day != rest.day or len(rest.spend.totals) > 1 or not rest.spend.known:
+            self._spends[number] = rest.spend
+        key = _hash(device.policy), self._kind[place] & 1, self.wires.ups(number)
+        self._idle.setdefault(key, []).append(core)
+        device.core = None
+        del self._awake[number]
+
+    # What a device is asked for when it wakes
+
+    def epoch(self, number: int) -> int:
+        return lot(self.ground.seed, number, _EPOCH) >> 1
+
+    def clock(self, number: int) -> Clock:
+        """Of this boot."""
+        climate, seed, which = self.ground.climate, self.ground.seed, _CLOCK + 2 * self._boots.get(number, 0)
+        drift = climate.drift * (2 * share(seed, number, which + 1) - 1) if climate.drift else 0.0
+        return Clock(climate.skew_s * share(seed, number, which) if climate.skew_s else 0.0, 1.0 + drift)
+
+    def next_clock(self, number: int) -> Clock:
+        self._boots[number] = self._boots.get(number, 0) + 1
+        return self.clock(number)
+
+    def offset_s(self, number: int, clock: Clock) -> float:
+        return self._offset[number - self._first] or self.ground.zero_s - clock.read(0.0)
+
+    def policy_of(self, number: int) -> Policy | None:
+        return self._policies.get(number, self.ground.policy) if self._policies else self.ground.policy
+
+    def is_metered(self, number: int) -> bool:
+        return bool(self._kind[number - self._first] & 1)
+
+    # What happens to devices
+
+    def is_alive(self, number: int) -> bool:
+        device = self._awake.get(number)
+        return device is None or device.alive
+
+    def kill(self, number: int) -> None:
+        if self.is_alive(number):
+            self[number].kill()
+
+    def start(self, number: int) -> None:
+        if not self.is_alive(number):
+            self[number].start()
+
+    def part(self, number: int) -> None:
+        self.wires.part(number)
+
+    def rejoin(self, number: int) -> None:
+        self.wires.rejoin(number)
+
+    def bar(self, number: int, until_s: float) -> None:
+        self.wires.bar(number, until_s)
+
+    def lose_link(self, number: int, hub: str | None = None) -> None:
+        """It notices that its connections are gone; `hub`: only the one to this hub's broker."""
+        if self.is_alive(number):
+            for name in self.wires.lines if hub is None else (self.ground.line_of(hub),):
+                self.wires.lose(number, name)
+
+    def use_policy(self, policy: Policy | None, numbers: Iterable[int] | None = None) -> None:
+        """`numbers` None: all of them."""
+        if numbers is None:
+            self._policies.clear()
+            self._lookers.clear()
+            self._idle.clear()
+            for place in range(len(self._kind)):
+                self._kind[place] &= ~_ODD
+            for device in list(self._awake.values()):
+                device.use_policy(policy)
+            return
+        for number in numbers:
+            self._policies[number] = policy
+            self._kind[number - self._first] |= _ODD
+            if number in self._awake:
+                self._awake[number].use_policy(policy)
+
+    def look_around(self) -> None:
+        """Time has passed that a rule may ask for."""
+        self._lookers.clear()
+        self._idle.clear()
+        for device in list(self._awake.values()):
+            device.look_around()
+
+    def _link(self, number: int, name: str, *, up: bool) -> None:
+        """Whoever rests takes a loss of its line lying down; a line that comes up has to be greeted on."""
+        device = self._awake.get(number)
+        if device is None and up:
+            now = zip(self.wires.lines, self.wires.ups(number), strict=True)
+            device = self._wake(number, tuple(up and line != name for line, up in now))  # as when it fell asleep
+        if device is not None:
+            device.link(name, up=up)
+
+    def hear(self, number: int, name: str, payload: bytes) -> None:
+        """A frame of a hub. What rests waits for none, and learns hub time from it."""
+        device = self._awake.get(number)
+        if device is None:
+            frame = codec.split(payload)
+            if frame.suite is Suite.SIGNED and not isinstance(codec.decode_down(frame.body), _REPLIES):
+                device = self._wake(number)
+            else:
+                self._offset[number - self._first] = frame.header.created_ms / 1000 - self.clock(number).read(
+                    self.ground.kernel.now
+                )
+                return
+        device.hear(payload, name)
+
+    def heed(self, number: int, note: DownNote) -> None:
+        if isinstance(note, Welcome):
+            self.wires.spread(number, note.spread_s)
+
+    def states(self) -> dict[str, int]:
+        """How many are down, offline (cut off, or without a connection) and online."""
+        down = sum(not device.alive for device in self._awake.values())
+        offline = self.wires.offline() - down
+        return {"down": down, "offline": max(0, offline), "online": len(self) - down - max(0, offline)}
+
+
+def _hash(policy: Policy | None) -> str:
+    return policy.hash if policy else ""

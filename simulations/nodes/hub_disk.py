@@ -1,0 +1,118 @@
+"""What survives a hub's kill, kept in memory: the twin of its store, one row per (device, epoch, seq).
+
+Law: a row is forgotten once its device has recorded the outcome and nothing of it can be on the way any more: then no
+message can ask for it. How far each stream has come is kept for ever.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from copy import copy
+
+import msgspec
+
+from cloud_hub.core.commands import Ending, Find, Key, Question, Row, Stream
+from simulations.kernel.kernel import Kernel
+from wire.protocol.messages import Reason
+
+LINGERS_S = 120.0  # no message is on its way for longer
+
+
+class Kept(msgspec.Struct, gc=False):
+    """`over`: its device has recorded the outcome."""
+
+    question: Question
+    verdict: bytes | None = None
+    refusal: Reason | None = None
+    over: bool = False
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A backup."""
+
+    rows: dict[Key, Kept]
+    highest: dict[Stream, int]
+    effects: int  # how many had been stored
+
+
+class HubDisk:
+    """`effect`, `undone`: hear of every verdict that was stored, or is gone again by a backup."""
+
+    def __init__(self, kernel: Kernel, effect: Callable[[Key], None], undone: Callable[[Key], None]) -> None:
+        self._kernel = kernel
+        self._effect = effect
+        self._undone = undone
+        self._rows: dict[Key, Kept] = {}
+        self._highest: dict[Stream, int] = {}
+        self._over: deque[tuple[float, Key]] = deque()
+        self._since: list[Key] | None = None  # effects since the first backup
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def owed(self) -> list[Question]:
+        return [kept.question for kept in self._rows.values() if kept.verdict is None and kept.refusal is None]
+
+    def keep(self, question: Question) -> None:
+        key = question.key
+        self._rows[key] = Kept(question)
+        stream = key.device, key.epoch
+        if key.seq > self._highest.get(stream, -1):
+            self._highest[stream] = key.seq
+
+    def end(self, ending: Ending) -> None:
+        kept = self._rows.get(ending.key)
+        if kept is None:
+            return  # nothing to update: forgotten, or never kept
+        kept.verdict, kept.refusal = ending.verdict, ending.refusal
+        if kept.over:
+            self._over.append((self._kernel.now + LINGERS_S, ending.key))
+        if ending.verdict is not None:
+            self._effect(ending.key)
+            if self._since is not None:
+                self._since.append(ending.key)
+
+    def forget(self, key: Key) -> None:
+        self._rows.pop(key, None)
+
+    def find(self, find: Find) -> tuple[Mapping[Key, Row], Mapping[Stream, int]]:
+        found = {key: self._rows.get(key) for key in find.keys}
+        rows = {key: _row(kept) for key, kept in found.items() if kept is not None}
+        highest = {stream: self._highest[stream] for stream in find.streams if stream in self._highest}
+        return rows, highest
+
+    # What a real store need not do
+
+    def over(self, key: Key) -> None:
+        """The device has recorded the outcome."""
+        kept = self._rows.get(key)
+        if kept is not None:
+            kept.over = True
+            if kept.verdict is not None or kept.refusal is not None:
+                self._over.append((self._kernel.now + LINGERS_S, key))
+
+    def sweep(self) -> None:
+        """Now and then."""
+        now = self._kernel.now
+        while self._over and self._over[0][0] <= now:
+            self._rows.pop(self._over.popleft()[1], None)
+
+    def snapshot(self) -> Snapshot:
+        """A backup of this moment."""
+        if self._since is None:
+            self._since = []
+        rows = {key: copy(kept) for key, kept in self._rows.items()}
+        return Snapshot(rows, dict(self._highest), len(self._since))
+
+    def rewind(self, snapshot: Snapshot) -> None:
+        """It is as it was then."""
+        since = self._since or []
+        for key in sorted(set(since[snapshot.effects :])):
+            self._undone(key)
+        del since[snapshot.effects :]
+        self._rows = {key: copy(kept) for key, kept in snapshot.rows.items()}
+        self._highest = dict(snapshot.highest)
+
+
+def _row(kept: Kept) -> Row:
+    question = kept.question
+    return Row(question.key, question.digest, question.fingerprint, kept.verdict, kept.refusal)

@@ -1,0 +1,79 @@
+"""What models answer in a simulated fleet: a recorded run drawn again, a bundle's calibration, or stated shares.
+
+Law: the truth is drawn with every sample, so that an answer is right or wrong and not merely given. All draws come from
+the generator passed in, for many samples at once.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simulations.scenario.types import Model
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+_TENTHS = np.linspace(0.0, 1.0, 11)
+
+
+class Predictions(NamedTuple):
+    """Lists of one length: the `truth`, how sure the edge is (0..1), and the labels that edge and hub answer."""
+
+    truth: list[int]
+    confidence: list[float]
+    edge: list[int]
+    hub: list[int]
+
+
+class _Judged(NamedTuple):
+    confidence: Floats
+    edge_right: Flags
+    hub_right: Flags
+
+
+class Drawn:
+    """`threshold`: the policy's, which tells what `unsure_share` means where nothing was recorded."""
+
+    def __init__(self, model: Model, threshold: float, rng: np.random.Generator) -> None:
+        self._model = model
+        self._threshold = threshold
+        self._rng = rng
+        self._deciles = np.array([0.0, *model.deciles, 1.0])
+        recorded = model.replay
+        self._recorded = None if recorded is None else _Judged(
+            np.array(recorded.confidence), np.array(recorded.edge_right), np.array(recorded.hub_right)
+        )  # fmt: skip
+
+    def take(self, count: int) -> Predictions:
+        """Those of the next `count` samples."""
+        judged = self._judged(count)
+        truth = self._rng.integers(0, self._model.labels, count)
+        edge, hub = (self._label(truth, right) for right in (judged.edge_right, judged.hub_right))
+        return Predictions(truth.tolist(), judged.confidence.tolist(), edge, hub)
+
+    def _judged(self, count: int) -> _Judged:
+        if self._recorded is not None:
+            rows = self._rng.integers(0, len(self._recorded.confidence), count)
+            confidence, edge, hub = self._recorded
+            return _Judged(confidence[rows], edge[rows], hub[rows])
+        return self._calibrated(count) if self._model.deciles else self._stated(count)
+
+    def _calibrated(self, count: int) -> _Judged:
+        """Confidence by its deciles, straight lines between them; right as often as it says (Guo et al. 2017)."""
+        luck = self._rng.random((3, count))
+        confidence = np.interp(luck[0], _TENTHS, self._deciles)
+        return _Judged(confidence, luck[1] < confidence, luck[2] < self._model.accuracy_hub)
+
+    def _stated(self, count: int) -> _Judged:
+        model, luck = self._model, self._rng.random((4, count))
+        unsure = luck[0] < model.unsure_share
+        confidence = luck[1] * np.where(unsure, self._threshold, 1 - self._threshold)
+        confidence += np.where(unsure, 0.0, self._threshold)
+        right = luck[2] < np.where(unsure, model.accuracy_unsure, model.accuracy_edge)
+        return _Judged(confidence, right, luck[3] < model.accuracy_hub)
+
+    def _label(self, truth: npt.NDArray[np.int64], right: Flags) -> list[int]:
+        """The truth, or any other label."""
+        other = (truth + self._rng.integers(1, self._model.labels, len(truth))) % self._model.labels
+        found: list[int] = np.where(right, truth, other).tolist()
+        return found

@@ -1,0 +1,328 @@
+"""Real processes in one folder: a hub with its broker, and agents. Used by the demo, the live tests and the benchmarks.
+
+Law: everything it starts, it ends, by its own process ids; what it wrote is in its one folder. Its children get a
+session of their own, so that Ctrl-C reaches this process alone, and end with it even if it is killed.
+"""
+
+import asyncio
+import contextlib
+import http
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import tomli_w
+
+from cloud_hub.repository.publish import found_demo
+from cloud_hub.repository.repository import Repository
+from cloud_hub.repository.signing_keys import OnlineKeys
+from cloud_hub.runtime.config import load
+from cloud_hub.runtime.merging_bootstrap_ground import lay
+from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.system.state_folder import StateDir
+from edge_agent.identity.enrollment import enrol
+from policies.language.merging_document_document import parse
+from wire.process.exit_codes import Exit, ExitError
+
+START_TIMEOUT_S = 45.0
+STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+_LAST_LINES = 3
+# The child asks the kernel to end it with us (PR_SET_PDEATHSIG = 1, Linux), then becomes the program.
+_FOLLOW_PARENT = (
+    "import ctypes,os,sys\n"
+    "if sys.platform=='linux':\n"
+    " ctypes.CDLL(None).prctl(1,15)\n"
+    "if os.getppid()!=int(sys.argv[1]): sys.exit(1)\n"
+    "os.execv(sys.executable,[sys.executable,*sys.argv[2:]])\n"
+)
+
+
+@dataclass
+class Child:
+    """One process of ours: `python -m module --config FILE`, its standard error in a file."""
+
+    module: str
+    config: Path
+    log: Path
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _FOLLOW_PARENT, str(os.getpid())),
+                *("-m", self.module, "--config", str(self.config)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        if self.process is None:
+            raise ExitError(Exit.INTERNAL, f"{self.module} was not started")
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after 10 s; returns when it is gone."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """`kill -9`: no last word, no flush."""
+        self._signal(signal.SIGKILL)
+        if self.process is not None:
+            await self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def last_words(self) -> str:
+        """The end of its log, for an error message."""
+        lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        return " | ".join(lines[-_LAST_LINES:]) or "it said nothing"
+
+
+@dataclass
+class AgentHandle:
+    """One agent of the stage. `device` is its whole id, `url` its local API."""
+
+    name: str
+    device: str
+    folder: Path
+    url: str
+    child: Child
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "agent.db"
+
+
+@dataclass
+class HubHandle:
+    folder: Path
+    url: str
+    broker_port: int
+    child: Child
+
+    @property
+    def token(self) -> str:
+        return (self.folder / "admin.token").read_text().strip()
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "hub.db"
+
+
+@dataclass
+class Stage:
+    """`session` talks to every API. Enter it with `async with`; leaving ends every process."""
+
+    folder: Path
+    hub: HubHandle | None = None
+    agents: list[AgentHandle] = field(default_factory=list)
+    session: aiohttp.ClientSession = field(init=False)
+
+    async def __aenter__(self) -> Self:
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Agents first, so that the hub can still answer what they drain; then the hub, which ends its broker."""
+        await asyncio.gather(*(agent.child.stop() for agent in self.agents))
+        if self.hub is not None:
+            await self.hub.child.stop()
+
+    async def start_hub(
+        self,
+        bundle: Path | Sequence[Path],
+        extra: Mapping[str, Mapping[str, Any]] | None = None,
+        policies: Sequence[Path] = (),
+        also: Sequence[Path] = (),
+    ) -> HubHandle:
+        """A hub that serves `bundle` or several, with a broker of its own; see `lay_hub`. Returns when it is ready."""
+        hub = await self.lay_hub(bundle, extra, policies, also)
+        await self.wake_hub()
+        return hub
+
+    async def lay_hub(
+        self,
+        bundle: Path | Sequence[Path],
+        extra: Mapping[str, Mapping[str, Any]] | None = None,
+        policies: Sequence[Path] = (),
+        also: Sequence[Path] = (),
+    ) -> HubHandle:
+        """Everything of a hub but its process; its ports and its broker's were free a moment ago.
+
+        With `policies` it serves questions under these alone, by name as it has published them: its update repository
+        has these, the bundles and its own keys. `also`: bundles that it serves and has not published.
+        """
+        bundles = [bundle] if isinstance(bundle, Path) else [*bundle]
+        folder = self.folder / "hub"
+        folder.mkdir(parents=True, exist_ok=True)
+        api_port, broker_port = free_port(), free_port()
+        tables: dict[str, dict[str, Any]] = {"api": {"port": api_port}, "broker": {"port": broker_port}}
+        for name, table in (extra or {}).items():
+            tables[name] = {**tables.get(name, {}), **table}
+        config = folder / "hub.toml"
+        values = {
+            "state": str(folder / "state"),
+            "models": [*map(str, bundles), *map(str, also)],
+            "policies": [f"tuf:{parse(path.read_text(encoding='utf-8')).name}" for path in policies],
+        }
+        config.write_text(tomli_w.dumps({**values, **tables}))
+        child = Child("cloud_hub", config, folder / "hub.log")
+        self.hub = HubHandle(folder / "state", f"http://127.0.0.1:{api_port}", broker_port, child)
+        if policies:
+            await asyncio.to_thread(self._found, config, bundles, policies)
+        return self.hub
+
+    async def wake_hub(self) -> None:
+        """Start the hub that was laid, or one that was killed, and wait until it is ready."""
+        if self.hub is None:
+            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
+        await self.hub.child.start()
+        await self._ready(self.hub.child, f"{self.hub.url}/readyz")
+
+    async def add_agent(
+        self, name: str, bundle: Path | str, policy: Path | str, extra: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> AgentHandle:
+        """Invite it, enrol it with keys of its own, write its configuration (`extra`: tables). Not started yet.
+
+        `bundle`, `policy`: paths, or `tuf:NAME`.
+        """
+        folder = self.folder / name
+        invite = await self.invite(f"demo--{name}")
+        identity = await asyncio.to_thread(enrol, invite, folder)
+        port = free_port()
+        config = folder / "agent.toml"
+        values = {"state": str(folder), "bundle": str(bundle), "policy": str(policy), "data_class": "open"}
+        tables: dict[str, Mapping[str, Any]] = {"api": {"port": port}, **(extra or {})}
+        config.write_text(tomli_w.dumps({**values, **tables}))
+        child = Child("edge_agent", config, folder / "agent.log")
+        handle = AgentHandle(name, identity.device, folder, f"http://127.0.0.1:{port}", child)
+        self.agents.append(handle)
+        return handle
+
+    async def start_agent(self, agent: AgentHandle) -> None:
+        """Start it and wait until it answers and has reached the hub."""
+        await agent.child.start()
+        await self.ready(agent)
+        await self.wait_for(agent, lambda status: status.get("link") == "up", "no link to the broker")
+
+    @property
+    def repository(self) -> Repository:
+        """The hub's, whether it runs or not: what is published here reaches devices."""
+        if self.hub is None:
+            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
+        state = StateDir(self.hub.folder)
+        return Repository(state.repository, OnlineKeys(state.online))
+
+    def _found(self, config: Path, bundles: Sequence[Path], policies: Sequence[Path]) -> None:
+        """Before the hub runs, so that its first invite names the root already."""
+        told = load(config)
+        keys = lay(told).keys
+        card = HubCard(told.hub.name, told.hub.region, keys.hpke_public, keys.signing_public)
+        found_demo(self.repository, card, bundles, [policy.read_bytes() for policy in policies], datetime.now(UTC))
+
+    async def ready(self, agent: AgentHandle) -> None:
+        """Until it would answer a sample."""
+        await self._ready(agent.child, f"{agent.url}/readyz")
+
+    async def wait_for(self, agent: AgentHandle, test: Any, otherwise: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Poll the agent's status until `test(status)`; ExitError(INTERNAL) with `otherwise` after `timeout_s`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not test(await self.status(agent)):
+            if asyncio.get_running_loop().time() > deadline:
+                raise ExitError(Exit.INTERNAL, f"{agent.name}: {otherwise}: {agent.child.last_words()}")
+            await asyncio.sleep(_POLL_S)
+
+    async def status(self, agent: AgentHandle) -> dict[str, Any]:
+        async with self.session.get(f"{agent.url}/v1/status") as response:
+            body: dict[str, Any] = await response.json()
+            return body
+
+    async def invite(self, device: str) -> str:
+        body = await self.admin("POST", "/v1/admin/invites", {"device": device})
+        return str(body["invite"])
+
+    async def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call the hub's admin API with its token. ExitError(HUB) with the hub's own line if it says no."""
+        if self.hub is None:
+            raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
+        headers = {"Authorization": f"Bearer {self.hub.token}"}
+        async with self.session.request(method, self.hub.url + path, json=body, headers=headers) as response:
+            reply: dict[str, Any] = await response.json()
+            if response.status >= 400:
+                raise ExitError(Exit.HUB, f"{path}: {reply.get('error', response.status)}")
+            return reply
+
+    def broker_pid(self) -> int | None:
+        """Process id of the hub's broker: the hub's one child that listens. None while there is none."""
+        return next(iter(children_of(self.hub.child.pid, "mosquitto")), None) if self.hub else None
+
+    async def _ready(self, child: Child, url: str) -> None:
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            if not child.running:
+                raise ExitError(Exit.INTERNAL, f"{child.module} ended at once: {child.last_words()}")
+            if await self._answers(url):
+                return
+            await asyncio.sleep(_POLL_S)
+        raise ExitError(Exit.INTERNAL, f"{child.module} is not ready after {START_TIMEOUT_S:g} s: {child.last_words()}")
+
+    async def _answers(self, url: str) -> bool:
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            async with self.session.get(url) as response:
+                return response.status == http.HTTPStatus.OK
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def children_of(parent: int, program: str) -> list[int]:
+    """Process ids of `parent`'s children that run `program` (Linux: /proc; elsewhere: ps)."""
+    if not Path("/proc/self/stat").exists():
+        return _children_by_ps(parent, program)
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            name, rest = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            if int(rest.split()[1]) == parent and name == program:
+                found.append(int(entry.name))
+    return found
+
+
+def _children_by_ps(parent: int, program: str) -> list[int]:
+    import subprocess  # noqa: PLC0415 - only where there is no /proc
+
+    listing = subprocess.run(["ps", "-Ao", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listing.splitlines()]
+    return [int(row[0]) for row in rows if int(row[1]) == parent and row[2].endswith(program)]

@@ -1,0 +1,119 @@
+"""Lets the regions of a scenario pass through time side by side, in as many processes as there are to use.
+
+Law: slices and what is handed over between them depend on the scenario alone, never on the number of processes.
+"""
+
+import gc
+import resource
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+import msgspec
+
+from simulations.checking.events import Report
+from simulations.nodes.recorder import Record
+from simulations.nodes.services import Cores
+from simulations.regions.borders import Broker, Passage
+from simulations.regions.region import Ground
+from simulations.report.outcome import RolloutSeen
+from simulations.scenario.types import Scenario
+
+LONGEST_SLICE_S = 60.0
+_MANY = 10_000
+_SELDOM = (100_000, 50, 100)
+BORDER_SLICE_S = 0.25  # where questions may cross a border: nothing crosses faster
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one region was, in the end."""
+
+    record: Record
+    report: Report
+    counts: dict[str, int]
+    samples: int
+    events: int
+    rollouts: tuple[RolloutSeen, ...] = ()
+
+
+class Border(msgspec.Struct, frozen=True):
+    """What regions hand over at the end of a slice."""
+
+    passages: list[Passage]
+    brokers: dict[str, Broker]
+
+    @classmethod
+    def of(cls, borders: Sequence["Border"]) -> "Border":
+        """All together: the order is that of the regions, not of the processes."""
+        brokers = {name: broker for border in borders for name, broker in border.brokers.items()}
+        return cls([each for border in borders for each in border.passages], brokers)
+
+
+class Team:
+    """Regions that share a process."""
+
+    def __init__(self, scenario: Scenario, numbers: Sequence[int], cores: Cores) -> None:
+        self.grounds = {number: Ground(scenario, number, cores) for number in numbers}
+        if scenario.devices >= _MANY:  # at rest they need not be looked at again
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*_SELDOM)  # what is made from now on has hardly a cycle
+        for ground in self.grounds.values():
+            ground.begin()
+
+    def go(self, begin_s: float, end_s: float) -> dict[int, Border]:
+        """One slice of each; what each hands over."""
+        borders: dict[int, Border] = {}
+        for number, ground in self.grounds.items():
+            ground.go(begin_s, end_s)
+            borders[number] = Border(ground.abroad.hand_over(), ground.brokers_now())
+        return borders
+
+    def take(self, border: Border) -> None:
+        for ground in self.grounds.values():
+            mine = [each for each in border.passages if each.to == ground.name]
+            ground.abroad.take(mine, border.brokers)
+
+    @property
+    def samples(self) -> int:
+        return sum(ground.recorder.samples for ground in self.grounds.values())
+
+    @property
+    def events(self) -> int:
+        return sum(ground.kernel.events for ground in self.grounds.values())
+
+    def shares(self, *, complete: bool) -> dict[int, Share]:
+        return {number: _share(ground, complete=complete) for number, ground in self.grounds.items()}
+
+
+def _share(ground: Ground, *, complete: bool) -> Share:
+    report = ground.judge.report(None if complete else ground.kernel.now)
+    seen = (ground.rollout.seen(),) if ground.rollout else ()
+    return Share(
+        record=ground.recorder.record,
+        report=report,
+        counts=ground.counts(),
+        samples=ground.recorder.samples,
+        events=ground.kernel.events,
+        rollouts=seen,
+    )
+
+
+def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:
+    """Begin and end of each, up to the scenario's end: none lies in two buckets."""
+    parts = ceil(scenario.step_s / (BORDER_SLICE_S if has_borders(scenario) else LONGEST_SLICE_S))
+    for bucket in range(scenario.buckets):
+        begin_s = bucket * scenario.step_s
+        for part in range(parts):
+            low, high = (begin_s + each * scenario.step_s / parts for each in (part, part + 1))
+            if low < scenario.ends_s:
+                yield low, min(high, scenario.ends_s)
+
+
+def has_borders(scenario: Scenario) -> bool:
+    """Whether anything can pass from one region to another."""
+    return any(region.failover for region in scenario.regions)
+
+
+def peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,146 @@
+"""Runs a scenario: its regions side by side, in one process or several, and what they were together.
+
+Law: equal scenarios give equal outcomes but for `wall`, whatever the number of processes.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simulations.checking.events import Report
+from simulations.nodes.recorder import Counts, Record, empty
+from simulations.nodes.services import Cores
+from simulations.regions.coordinator import Border, Share, Team, has_borders, peak_rss_bytes, slices
+from simulations.regions.region import DefectError
+from simulations.regions.workers import Ended, Workers
+from simulations.report.outcome import Latency, Mark, Outcome, Passed, Violation, Wall
+from simulations.scenario.types import Event, Scenario
+
+Progress = Callable[[Passed], bool]
+STORIES_AT_MOST = 100
+
+
+def run(
+    scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: Cores | None = None
+) -> Outcome:
+    """`progress` hears of every slice; False = stop soon and say what there is. `cores`: in one process only."""
+    began, told = time.monotonic(), progress or _go_on
+    if processes > 1 and len(scenario.regions) > 1 and cores is None:
+        with Workers(scenario, processes) as workers:
+            ended = workers.run(told)
+    else:
+        ended = [_inline(scenario, told, cores or Cores())]
+    peak = sum(each.peak_rss_bytes for each in ended) + (peak_rss_bytes() if len(ended) > 1 else 0)
+    wall = Wall(time.monotonic() - began, len(ended), peak)
+    shares = {number: share for each in ended for number, share in each.shares.items()}
+    return _outcome(scenario, [shares[number] for number in sorted(shares)], ended, wall)
+
+
+def _go_on(_passed: Passed) -> bool:
+    return True
+
+
+def _inline(scenario: Scenario, progress: Progress, cores: Cores) -> Ended:
+    team, borders = Team(scenario, range(len(scenario.regions)), cores), has_borders(scenario)
+    until_s = 0.0
+    for begin_s, end_s in slices(scenario):
+        try:
+            handed = team.go(begin_s, end_s)
+        except DefectError:
+            break
+        until_s = end_s
+        if borders:
+            team.take(Border.of([handed[number] for number in sorted(handed)]))
+        if not progress(Passed(until_s, team.samples, team.events)):
+            break
+    complete = until_s >= scenario.ends_s
+    return Ended(team.shares(complete=complete), until_s, complete, peak_rss_bytes())
+
+
+def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended], wall: Wall) -> Outcome:
+    record, counts = empty(scenario.buckets), Counter[str]()
+    for share in shares:
+        record.add(share.record)
+        counts.update(share.counts)
+    history = _together([share.report for share in shares])
+    return Outcome(
+        scenario=scenario.name,
+        digest=scenario.digest,
+        question=scenario.question,
+        seed=scenario.seed,
+        devices=scenario.devices,
+        duration_s=scenario.duration_s,
+        step_s=scenario.step_s,
+        until_s=min(each.until_s for each in ended),
+        complete=all(each.complete for each in ended),
+        samples=sum(share.samples for share in shares),
+        events=sum(share.events for share in shares),
+        arrivals=tuple(record.arrivals),
+        **_series(record),
+        counts=dict(sorted(counts.items())),
+        history=history,
+        marks=tuple(_mark(event) for event in scenario.events),
+        violations=_violations(scenario, history),
+        rollouts=tuple(seen for share in shares for seen in share.rollouts),
+        wall=wall,
+    )
+
+
+def _series(record: Record) -> dict[str, Any]:
+    """What is counted by bucket, as the outcome has it."""
+
+    def frozen(counts: Counts) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(row) for name, row in sorted(counts.items())}
+
+    return {
+        "answers": frozen(record.answers),
+        "right": frozen(record.right),
+        "latency": tuple(
+            Latency(source, tuple(dict(sorted(each.items())) for each in bins))
+            for source, bins in sorted(record.latency.items())
+        ),
+        "queues": frozen(record.queues),
+        "bytes_by_rule": frozen(record.bytes_by_rule),
+        "states": frozen(record.states),
+    }
+
+
+def _together(reports: Sequence[Report]) -> Report:
+    """One judgement on all regions."""
+
+    def total(name: str) -> int:
+        return sum(getattr(report, name) for report in reports)
+
+    flaws, whys = Counter[str](), Counter[str]()
+    for report in reports:
+        flaws.update(report.flaws)
+        whys.update(report.whys)
+    stories = [story for report in reports for story in report.stories]
+    sums = {name: total(name) for name in _SUMS}
+    return Report(
+        **sums, flaws=dict(sorted(flaws.items())), whys=dict(sorted(whys.items())),
+        stories=tuple(stories[:STORIES_AT_MOST]),
+    )  # fmt: skip
+
+
+_SUMS = (
+    "events", "accepted", "answered", "expired", "refused", "denied", "open", "answers", "answers_by_hub", "late",
+    "effects", "lost", "doubled",
+)  # fmt: skip
+
+
+def _mark(event: Event) -> Mark:
+    where = event.hub or event.region or "everywhere"
+    whom = f" device {event.device}" if event.device >= 0 else f" {event.share:.0%}" if event.share < 1 else ""
+    return Mark(event.at_s, event.lasts_s, event.kind.value, f"{event.kind.value.replace('_', ' ')}: {where}{whom}")
+
+
+def _violations(scenario: Scenario, history: Report) -> tuple[Violation, ...]:
+    """A story of each flaw, and the run that shows it again."""
+    found: dict[str, str] = {}
+    for story in history.stories:
+        law, _, told = story.partition(": ")
+        found.setdefault(law, told)
+    replay = f"skerry sim run {scenario.name} --seed {scenario.seed}"
+    return tuple(Violation(law, found.get(law, ""), replay) for law in history.flaws)

@@ -1,0 +1,194 @@
+"""Figures of an outcome by name, and whether what a scenario expects of them held.
+
+Law: reads an outcome and nothing else, so that a report that was saved can be judged again. A figure that a run
+does not have (no answer of that kind came) has no value, and what was expected of it did not hold.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import ceil
+from typing import NamedTuple
+
+import msgspec
+
+from policies.model.reasons import Why
+from simulations.report.formatting import clock
+from simulations.report.outcome import Bins, Judged, Outcome, Series, quantile_s
+from simulations.scenario.types import DAY_S, Expect
+
+ANSWERS = ("local", "hub")
+
+
+class View(NamedTuple):
+    """An outcome seen through the buckets from `first` up to but not including `last`."""
+
+    outcome: Outcome
+    first: int
+    last: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.last - self.first) * self.outcome.step_s
+
+    def sum(self, series: Iterable[Series]) -> int:
+        return sum(sum(each[self.first : self.last]) for each in series)
+
+    def answers(self, *sources: str) -> int:
+        return self.sum(of_source(self.outcome.answers, *sources))
+
+    def bins(self, *sources: str) -> Bins:
+        found: Counter[int] = Counter()
+        for latency in self.outcome.latency:
+            if latency.source in sources:
+                for bins in latency.bins[self.first : self.last]:
+                    found.update(bins)
+        return dict(found)
+
+
+def of_source(series: dict[str, Series], *sources: str) -> list[Series]:
+    """Those whose name (`source.why`) begins so."""
+    return [each for name, each in series.items() if name.partition(".")[0] in sources]
+
+
+def view(outcome: Outcome, from_s: float = 0.0, until_s: float = 0.0) -> View:
+    """The whole run, or the buckets that a stretch of it touches."""
+    last = ceil(until_s / outcome.step_s) if until_s else len(outcome.arrivals)
+    return View(outcome, int(from_s // outcome.step_s), min(last, len(outcome.arrivals)))
+
+
+def judged(outcome: Outcome, expected: Iterable[Expect]) -> Outcome:
+    """The same outcome with its expectations judged."""
+    return msgspec.structs.replace(outcome, expectations=tuple(_judged(outcome, each) for each in expected))
+
+
+def _judged(outcome: Outcome, expect: Expect) -> Judged:
+    value = figure(view(outcome, expect.from_s, expect.until_s), expect.figure)
+    held = value is not None and _within(value, expect)
+    return Judged(
+        figure=expect.figure,
+        value=value,
+        at_most=expect.at_most,
+        at_least=expect.at_least,
+        held=held,
+        window=_words(expect, outcome),
+    )
+
+
+def _within(value: float, expect: Expect) -> bool:
+    high = expect.at_most is None or value <= expect.at_most
+    return high and (expect.at_least is None or value >= expect.at_least)
+
+
+def _words(expect: Expect, outcome: Outcome) -> str:
+    if not expect.from_s and not expect.until_s:
+        return ""
+    return f"from {clock(expect.from_s)} to {clock(expect.until_s or outcome.until_s)}"
+
+
+def figure(seen: View, name: str) -> float | None:
+    """The value of a figure that `known` knows; None if the run has none."""
+    exact = FIGURES.get(name)
+    if exact is not None:
+        return exact(seen)
+    kind, _, rest = name.partition(".")
+    return FAMILIES[kind](seen, rest)
+
+
+def known(name: str, hubs: Iterable[str]) -> str:
+    """What is wrong with the name of a figure; "" if there is such a one."""
+    if name in FIGURES:
+        return ""
+    kind, dot, rest = name.partition(".")
+    if not dot or kind not in FAMILIES:
+        names = [*FIGURES, *(f"{family}." for family in FAMILIES)]
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        return f"{name!r} is no figure; " + (f"did you mean {close[0]!r}?" if close else "`skerry sim list` names them")
+    if kind == "why" and rest not in set(Why):
+        return f"{rest!r} is no reason of an answer"
+    if kind == "queue_peak" and rest not in set(hubs):
+        return f"{rest!r} is no hub of this scenario; they are {', '.join(hubs)}"
+    return ""
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _quantile(share: float, *sources: str) -> Callable[[View], float | None]:
+    return lambda seen: quantile_s(seen.bins(*sources), share)
+
+
+def _right(*sources: str) -> Callable[[View], float | None]:
+    return lambda seen: _share(seen.sum(of_source(seen.outcome.right, *sources)), seen.answers(*sources))
+
+
+def _of_answers(*sources: str) -> Callable[[View], float | None]:
+    return lambda seen: _share(seen.answers(*sources), seen.answers(*ANSWERS))
+
+
+def _ended(end: str) -> Callable[[View], float | None]:
+    return lambda seen: _share(getattr(seen.outcome.history, end), seen.outcome.history.accepted)
+
+
+def _queue_peak(seen: View, hub: str = "") -> float | None:
+    queues = [series for name, series in seen.outcome.queues.items() if hub in ("", name)]
+    return max((max(series[seen.first : seen.last], default=0) for series in queues), default=None)
+
+
+def _online(seen: View) -> float | None:
+    online = seen.outcome.states.get("online", ())[seen.first : seen.last]
+    return _share(min(online), seen.outcome.devices) if online else None
+
+
+def _bytes_a_day(seen: View) -> float | None:
+    return _share(seen.sum(seen.outcome.bytes_by_rule.values()) * DAY_S, seen.outcome.devices * seen.seconds)
+
+
+def _exposed(seen: View) -> float | None:
+    most = [max(each.exposed[seen.first : seen.last], default=0) for each in seen.outcome.rollouts]
+    return _share(max(most), seen.outcome.devices) if most else None
+
+
+def _why(seen: View, why: str) -> float | None:
+    named = (series for name, series in seen.outcome.answers.items() if name in {f"{s}.{why}" for s in ANSWERS})
+    return _share(seen.sum(named), seen.answers(*ANSWERS))
+
+
+# Of the whole run or, where the outcome tells it by bucket, of a stretch of it.
+FIGURES: dict[str, Callable[[View], float | None]] = {
+    "samples": lambda seen: seen.sum([seen.outcome.arrivals]),
+    "answers": lambda seen: seen.answers(*ANSWERS),
+    "local_share": _of_answers("local"),
+    "hub_share": _of_answers("hub"),
+    "correction_share": _of_answers("correction"),
+    "accuracy": _right(*ANSWERS),
+    "accuracy_local": _right("local"),
+    "accuracy_hub": _right("hub"),
+    "accuracy_correction": _right("correction"),
+    "p50_s": _quantile(0.5, *ANSWERS),
+    "p99_s": _quantile(0.99, *ANSWERS),
+    "hub_p50_s": _quantile(0.5, "hub"),
+    "hub_p99_s": _quantile(0.99, "hub"),
+    "correction_p50_s": _quantile(0.5, "correction"),
+    "correction_p99_s": _quantile(0.99, "correction"),
+    "queue_peak": _queue_peak,
+    "online_share_least": _online,
+    "bytes_per_device_day": _bytes_a_day,
+    "exposed_share": _exposed,
+    "asked_share": lambda seen: _share(seen.outcome.history.accepted, seen.outcome.samples),
+    "answered_share": _ended("answered"),
+    "expired_share": _ended("expired"),
+    "refused_share": _ended("refused"),
+    "denied_share": _ended("denied"),
+    "lost": lambda seen: seen.outcome.history.lost,
+    "doubled": lambda seen: seen.outcome.history.doubled,
+    "open": lambda seen: seen.outcome.history.open,
+    "flaws": lambda seen: sum(seen.outcome.history.flaws.values()),
+    "violations": lambda seen: len(seen.outcome.violations),
+}
+FAMILIES: dict[str, Callable[[View, str], float | None]] = {
+    "why": _why,  # share of the answers with this reason
+    "queue_peak": _queue_peak,  # of one hub
+    "count": lambda seen, name: seen.outcome.counts.get(name, 0),
+}

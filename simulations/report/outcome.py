@@ -1,0 +1,166 @@
+"""What a run showed: counts per bucket of virtual time, latencies as histograms, the history's judgement, what held.
+
+Law: values only; equal for equal scenarios and seeds but for `wall`. Nothing in it grows with the number of samples.
+"""
+
+from math import ceil, log2
+from typing import Any
+
+import msgspec
+
+from simulations.checking.events import Report
+
+FIRST_S = 0.001  # upper edge of bin 0
+PER_OCTAVE = 4  # bins of a doubling: an edge is 19 % above the last
+BINS = 128  # the last holds whatever took longer than 35 days
+
+Series = tuple[int, ...]  # one number a bucket
+Bins = dict[int, int]  # latency bin -> how many
+
+
+def bin_of(seconds: float) -> int:
+    """The bin that a latency falls into: up to and including its upper edge."""
+    if seconds <= FIRST_S:
+        return 0
+    return min(BINS - 1, ceil(PER_OCTAVE * log2(seconds / FIRST_S)))
+
+
+def upper_s(number: int) -> float:
+    """The upper edge of a bin: no latency in it was longer (but in the last)."""
+    return float(FIRST_S * 2 ** (number / PER_OCTAVE))
+
+
+def quantile_s(bins: Bins, share: float) -> float | None:
+    """At most so long took `share` of them (upper edge of the bin); None if there are none."""
+    rank, seen = share * sum(bins.values()), 0
+    for number in sorted(bins):
+        seen += bins[number]
+        if seen >= rank and seen:
+            return upper_s(number)
+    return None
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """From sample to answer, by bucket of the answer. `source`: `local`, `hub`, or `correction`."""
+
+    source: str
+    bins: tuple[Bins, ...]
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Something that happened, as it is marked on every time axis."""
+
+    at_s: float
+    lasts_s: float
+    kind: str
+    text: str
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A law that a run broke. `replay`: a command that shows it again."""
+
+    law: str
+    story: str
+    replay: str
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """One expectation and what was seen; `value` is None where the run has no such figure, and that does not hold."""
+
+    figure: str
+    value: float | None
+    at_most: float | None
+    at_least: float | None
+    held: bool
+    window: str = ""
+
+
+class Wave(msgspec.Struct, frozen=True):
+    """A wave of a rollout: from when it was open, and how many devices at most might run the candidate in it."""
+
+    name: str
+    from_s: float
+    allowed: int
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The gate looked: what it said, and the bound it said it by (None = could not tell)."""
+
+    at_s: float
+    verdict: str
+    why: str = ""
+    bound: float | None = None
+
+
+class RolloutSeen(msgspec.Struct, frozen=True):
+    """A rollout as the run saw it. `exposed`: devices that ran the candidate, at each bucket's end."""
+
+    name: str
+    end: str
+    began_s: float
+    ended_s: float
+    waves: tuple[Wave, ...]
+    exposed: Series
+    looks: tuple[Look, ...] = ()
+
+
+class Wall(msgspec.Struct, frozen=True):
+    """What the run cost here: the one part that differs between equal runs."""
+
+    seconds: float = 0.0
+    processes: int = 1
+    peak_rss_bytes: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    `until_s`: virtual time reached; less than the scenario's end where it was stopped. `answers`: `source.why` -> how
+    many a bucket (`local.confident`, `hub.verdict`, and `correction.…`). `right`: the same for those that were right.
+    `queues`: hub -> most questions waiting in the bucket. `bytes_by_rule`: what left, by the rule that let it.
+    `states`: devices at each bucket's end (`online`, `offline`, `cut`, `down`, ...). `counts`: totals by dotted name.
+    """
+
+    scenario: str
+    digest: str
+    question: str
+    seed: int
+    devices: int
+    duration_s: float
+    step_s: float
+    until_s: float
+    complete: bool
+    samples: int
+    events: int
+    arrivals: Series
+    answers: dict[str, Series]
+    right: dict[str, Series]
+    latency: tuple[Latency, ...]
+    queues: dict[str, Series]
+    bytes_by_rule: dict[str, Series]
+    states: dict[str, Series]
+    counts: dict[str, int]
+    history: Report
+    marks: tuple[Mark, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    expectations: tuple[Judged, ...] = ()
+    rollouts: tuple[RolloutSeen, ...] = ()
+    wall: Wall = Wall()
+
+    @property
+    def ok(self) -> bool:
+        """The history has no flaw, no law was broken, and everything expected held."""
+        return self.history.ok and not self.violations and all(judged.held for judged in self.expectations)
+
+    def plain(self, *, wall: bool = True) -> dict[str, Any]:
+        """For JSON. Without `wall`, equal runs give equal values."""
+        values: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return values if wall else {name: value for name, value in values.items() if name != "wall"}
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """How far a run is: virtual seconds, samples and kernel events so far."""
+
+    until_s: float
+    samples: int
+    events: int

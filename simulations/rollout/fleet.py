@@ -1,0 +1,350 @@
+"""A rollout in virtual time: the product's rollout machine, quality gate and install machines over a fleet that counts.
+
+Law: the same `Course` gives the same `Story`. What the hub decides by is what devices report; what is told of a story
+(who ran the candidate, what it spoilt) is the truth that no report can bend. `newest` is the fleet without any of it:
+every device takes what is newest at its next poll.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.merging_dispatch_rollout_wave import Judge
+from cloud_hub.rollout.planning import Order, plan_of, record_of
+from cloud_hub.rollout.types import TERMINAL, Assign, Command, RolloutState, Target, Validate
+from policies.rollout.gate import Gate, Outcome, gate
+from policies.rollout.merging_plan_rollout import Rules, parse
+from policies.rollout.merging_plan_waves import Member
+from simulations.kernel.kernel import Kernel
+from simulations.report.outcome import Look, RolloutSeen, Wave
+from simulations.rollout.device import Manners, RolloutDevice
+from simulations.rollout.versions import Pair
+from simulations.scenario.types import Rollout
+from wire.protocol.rollout import Agreement, Assignment, InstallReport, Quality
+
+OLD = Target("models/sim/sim-1.skb", 1, "a" * 64)
+NEW = Target("models/sim/sim-2.skb", 2, "b" * 64)
+ZERO_S = 1_700_000_000.0
+POLL_S = 1800.0  # a device that takes the newest asks so often, give or take a fifth
+PATIENCE_S = 1800.0  # when nothing is on trial any more, a paused rollout is left to people
+MINUTE_S = 60.0
+STEP_S = 10.0
+
+
+class Liars(msgspec.Struct, frozen=True):
+    """So many of the devices (0..1) say of every audit that it went worse, or better; None: that nothing changed."""
+
+    share: float = 0.0
+    worse: bool | None = None
+
+
+class Course(msgspec.Struct, frozen=True):
+    """`rules`: of the rollout; `horizon_s`: then the story ends, whatever is going on."""
+
+    devices: int
+    seed: int
+    pair: Pair
+    rules: dict[str, object] = {}
+    manners: Manners = Manners()
+    liars: Liars = Liars()
+    horizon_s: float = 24 * 3600.0
+
+
+class Story(msgspec.Struct, frozen=True):
+    """Times in s from the start, -1 = never. `ran`: devices that ever served the candidate; `told` it, by wave.
+
+    `stopped_s`: the hub paused or aborted it; `clear_s`: from then on nobody served it any more. `spoilt`: answers
+    wrong because of it; `worst_hour`: those of any one hour, as a share of all that the fleet answers in an hour.
+    `passed`: waves that were passed by the gate; `looks`: what the gate said, when that changed.
+    """
+
+    end: str
+    why: str
+    ran: int
+    told: tuple[int, ...]
+    passed: int
+    stopped_s: float
+    clear_s: float
+    ended_s: float
+    spoilt: int
+    worst_hour: float
+    looks: tuple[Look, ...]
+    waves: tuple[Wave, ...]
+    serving: tuple[int, ...]  # devices, at the end of each minute
+
+    @property
+    def aborted(self) -> bool:
+        return self.stopped_s >= 0
+
+    def seen(self, name: str, step_s: float) -> RolloutSeen:
+        """For a report of a run."""
+        each = max(1, round(step_s / MINUTE_S))
+        return RolloutSeen(
+            name=name,
+            end=self.end,
+            began_s=0.0,
+            ended_s=self.ended_s,
+            waves=self.waves,
+            exposed=self.serving[each - 1 :: each],
+            looks=self.looks,
+        )
+
+
+class RolloutFleet:
+    """`judge`: the gate; one that passes everything is a rollout by status alone."""
+
+    def __init__(
+        self, course: Course, judge: Judge = gate, kernel: Kernel | None = None, zero_s: float = ZERO_S
+    ) -> None:
+        self.kernel = kernel or Kernel()
+        self.rng = np.random.Generator(np.random.PCG64(course.seed))
+        self.pair = course.pair
+        self.manners = course.manners
+        self.zero_s = zero_s
+        self._course = course
+        self._judge = judge
+        self._ran: set[str] = set()
+        self._changes: list[tuple[float, int]] = []
+        self._serving = 0
+        self._looks: list[Look] = []
+        self._waves: list[Wave] = []
+        self._told: dict[str, int] = {}
+        self._stopped_s = self._clear_s = -1.0
+        names = [f"sim--d{number}" for number in range(course.devices)]
+        self._liars = frozenset(names[: int(course.liars.share * course.devices)])
+        self.devices = {name: self.device(name) for name in names}
+        self.core = self._core(names)
+
+    def device(self, name: str) -> RolloutDevice:
+        """What stands for it here."""
+        return RolloutDevice(name, OLD.digest, self)
+
+    def _core(self, names: Sequence[str]) -> RolloutCore:
+        order = Order(
+            family="sim",
+            target=NEW,
+            to="all",
+            rules=dict(self._course.rules),
+            back=OLD,
+            permit="",
+            id=f"r{self._course.seed}",
+        )
+        members = [Member(name) for name in names]
+        plan = plan_of(order, members, "sim", int(self._now() * 1000))
+        record, _ = record_of(msgspec.structs.replace(plan, people=0))
+        return RolloutCore(record, self._looked, self._now())
+
+    # What devices ask and tell
+
+    def serves(self, device: str, *, candidate: bool) -> None:
+        self._serving += 1 if candidate else -1
+        self._changes.append((self.kernel.now, self._serving))
+        if candidate:
+            self._ran.add(device)
+        elif not self._serving:
+            self._clear_s = self.kernel.now
+
+    def says(self, device: str, quality: Quality) -> Quality:
+        """A liar's reports are false."""
+        if device not in self._liars:
+            return quality
+        return Quality(tuple(_lie(cell, self._course.liars.worse) for cell in quality.cells))
+
+    def report(self, device: str, report: InstallReport) -> None:
+        self._obey(self.core.on_report(device, report, self._now()))
+
+    def allowed(self, devices: int) -> None:
+        """So many may run the candidate from now on."""
+
+    def version_of(self, digest: str) -> int:
+        return NEW.version if digest == NEW.digest else OLD.version
+
+    # The hub
+
+    def run(self) -> Story:
+        """To its end, or until a person is needed and nothing is on trial."""
+        while not self.over():
+            self.kernel.run(self.kernel.now + STEP_S)
+            self.tick()
+        return self.story()
+
+    def tick(self) -> None:
+        """What the hub has to do now."""
+        now, wave = self._now(), self.core.head.wave
+        for _ in range(8):
+            self._obey(self.core.on_tick(now))
+            if self.core.wake_at > now or self.core.state in TERMINAL:
+                break
+        self.core.changes()
+        if self.core.head.wave != wave or not self._waves:
+            sizes = [len(each) for each in self.core.plan.waves[: self.core.head.wave + 1]]
+            self._waves.append(Wave(f"wave {len(sizes)}", self.kernel.now, sum(sizes)))
+            self.allowed(sum(sizes))
+        if self._stopped_s < 0 and self._stopped:
+            self._stopped_s = self.kernel.now
+
+    @property
+    def _stopped(self) -> bool:
+        head = self.core.head
+        return head.held or head.state in {RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.PAUSED_MANUAL}
+
+    def over(self) -> bool:
+        """It has ended, or nothing will happen any more without a person."""
+        head, now = self.core.head, self.kernel.now
+        last_s = self._changes[-1][0] if self._changes else 0.0
+        idle = now - max(last_s, head.changed_ms / 1000 - self.zero_s) >= PATIENCE_S
+        left = head.held and idle
+        manual = head.state is RolloutState.PAUSED_MANUAL and idle
+        return head.state in TERMINAL or left or manual or now >= self._course.horizon_s
+
+    def _obey(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Assign):
+                self._tell(command)
+            elif isinstance(command, Validate):
+                self._obey(self.core.on_validated("", self._now()))
+
+    def _tell(self, command: Assign) -> None:
+        word = command.assignment
+        if not word.withdraw and word.digest == NEW.digest:
+            self._told.setdefault(command.device, self.core.head.wave)
+        self.carry(command.device, word)
+
+    def carry(self, device: str, assignment: Assignment) -> None:
+        """To the device."""
+        self.kernel.after(self.manners.latency_s, self.devices[device].hear, assignment)
+
+    def _looked(self, canary: Sequence[object], control: Sequence[object], rules: object) -> Gate:
+        found = self._judge(canary, control, rules)  # type: ignore[arg-type]
+        verdict = "hold" if found.hold else found.outcome.value
+        if not self._looks or self._looks[-1].verdict != verdict:
+            self._looks.append(Look(self.kernel.now, verdict, found.why, found.bound))
+        return found
+
+    def _now(self) -> float:
+        return self.zero_s + self.kernel.now
+
+    # What became of it
+
+    def story(self) -> Story:
+        """Up to now."""
+        head, ended_s = self.core.head, self.kernel.now
+        spoilt, worst = spoilt_by(self._changes, ended_s, self._course, self.rng)
+        waves = len(self.core.plan.waves)
+        return Story(
+            end=head.state.value,
+            why=head.why,
+            ran=len(self._ran),
+            told=tuple(sum(wave == number for wave in self._told.values()) for number in range(waves)),
+            passed=head.passed,
+            stopped_s=self._stopped_s,
+            clear_s=self._clear_s if not self._serving else -1.0,
+            ended_s=ended_s,
+            spoilt=spoilt,
+            worst_hour=worst,
+            looks=tuple(self._looks),
+            waves=tuple(self._waves),
+            serving=tuple(serving(self._changes, ended_s)),
+        )
+
+
+def passes_all(canary: object, control: object, rules: object) -> Gate:
+    """Installed is good enough."""
+    del canary, control, rules
+    return Gate(Outcome.PASS, "nothing is compared")
+
+
+def newest(course: Course) -> Story:
+    """Every device takes the newest at its next poll, and nobody looks at what it answers."""
+    rng = np.random.Generator(np.random.PCG64(course.seed))
+    period_s = POLL_S * rng.uniform(0.8, 1.2, course.devices)
+    first_s = rng.uniform(0.0, period_s) + course.manners.download_s
+    changes = [(float(at_s), number + 1) for number, at_s in enumerate(sorted(first_s))]
+    ended_s = min(course.horizon_s, 2 * 3600.0)
+    spoilt, worst = spoilt_by(changes, ended_s, course, rng)
+    ran = sum(at_s < ended_s for at_s, _ in changes)
+    served = tuple(serving(changes, ended_s))
+    return Story(
+        end="newest",
+        why="",
+        ran=ran,
+        told=(ran,),
+        passed=0,
+        stopped_s=-1.0,
+        clear_s=-1.0,
+        ended_s=ended_s,
+        spoilt=spoilt,
+        worst_hour=worst,
+        looks=(),
+        waves=(),
+        serving=served,
+    )
+
+
+def spoilt_by(
+    changes: Sequence[tuple[float, int]], ended_s: float, course: Course, rng: np.random.Generator
+) -> tuple[int, float]:
+    """Answers that the candidate spoilt until then, and the share of the worst hour, drawn minute by minute."""
+    rate = course.manners.samples_per_s * course.pair.spoilt
+    minutes = [int(rng.poisson(device_s * rate)) for device_s in _device_seconds(changes, ended_s)]
+    sums = np.concatenate(([0], np.cumsum(minutes)))
+    width = min(60, len(minutes))
+    worst = int((sums[width:] - sums[:-width]).max()) if minutes else 0
+    return int(sums[-1]), worst / (course.devices * course.manners.samples_per_s * 3600.0)
+
+
+def serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[int]:
+    """How many serve the candidate at the end of each minute."""
+    found, place, now = [], 0, 0
+    for minute in range(1, int(ended_s // MINUTE_S) + 1):
+        while place < len(changes) and changes[place][0] <= minute * MINUTE_S:
+            now = changes[place][1]
+            place += 1
+        found.append(now)
+    return found
+
+
+def _device_seconds(changes: Sequence[tuple[float, int]], ended_s: float) -> list[float]:
+    """In each minute, the time that devices served the candidate."""
+    found = [0.0] * (int(ended_s // MINUTE_S) + 1)
+    ends = [at_s for at_s, _ in changes[1:]] + [ended_s]
+    for (begin_s, count), end_s in zip(changes, ends, strict=True):
+        at_s = begin_s
+        while at_s < min(end_s, ended_s) and count:
+            minute = int(at_s // MINUTE_S)
+            stop_s = min((minute + 1) * MINUTE_S, end_s, ended_s)
+            found[minute] += count * (stop_s - at_s)
+            at_s = stop_s
+    return found
+
+
+def _lie(cell: Agreement, worse: bool | None) -> Agreement:
+    if worse is None:
+        return msgspec.structs.replace(cell, agreed=cell.agreed - cell.better + cell.worse, worse=0, better=0)
+    if worse:
+        return msgspec.structs.replace(cell, agreed=0, worse=cell.audited, better=0)
+    return msgspec.structs.replace(cell, agreed=cell.audited, worse=0, better=cell.audited)
+
+
+def rules_of(rollout: Rollout) -> Rules:
+    """Its parameters, as the rollout machine reads them. RulesError if they make no sense."""
+    return parse({
+        "waves": list(rollout.waves), "audit_share": rollout.audit_share, "probation_s": rollout.probation_s,
+        "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,
+        "report_s": rollout.report_s,
+    })  # fmt: skip
+
+
+Driver = Callable[[Course], Story]
+
+
+def gated(course: Course) -> Story:
+    """By status and by the quality gate: the product."""
+    return RolloutFleet(course).run()
+
+
+def by_status(course: Course) -> Story:
+    """By status alone: installed, and up."""
+    return RolloutFleet(course, passes_all).run()

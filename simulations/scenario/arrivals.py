@@ -1,0 +1,145 @@
+"""When which device of a region takes a sample of which data class: drawn by numpy, one slice of time at a time.
+
+Law: every draw comes from the generator passed in, in the order of slices: the same slices give the same samples. Rates
+keep their mean whatever the kind; a trace is followed exactly, sample by sample.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simulations.scenario.types import DAY_S, Event, EventKind, LoadKind, Scenario
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+
+_MORE = (EventKind.SURGE, EventKind.STORM)
+
+
+class Slice(NamedTuple):
+    """Three lists of one length: `at_s` (sorted), `device` (number in the whole fleet), `data_class`."""
+
+    at_s: list[float]
+    device: list[int]
+    data_class: list[str]
+
+
+class _Some(NamedTuple):
+    """Arrivals not yet in order."""
+
+    at_s: Floats
+    device: Whole
+
+
+def struck(event: Event, devices: range) -> range:
+    """The devices of a region that a surge or a storm is about: the first `share` of them, or the one it names."""
+    if event.device >= 0:
+        return range(event.device, event.device + 1) if event.device in devices else range(0)
+    return devices[: math.ceil(event.share * len(devices))]
+
+
+class Arrivals:
+    """The samples of region `number` of a scenario. `between` is asked for slices that follow each other."""
+
+    def __init__(self, scenario: Scenario, number: int, rng: np.random.Generator) -> None:
+        region, load = scenario.regions[number], scenario.load
+        self._load = load
+        self._until_s = scenario.duration_s
+        self._devices = scenario.devices_of(number)
+        self._share = len(self._devices) / scenario.devices
+        self._clock_s = scenario.begins_minute * 60.0 - region.shift_s
+        self._rng = rng
+        self._surges = [e for e in scenario.events if e.kind in _MORE and e.region in ("", region.name)]
+        self._bursts = _Some(np.zeros(0), np.zeros(0, np.int64))  # that may not be over yet: begin, device
+        self._names = np.array([name for name, _ in load.classes], dtype=object)
+        self._class_edges = np.cumsum([share for _, share in load.classes])[:-1]
+        if load.kind is LoadKind.TRACE:
+            self._trace_s = np.array([row.at_s for row in load.trace])
+            self._trace_n = np.concatenate([[0.0], np.cumsum([row.samples for row in load.trace[:-1]])]) * self._share
+
+    def between(self, begin_s: float, end_s: float) -> Slice:
+        """Of [begin_s, end_s); nothing after the scenario's duration."""
+        end_s = min(end_s, self._until_s)
+        if end_s <= begin_s or not self._devices:
+            return Slice([], [], [])
+        parts = [self._usual(begin_s, end_s), *(self._surge(event, begin_s, end_s) for event in self._surges)]
+        at_s, device = np.concatenate([p.at_s for p in parts]), np.concatenate([p.device for p in parts])
+        order = np.argsort(at_s, kind="stable")
+        return Slice(at_s[order].tolist(), device[order].tolist(), self._classes(len(order)))
+
+    def _usual(self, begin_s: float, end_s: float) -> _Some:
+        match self._load.kind:
+            case LoadKind.POISSON:
+                return self._even(self._load.samples_per_s, begin_s, end_s)
+            case LoadKind.DIURNAL:
+                return self._daily(begin_s, end_s)
+            case LoadKind.BURSTY:
+                return self._bursty(begin_s, end_s)
+            case LoadKind.TRACE:
+                return self._traced(begin_s, end_s)
+
+    def _even(self, rate_per_s: float, begin_s: float, end_s: float) -> _Some:
+        """A Poisson process: its number, then that many moments and devices, evenly drawn."""
+        count = int(self._rng.poisson(rate_per_s * len(self._devices) * (end_s - begin_s)))
+        return _Some(self._rng.uniform(begin_s, end_s, count), self._anyone(count))
+
+    def _daily(self, begin_s: float, end_s: float) -> _Some:
+        """Drawn at the day's highest rate, then thinned (Lewis and Shedler 1979)."""
+        load = self._load
+        found = self._even(load.samples_per_s * (1 + load.swing), begin_s, end_s)
+        turn = 2 * math.pi / DAY_S
+        rate = 1 + load.swing * np.cos(turn * (found.at_s + self._clock_s - load.peak_s))
+        kept = self._rng.random(len(rate)) * (1 + load.swing) < rate
+        return _Some(found.at_s[kept], found.device[kept])
+
+    def _bursty(self, begin_s: float, end_s: float) -> _Some:
+        load = self._load
+        more, lasts_s = load.burst_factor - 1, load.burst_lasts_s
+        quiet = load.samples_per_s / (1 + more * lasts_s / load.burst_every_s)  # so that the mean is as stated
+        usual = self._even(quiet, begin_s, end_s)
+        begun = self._even(1 / load.burst_every_s, begin_s, end_s)
+        start = np.concatenate([self._bursts.at_s, begun.at_s])
+        who = np.concatenate([self._bursts.device, begun.device])
+        low, high = np.maximum(start, begin_s), np.minimum(start + lasts_s, end_s)
+        counts = self._rng.poisson(quiet * more * (high - low))
+        at_s = self._rng.uniform(np.repeat(low, counts), np.repeat(high, counts))
+        lasting = start + lasts_s > end_s
+        self._bursts = _Some(start[lasting], who[lasting])
+        return _Some(np.concatenate([usual.at_s, at_s]), np.concatenate([usual.device, np.repeat(who, counts)]))
+
+    def _traced(self, begin_s: float, end_s: float) -> _Some:
+        """The k-th sample comes while the trace counts from k to k + 1: each exactly once, whatever the slices."""
+        first, last = (math.floor(float(x)) for x in np.interp([begin_s, end_s], self._trace_s, self._trace_n))
+        ranks = np.arange(first, last) + self._rng.random(last - first)
+        at_s = np.clip(np.interp(ranks, self._trace_n, self._trace_s), begin_s, end_s)
+        return _Some(at_s, self._anyone(len(at_s)))
+
+    def _surge(self, event: Event, begin_s: float, end_s: float) -> _Some:
+        """`amount` times the mean rate, on the devices that are struck."""
+        low, high = max(begin_s, event.at_s), min(end_s, event.ends_s)
+        if high <= low:
+            return _Some(np.zeros(0), np.zeros(0, np.int64))
+        some = struck(event, self._devices)
+        mean = (event.amount - 1) * self._mean_per_s() * len(some) * (high - low)
+        count = int(self._rng.poisson(max(0.0, mean)))
+        return _Some(self._rng.uniform(low, high, count), self._rng.integers(some.start, max(some.stop, 1), count))
+
+    def _mean_per_s(self) -> float:
+        """Of one device."""
+        if self._load.kind is not LoadKind.TRACE:
+            return self._load.samples_per_s
+        return float(self._trace_n[-1] / (self._trace_s[-1] - self._trace_s[0]) / len(self._devices))
+
+    def _anyone(self, count: int) -> Whole:
+        return self._rng.integers(self._devices.start, self._devices.stop, count)
+
+    def _classes(self, count: int) -> list[str]:
+        if len(self._names) == 1:
+            return [str(self._names[0])] * count
+        found: list[str] = self._names[
+            np.searchsorted(self._class_edges, self._rng.random(count), side="right")
+        ].tolist()
+        return found

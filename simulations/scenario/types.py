@@ -1,0 +1,296 @@
+"""What one simulated run is: a question, a fleet, its regions, load, model, policy, what happens, and what is expected.
+
+Law: values only, frozen, with the units in their names; two runs of equal scenarios are equal. A file
+is read by `reader`; what a run showed is an `outcome`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+
+import msgspec
+
+from simulations.scenario.conditions import Climate
+
+HEAL_S = 240.0  # after the last sample: what is open must end within it
+GRACE_S = 90.0  # after the last fault: what is open then is lost
+DAY_S = 86_400.0
+
+
+class Link(msgspec.Struct, frozen=True):
+    """How devices of a region reach hubs. `bandwidth_bytes_per_s`: of each device's way up, 0 = no limit.
+
+    `metered_share`: of the devices (0..1), on a link that costs by the byte.
+    """
+
+    climate: Climate = Climate()
+    bandwidth_bytes_per_s: float = 0.0
+    metered_share: float = 0.0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a hub takes in; the defaults are the hub's own."""
+
+    max_queued: int = 4096
+    device_open: int = 1024
+    device_rate_per_s: float = 1000.0
+    tenant_rate_per_s: float = 20_000.0
+    max_wait_s: float = 30.0
+
+
+class Region(msgspec.Struct, frozen=True):
+    """`share` of the devices live here (all shares sum to 1), with `hubs` hubs of `slots` batches at once each.
+
+    A batch of n takes `cost_base_s + n * cost_item_s`. `failover`: regions whose hubs serve these devices when their
+    own do not answer. `shift_s`: how much later the day's peak comes here.
+    """
+
+    name: str = "local"
+    share: float = 1.0
+    hubs: int = 1
+    slots: int = 1
+    max_batch: int = 32
+    cost_base_s: float = 0.004
+    cost_item_s: float = 0.0005
+    limits: Limits = Limits()
+    link: Link = Link()
+    failover: tuple[str, ...] = ()
+    shift_s: float = 0.0
+    named: tuple[str, ...] = ()
+
+    @property
+    def hub_names(self) -> tuple[str, ...]:
+        """What a policy's `locality.hubs` names: as `named`, else `eu-1`, `eu-2`."""
+        return self.named or tuple(f"{self.name}-{number}" for number in range(1, self.hubs + 1))
+
+
+class LoadKind(StrEnum):
+    """How samples arrive."""
+
+    POISSON = "poisson"
+    DIURNAL = "diurnal"
+    BURSTY = "bursty"
+    TRACE = "trace"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The whole fleet takes so many samples from `at_s` until the next row."""
+
+    at_s: float
+    samples: float
+
+
+class Load(msgspec.Struct, frozen=True):
+    """`samples_per_s` of each device in the mean, whatever the kind; a trace brings its own numbers.
+
+    diurnal: the rate swings by `swing` (0..1) around its mean over 24 h, highest at `peak_s` of the day.
+    bursty: every `burst_every_s` in the mean a device's rate is `burst_factor` times its usual for `burst_lasts_s`.
+    `classes`: data classes of the samples with their shares.
+    """
+
+    kind: LoadKind = LoadKind.POISSON
+    samples_per_s: float = 0.1
+    swing: float = 0.8
+    peak_s: float = 14 * 3600.0
+    burst_factor: float = 10.0
+    burst_every_s: float = 600.0
+    burst_lasts_s: float = 30.0
+    trace: tuple[Row, ...] = ()
+    classes: tuple[tuple[str, float], ...] = (("open", 1.0),)
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """Samples of a real run: how sure the edge was in each, and whether the edge and the hub were right."""
+
+    confidence: tuple[float, ...]
+    edge_right: tuple[bool, ...]
+    hub_right: tuple[bool, ...]
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What devices and hubs answer. `replay`: recorded samples are drawn again, so that everything else follows.
+
+    `deciles` (nine) of a bundle's calibrated confidence: confidences are drawn from them, and an answer is right with
+    the probability that its confidence says. Without either: `unsure_share` of the samples lie below the policy's
+    threshold, and the shares of right answers are stated, among the sure, the unsure, and of the hub.
+    """
+
+    unsure_share: float = 0.2
+    accuracy_edge: float = 0.97
+    accuracy_unsure: float = 0.6
+    accuracy_hub: float = 0.98
+    labels: int = 10
+    deciles: tuple[float, ...] = ()
+    replay: Recorded | None = None
+
+
+class EventKind(StrEnum):
+    """What may happen. docs/simulator.md says what each means by `share`, `amount` and `lasts_s`."""
+
+    KILL_AGENTS = "kill_agents"
+    KILL_BROKER = "kill_broker"
+    KILL_HUB = "kill_hub"
+    KILL_REGION = "kill_region"
+    POWER_LOSS = "power_loss"
+    PARTITION = "partition"
+    RECALL = "recall"
+    POLICY = "policy"
+    REGRESSED = "regressed"
+    POISONED = "poisoned"
+    STORM = "storm"
+    SURGE = "surge"
+    CERTIFICATES = "certificates"
+    RESTORE = "restore"
+    PREEMPT = "preempt"
+    WEATHER = "weather"
+    ROLLOUT = "rollout"
+    RESETS = "resets"
+    HALF_OPEN = "half_open"
+    SLICES = "slices"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happens at `at_s` and is over `lasts_s` later.
+
+    `region` "" = everywhere; `share` of the devices there (0..1), or `device` alone (its number in the whole fleet).
+    `hub` of the region, "" = every one. `amount`: how bad, by kind; `label`: of one class alone (-1 = all);
+    `tail`: the hub's half goes wrong with the head. `climate`, `policy` (text): of kinds `weather` and `policy`.
+    """
+
+    kind: EventKind
+    at_s: float
+    lasts_s: float = 0.0
+    region: str = ""
+    share: float = 1.0
+    device: int = -1
+    hub: str = ""
+    amount: float = 1.0
+    label: int = -1
+    tail: bool = False
+    climate: Climate | None = None
+    policy: str = ""
+
+    @property
+    def ends_s(self) -> float:
+        return self.at_s + self.lasts_s
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """From `at_s` on a new version goes out by the hub's rollout machine, gated on quality.
+
+    `harm`: of the local answers that the version before would give right, this share goes wrong, with the same
+    confidence; `tail`: its hub half says the same. `churn`: of what is right, and of what is wrong, this share is
+    answered the other way. The rest are the rollout's own parameters; `waves` () = by the size of the fleet.
+    """
+
+    at_s: float = 0.0
+    harm: float = 0.0
+    churn: float = 0.0
+    tail: bool = False
+    waves: tuple[str, ...] = ()
+    audit_share: float = 0.02
+    probation_s: float = 3600.0
+    soak_s: float = 1800.0
+    look_s: float = 60.0
+    report_s: float = 300.0
+
+
+class Expect(msgspec.Struct, frozen=True):
+    """A figure of the outcome and its bounds; judged over samples and answers from `from_s` to `until_s` (0 = end)."""
+
+    figure: str
+    at_most: float | None = None
+    at_least: float | None = None
+    from_s: float = 0.0
+    until_s: float = 0.0
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """`step_s`: width of the buckets that series are counted in. `policy`: its text.
+
+    `begins_minute`: of the week (UTC, 0 = Monday 00:00) when virtual time is 0, for rules that speak of the time.
+    `commit_s`: how long a commit takes, on devices and hubs.
+    """
+
+    name: str = "unnamed"
+    question: str = ""
+    seed: int = 1
+    duration_s: float = 600.0
+    step_s: float = 10.0
+    devices: int = 100
+    begins_minute: int = 0
+    regions: tuple[Region, ...] = (Region(),)
+    load: Load = Load()
+    model: Model = Model()
+    policy: str = ""
+    events: tuple[Event, ...] = ()
+    expect: tuple[Expect, ...] = ()
+    heal_s: float = HEAL_S
+    grace_s: float = GRACE_S
+    commit_s: float = 0.005
+    rollout: Rollout | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of everything but the seed and what is expected."""
+        same = msgspec.structs.replace(self, seed=0, expect=(), question="", name="")
+        return sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]
+
+    @property
+    def ends_s(self) -> float:
+        """When virtual time stops: everything has had `heal_s` to end."""
+        return max(self.duration_s, self.last_fault_ended_s) + self.heal_s
+
+    @property
+    def last_fault_ended_s(self) -> float:
+        return max((event.ends_s for event in self.events), default=0.0)
+
+    @property
+    def buckets(self) -> int:
+        return int(-(-self.ends_s // self.step_s))
+
+    @property
+    def policy_text(self) -> str:
+        """The scenario's, or one under which the features of every class of the load may go to every hub."""
+        return self.policy or permissive(self.regions, tuple(name for name, _ in self.load.classes))
+
+    def devices_of(self, number: int) -> range:
+        """The devices (numbers in the whole fleet) of region `number`: consecutive, every device in one region."""
+        edges, total = [0], 0.0
+        for region in self.regions:
+            total += region.share
+            edges.append(round(total * self.devices))
+        edges[-1] = self.devices
+        return range(edges[number], edges[number + 1])
+
+
+def permissive(regions: tuple[Region, ...], classes: tuple[str, ...] = ("open",), version: int = 1) -> str:
+    """A policy under which the features go to every hub there is. Class `private` stays."""
+    return written("sim", regions, {name: name != "private" for name in classes}, version)
+
+
+def written(name: str, regions: tuple[Region, ...], leaves: Mapping[str, bool], version: int = 1) -> str:
+    """A policy whose mode is `wait`: its field is the features, its hubs are all there are; which classes leave."""
+    return _POLICY.format(
+        name=name,
+        version=version,
+        hubs=", ".join(f'"{hub}"' for region in regions for hub in region.hub_names),
+        regions=", ".join(f'"{region.name}"' for region in regions),
+        leaves=", ".join(f'"{each}" = {str(may).lower()}' for each, may in leaves.items()),
+    )
+
+
+_POLICY = """schema = 2
+name = "{name}"
+version = {version}
+issued = 2020-01-01
+expires = 2099-12-31
+escalation = {{ mode = "wait", threshold = 0.8, audit_share = 0.01, budget_s = 2.0 }}
+locality = {{ hubs = [{hubs}], regions = [{regions}] }}
+budget = {{ bytes_per_day = 1_000_000_000 }}
+retention = {{ purpose = "simulation" }}
+[egress]
+ceiling = "P2"
+field = [{{ name = "features", level = "P2" }}]
+data_class = {{ {leaves} }}
+"""

@@ -1,0 +1,130 @@
+"""The protocol's extensions: priority and timeout, Idempotency-Key, repository, statistics, and what a refusal says."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cloud_hub.core.merging_web_requests_requests import StillRunningError
+from tests.cloud_hub.doubles.api_site import Site, infer_body
+from wire.process.tracing import Span
+from wire.protocol.messages import Reason
+
+INFER = "/v2/models/digits/infer"
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    opened = await Site(tmp_path).open()
+    yield opened
+    await opened.close()
+
+
+async def test_the_server_names_what_it_speaks(site):
+    _, server = await site.ask("GET", "/v2")
+    assert server["extensions"] == [
+        "binary_tensor_data",
+        "model_repository",
+        "statistics",
+        "schedule_policy",
+        "parameters",
+    ]
+
+
+async def test_priority_and_timeout_reach_the_queue(site):
+    body = {**infer_body(), "parameters": {"priority": 1, "timeout": 250_000}}
+    assert (await site.ask("POST", INFER, json=body))[0] == 200
+    assert (site.hub.wishes[-1].priority, site.hub.wishes[-1].timeout_s) == (1, 0.25)
+    await site.ask("POST", INFER, json=infer_body())
+    assert (site.hub.wishes[-1].priority, site.hub.wishes[-1].timeout_s) == (0, 0.0)
+
+
+@pytest.mark.parametrize("parameters", [{"priority": -1}, {"priority": True}, {"timeout": "1s"}, {"timeout": 10**12}])
+async def test_a_schedule_that_means_nothing_is_refused_by_name(site, parameters):
+    status, said = await site.ask("POST", INFER, json={**infer_body(), "parameters": parameters})
+    assert (status, next(iter(parameters)) in said["error"]) == (400, True)
+
+
+async def test_an_idempotency_key_goes_with_a_print_of_path_and_payload(site):
+    for key, body, path in (
+        ('"k1"', infer_body(), INFER),
+        ("k1", infer_body(), INFER),
+        ("k1", infer_body(2), INFER),
+        ("k1", infer_body(), "/v2/models/digits/versions/6/infer"),
+    ):
+        assert (await site.ask("POST", path, json=body, headers={"Idempotency-Key": key}))[0] == 200
+    first, second, third, fourth = site.hub.wishes
+    assert (first.idempotency, first) == ("k1", second)
+    assert len({first.fingerprint, third.fingerprint, fourth.fingerprint}) == 3
+
+
+@pytest.mark.parametrize("key", ["", '""', "a b", "x" * 129, 'a"b', "tür"])
+async def test_an_idempotency_key_that_is_none_is_refused(site, key):
+    status, _ = await site.ask("POST", INFER, json=infer_body(), headers={"Idempotency-Key": key})
+    assert status == 400
+    assert site.hub.wishes == []
+
+
+async def test_an_idempotency_key_in_use_is_409_and_with_another_payload_422(site):
+    site.hub.refuse = Reason.CONFLICT
+    assert (await site.ask("POST", INFER, json=infer_body()))[0] == 422
+    site.hub.refuse_with = StillRunningError(Reason.BUSY, 1.0)
+    async with site.client.post(site.url + INFER, json=infer_body()) as response:
+        assert (response.status, response.headers["Retry-After"]) == (409, "1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [(Reason.RATE, 429), (Reason.BUSY, 503), (Reason.DRAINING, 503), (Reason.EXPIRED, 504)]
+)
+async def test_a_refusal_says_when_to_come_again(site, reason, status):
+    site.hub.refuse = reason
+    async with site.client.post(site.url + INFER, json=infer_body()) as response:
+        assert (response.status, int(response.headers["Retry-After"])) == (status, 3)
+        assert list(await response.json()) == ["error"]
+
+
+async def test_the_repository_lists_loads_and_unloads(site):
+    assert (await site.ask("POST", "/v2/repository/models/digits/unload", json={}))[0] == 401
+    asked = {"parameters": {"version": "6"}}
+    status, _ = await site.ask("POST", "/v2/repository/models/digits/unload", json=asked, headers=site.admin)
+    assert (status, site.hub.unloaded) == (200, {"digits@6"})
+    _, index = await site.ask("POST", "/v2/repository/index")
+    assert [(kept["version"], kept["state"]) for kept in index] == [("6", "UNAVAILABLE"), ("7", "READY")]
+    _, ready = await site.ask("POST", "/v2/repository/index", json={"ready": True})
+    assert [kept["version"] for kept in ready] == ["7"]
+    assert (await site.ask("POST", "/v2/repository/models/digits@6/load", headers=site.admin))[0] == 200
+    assert site.hub.unloaded == set()
+    assert (await site.ask("POST", "/v2/repository/models/other/load", headers=site.admin))[0] == 404
+
+
+async def test_statistics_count_what_was_computed(site):
+    for _ in range(3):
+        await site.ask("POST", INFER, json=infer_body(2))
+    _, found = await site.ask("GET", "/v2/models/digits/versions/7/stats")
+    (stats,) = found["model_stats"]
+    assert (stats["inference_count"], stats["execution_count"]) == (6, 3)
+    assert stats["inference_stats"]["queue"] == {"count": 6, "ns": 6_000_000}
+    assert stats["inference_stats"]["compute_infer"] == {"count": 6, "ns": 12_000_000}
+    assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in stats["batch_stats"]] == [(2, 3)]
+    assert len((await site.ask("GET", "/v2/models/stats"))[1]["model_stats"]) == 2
+    assert (await site.ask("GET", "/v2/models/other/stats"))[0] == 404
+
+
+async def test_a_callers_trace_goes_on_below_a_span_of_the_request(site):
+    spans: list[Span] = []
+    site.hub.observer._sink = spans.extend
+    await site.ask("POST", INFER, json=infer_body(), headers={"traceparent": TRACE})
+    await site.ask("POST", INFER, json=infer_body(), headers={"traceparent": TRACE[:-1]})
+    (span,) = spans
+    assert (span.name, span.trace, span.parent) == ("skerry.http", "a" * 32, "b" * 16)
+    assert site.hub.wishes[0].trace == f"00-{'a' * 32}-{span.id}-01"
+    assert site.hub.wishes[1].trace == ""
+
+
+async def test_metrics_tell_queue_and_compute_apart(site):
+    await site.ask("POST", INFER, json=infer_body(2))
+    _, text = await site.ask("GET", "/metrics")
+    assert 'skerry_hub_queue_seconds_bucket{le="0.001",model="digits@7"} 2.0' in text
+    assert 'skerry_hub_compute_seconds_count{model="digits@7"} 1.0' in text
+    assert 'skerry_hub_items_total{model="digits@7"} 2.0' in text

@@ -1,0 +1,82 @@
+"""The log over HTTP: checkpoints and proofs for everybody, a device's heads for who may see the device."""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cloud_hub.registry.access import Scope
+from cloud_hub.storage.ledger_log import HubLog
+from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerBackend, LedgerLogService
+from tests.cloud_hub.doubles.api_site import Site
+from tests.cloud_hub.storage.test_ledger_log import HUB_KEY, KEYS, received
+from wire.ledger.checkpoint import opened
+from wire.ledger.merkle import Tree, extends, includes
+from wire.process.logging import Log
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    log = HubLog.open(":memory:", 0)
+    log.append([received(n) for n in range(1, 8)])
+    clerk = LedgerLogService(log, LedgerBackend("hub-1", KEYS.signing, lambda *_: None, lambda _: 0, Log()))
+    running = asyncio.create_task(clerk.run())
+    opened_site = await Site(tmp_path, clerk=clerk).open()
+    yield opened_site
+    await opened_site.close()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+def raw(values: list[str]) -> list[bytes]:
+    return [base64.b64decode(value) for value in values]
+
+
+async def test_anybody_checks_that_the_log_only_grew(site: Site):
+    status, text = await site.ask("GET", "/v1/ledger/checkpoint")
+    assert status == 200
+    now = opened(text, HUB_KEY).tree
+    assert now.size == 7
+    log = HubLog.open(":memory:", 0)
+    log.append([received(n) for n in (1, 2, 3)])
+    _, proof = await site.ask("GET", "/v1/ledger/consistency?first=3&second=7")
+    assert extends(log.tree(), now, raw(proof["proof"]))
+    _, proof = await site.ask("GET", "/v1/ledger/inclusion?index=2&size=7")
+    assert includes(now, 2, log._node(0, 2), raw(proof["proof"]))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "consistency?first=0&second=7", "consistency?first=8&second=7", "consistency?first=1&second=8",
+        "consistency?first=1", "consistency?first=-1&second=7", "consistency?first=1e3&second=7",
+        "inclusion?index=7&size=7", "inclusion?index=0&size=0", "inclusion?index=x&size=7",
+        f"inclusion?index={'9' * 40}&size=7", "inclusion",
+    ],
+)  # fmt: skip
+async def test_case_115_wrong_sizes_are_a_plain_400(site: Site, query: str):
+    status, body = await site.ask("GET", f"/v1/ledger/{query}")
+    assert status == 400, body
+
+
+async def test_a_devices_heads_come_with_their_proofs_to_who_may_see_it(site: Site):
+    path = "/v1/admin/ledger/demo--d1"
+    assert (await site.ask("GET", path))[0] == 401
+    assert (await site.ask("GET", path, headers=site.key("clinic", Scope.READ)))[0] == 404
+    for headers in (site.admin, site.key("demo", Scope.READ)):
+        status, body = await site.ask("GET", path, headers=headers)
+        assert status == 200
+        assert [head["entries"] for head in body["heads"]] == list(range(1, 8))
+    size, root = body["checkpoint"].split("\n")[1:3]
+    assert Tree(int(size), base64.b64decode(root)) == opened(body["checkpoint"], HUB_KEY).tree
+    assert (await site.ask("GET", f"{path}?after=5", headers=site.admin))[1]["heads"][0]["index"] == 6
+
+
+async def test_a_hub_without_a_log_says_so(tmp_path: Path):
+    site = await Site(tmp_path).open()
+    assert (await site.ask("GET", "/v1/ledger/checkpoint"))[0] == 404
+    await site.close()

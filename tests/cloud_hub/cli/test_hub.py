@@ -1,0 +1,210 @@
+"""`skerry hub ...` as a person types it, on a state folder without a hub and beside a running API."""
+
+import asyncio
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from cloud_hub.cli.merging_devices_devices_command import app as devices_app
+from cloud_hub.cli.merging_hub_command import app as hub_app
+from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer
+from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
+from cloud_hub.registry.registry import InviteFault, Registry
+from cloud_hub.security.authority import Authority, utc_now
+from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.system.client import Address
+from cloud_hub.system.state_folder import StateDir
+from tests.cloud_hub.doubles.api_site import Site
+from tests.cloud_hub.doubles.joiner import Joiner
+from wire.process.daemon import Lock
+from wire.process.exit_codes import Exit, ExitError
+
+
+class Person:
+    """Types `skerry hub WORDS --config FILE`, or `skerry devices ...` where the first word says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "hub.toml"
+        self.state = StateDir(folder / "state")
+
+    def types(self, *words: str) -> str:
+        """What is printed. ExitError as the process would end with it."""
+        app, words = (devices_app, words[1:]) if words[0] == "devices" else (hub_app, words)
+        result = CliRunner().invoke(app, [*words, "--config", str(self.file)])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.types(*words, "--json"))
+
+    def refused(self, *words: str) -> Exit:
+        with pytest.raises(ExitError) as stop:
+            self.types(*words)
+        assert "\n" not in str(stop.value)
+        return stop.value.code
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    found = Person(tmp_path)
+    found.types("init", "--state", str(tmp_path / "state"))
+    return found
+
+
+def enrol(state: StateDir, invite: str) -> None:
+    registry = Registry.open(state.devices)
+    authority = Authority.open(state.certificates, utc_now())
+    place = Place(BrokerAddress("h", 1), (HubCard("h", "r", bytes(32), bytes(32)),))
+    issuer = Issuer(registry, authority, place)
+    request = msgspec.convert(Joiner().request(unpacked(invite)["token"]), EnrolRequest)
+    assert isinstance(issuer.enrol(request, int(time.time() * 1000)), SignedReply)
+    registry.close()
+
+
+def unpacked(invite: str) -> dict[str, Any]:
+    packed = invite.strip().removeprefix("skerry1:")
+    found = msgspec.msgpack.decode(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_first_start_makes_a_private_folder(person):
+    assert person.state.root.stat().st_mode & 0o777 == 0o700
+    files = [path for path in person.state.root.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"ca.key", "ca.pem", "server.key", "hub.key", "admin.token", "reply.key"}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+
+
+def test_second_init_changes_no_key_and_no_configuration(person):
+    before = {path: path.read_bytes() for path in person.state.root.rglob("*.key")}
+    person.file.write_text(person.file.read_text() + "# mine\n")
+    person.types("init")
+    assert {path: path.read_bytes() for path in person.state.root.rglob("*.key")} == before
+    assert "# mine" in person.file.read_text()
+
+
+def test_invite_without_a_running_hub_goes_into_its_folder(person):
+    invited = person.json("invite", "cam-7", "--tenant", "acme", "--expires", "90s")
+    assert invited["device"] == "acme--cam-7"
+    assert abs(invited["expires_ms"] / 1000 - time.time() - 90) < 20
+    inside = unpacked(invited["invite"])
+    assert inside["url"] == "http://127.0.0.1:8080"
+    assert inside["ca_sha256"] == Authority.open(person.state.certificates, utc_now()).sha256
+    enrol(person.state, invited["invite"])
+    assert person.types("invite", "cam-8").startswith("skerry1:")
+
+
+def test_device_is_shown_suspended_resumed_and_revoked_for_good(person):
+    enrol(person.state, person.types("invite", "cam-7"))
+    assert "demo--cam-7" in person.types("devices", "list")
+    assert person.json("devices", "suspend", "demo--cam-7")["state"] == "suspended"
+    assert person.json("devices", "resume", "demo--cam-7")["state"] == "active"
+    assert person.json("devices", "revoke", "demo--cam-7")["state"] == "revoked"
+    assert "revoked" in person.types("devices", "show", "demo--cam-7")
+    assert person.refused("devices", "resume", "demo--cam-7") == Exit.CHECK_FAILED
+
+
+def test_a_device_retires_in_its_time_or_at_once(person):
+    for name, drain, state in (("cam-7", "1d", "retiring"), ("cam-8", "0s", "retired")):
+        enrol(person.state, person.types("invite", name))
+        assert person.json("devices", "retire", f"demo--{name}", "--drain", drain)["state"] == state
+    assert person.json("devices", "resume", "demo--cam-7")["state"] == "active"
+    assert person.refused("devices", "resume", "demo--cam-8") == Exit.CHECK_FAILED
+    assert person.types("invite", "cam-8").startswith("skerry1:")  # the name is free again
+
+
+def test_case_69_the_ca_is_replaced_by_hand_while_no_hub_runs(person):
+    enrol(person.state, person.types("invite", "cam-7"))
+    old = person.json("ca", "show")["ca"]
+    assert person.refused("ca", "finish") == Exit.CHECK_FAILED
+    coming = person.json("ca", "rotate")["coming"]
+    assert person.refused("ca", "rotate") == Exit.CHECK_FAILED
+    assert "demo--cam-7" in person.types("ca", "show")
+    assert person.refused("ca", "finish") == Exit.CHECK_FAILED
+    assert unpacked(person.types("invite", "cam-8"))["ca_sha256"] == old
+    done = person.json("ca", "finish", "--force")
+    assert (done["ca"], done["cut_off"]) == (coming, ["demo--cam-7"])
+    assert unpacked(person.types("invite", "cam-8"))["ca_sha256"] == coming
+
+
+def test_an_invite_is_drawn_for_a_camera_and_written_below(person):
+    lines = person.types("invite", "cam-7", "--qr").splitlines()
+    assert lines[-1].startswith("skerry1:")
+    assert len(lines) > 20
+    assert set("".join(lines[:-1])) <= set(" █▀▄\x1b[0123456789;m")
+
+
+def test_case_67_an_invite_for_one_machine_says_so_at_the_hub(person):
+    token = unpacked(person.types("invite", "cam-7", "--serial", "SN-1", "--serial", "SN-2"))["token"]
+    registry = Registry.open(person.state.devices)
+    now_ms = int(time.time() * 1000)
+    assert registry.open_invite(token, now_ms) is InviteFault.HARDWARE
+    assert registry.open_invite(token, now_ms, "SN-2") == "demo--cam-7"
+    registry.close()
+    assert person.refused("invite", "cam-8", "--serial", "") == Exit.USAGE
+
+
+def test_a_suspended_device_is_invited_anew_on_purpose_alone(person):
+    enrol(person.state, person.types("invite", "cam-7"))
+    person.types("devices", "suspend", "demo--cam-7")
+    assert person.refused("invite", "cam-7") == Exit.USAGE
+    enrol(person.state, person.types("invite", "cam-7", "--replace"))
+    assert person.json("devices", "show", "demo--cam-7")["state"] == "active"
+
+
+def test_unknown_device_is_not_found(person):
+    assert person.refused("devices", "show", "demo--nobody") == Exit.NOT_FOUND
+    assert person.refused("devices", "suspend", "demo--nobody") == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize("attack", ["+", "#", "a/b", "a" * 65, "$SYS", "tür", "Cam", "a--b--c"])
+def test_case_64_a_bad_name_is_refused(person, attack):
+    assert person.refused("invite", attack) == Exit.USAGE
+
+
+@pytest.mark.parametrize("span", ["", "1", "h", "1w", "-1h", "1.5h", "9999999999d"])
+def test_a_span_that_is_none_is_refused(person, span):
+    assert person.refused("invite", "cam-7", "--expires", span) == Exit.USAGE
+
+
+def test_without_a_state_folder_the_command_says_what_makes_one(tmp_path):
+    person = Person(tmp_path)
+    person.file.write_text('state = "nowhere"\n')
+    assert person.refused("invite", "cam-7") == Exit.CONFIG
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_status_needs_a_running_hub(person):
+    assert person.refused("status") == Exit.HUB
+
+
+@pytest.fixture
+async def running(person: Person) -> Any:
+    """An API on the person's state folder, its lock held, as by a running hub."""
+    with Lock(person.state.root):
+        site = await Site(person.state.certificates).open()
+        Address(site.url, str(site.token_file)).save(person.state.running)
+        yield site
+        await site.close()
+
+
+async def test_beside_a_running_hub_its_api_is_asked(person, running):
+    made = await asyncio.to_thread(person.json, "invite", "cam-9")
+    assert unpacked(made["invite"])["url"] == running.url
+    assert running.registry.open_invites(0) == 1
+    assert (await asyncio.to_thread(person.json, "status"))["hub"] == "hub-1"
+    assert await asyncio.to_thread(person.json, "devices", "list") == []
+    assert await asyncio.to_thread(person.refused, "invite", "a" * 64) == Exit.USAGE
+
+
+async def test_a_hub_that_was_killed_leaves_no_trap(person):
+    Address("http://127.0.0.1:9", str(person.state.token_file)).save(person.state.running)
+    assert person.types("invite", "cam-7").startswith("skerry1:")

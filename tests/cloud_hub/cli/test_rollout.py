@@ -1,0 +1,128 @@
+"""What `skerry rollout` prints and how it ends: read by people who know kubectl, and by programs."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cloud_hub.cli import rollout_text
+from cloud_hub.cli.merging_rollout_rollout_command import Clerk
+from cloud_hub.cli.merging_rollout_rollout_order import parameters
+from cloud_hub.rollout.types import RolloutState
+from cloud_hub.rollout.view import View, view
+from policies.rollout.gate import Gate, Outcome
+from tests.cloud_hub.doubles.rollout_bench import PASS, Bench
+from wire.process.exit_codes import Exit, ExitError
+
+S = RolloutState
+GATE = Gate(
+    Outcome.INCONCLUSIVE, "210 audits do not rule out 8.0 points", 0.081, ("vitals",), False, -0.004, -0.081, 0.066,
+    210, ("open: 210 audits, -0.4 points",),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running() -> View:
+    bench = Bench(20, judge=PASS, waves=["1", "25%", "100%"])
+    bench.to(S.SOAKING)
+    return msgspec.structs.replace(view(bench.core), gate=GATE)
+
+
+def test_a_status_shows_the_sample_what_is_unaudited_and_what_the_gate_leaves_open(running):
+    page = "\n".join(rollout_text.page(running))
+    assert "r1  soaking, wave 1 of 3" in page
+    assert "digits@2, from digits@1" in page
+    assert "gate       inconclusive: 210 audits do not rule out 8.0 points" in page
+    assert "-0.4 points over 210 audits, between -8.1 and +6.6; worse by 8.1 at most" in page
+    assert "unaudited  vitals: only what devices see alone speaks for these" in page
+    assert (
+        "0 failures of 1 results in this wave; 0 would exclude, with 95 % confidence, only failure rates above 95.0%"
+        in page
+    )
+    assert all(len(line) < 160 for line in page.splitlines())
+
+
+def test_a_status_goes_through_json_and_back(running):
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(running)), View) == running
+
+
+ENDS = {
+    S.RUNNING: (Exit.OK, "Waiting for r1 to finish: 1 of 20 devices have committed, wave 1 of 3 is running"),
+    S.SOAKING: (Exit.OK, "wave 1 of 3 is watched"),
+    S.WAITING_APPROVAL: (Exit.WAITING, "skerry rollout approve r1 --plan "),
+    S.PAUSED_INCONCLUSIVE: (Exit.WAITING, "Paused: r1, wave 1 of 3: because"),
+    S.PAUSED_MANUAL: (Exit.WAITING, "Paused: r1"),
+    S.COMPLETED: (Exit.OK, "rollout r1 successfully rolled out"),
+    S.COMPLETED_PARTIAL: (Exit.UNFINISHED, "but for devices that were not in reach in time"),
+    S.ABORTED: (Exit.STOPPED, "rollout r1 aborted: because"),
+    S.REVERTED: (Exit.STOPPED, "reverted"),
+    S.DENIED: (Exit.STOPPED, "denied"),
+    S.EXPIRED: (Exit.STOPPED, "expired"),
+}
+
+
+@pytest.mark.parametrize("state", S)
+def test_each_state_has_its_line_and_its_exit_code(running, state):
+    code, words = ENDS.get(state, (Exit.OK, "r1"))
+    found = msgspec.structs.replace(running, state=state, why="because")
+    assert rollout_text.exit_of(found) is code
+    assert words in rollout_text.line(found)
+
+
+def test_lists_devices_and_history_are_tables(running):
+    bench = Bench(3)
+    bench.to(S.COMPLETED)
+    table = list(rollout_text.table([view(bench.core)]))
+    assert table[0].split() == ["ROLLOUT", "VERSION", "STATE", "WAVE", "COMMITTED", "STARTED", "WHY"]
+    assert table[1].split()[:3] == ["r1", "digits@2", "completed"]
+    assert "3/3" in table[1]
+    lines = list(rollout_text.history(bench.store.history("r1")))
+    assert lines[0].split() == ["REVISION", "TIME", "BY", "WHAT", "WHY"]
+    assert lines[1].split()[3:5] == ["ann", "started"]
+
+
+def test_parameters_are_json_words_and_lists():
+    words = ["soak_s=600", "waves=1, 25%,100%", "strict=true", "gate.expected=-0.01", "gate.signals.p95=2", "x=abc"]
+    assert parameters(words) == {
+        "soak_s": 600,
+        "waves": ["1", "25%", "100%"],
+        "strict": True,
+        "gate": {"expected": -0.01, "signals": {"p95": 2}},
+        "x": "abc",
+    }
+
+
+@pytest.mark.parametrize("text", ["soak_s", "=1", "gate.=1", ".x=1"])
+def test_a_parameter_without_name_or_value_is_refused(text):
+    with pytest.raises(ExitError) as caught:
+        parameters([text])
+    assert caught.value.code is Exit.USAGE
+
+
+class Told(Clerk):
+    """A hub that has these rollouts."""
+
+    views: tuple[View, ...] = ()
+
+    def all(self):
+        return list(self.views)
+
+
+def test_a_rollout_is_named_by_its_id_the_start_of_it_or_its_family(running):
+    clerk = object.__new__(Told)
+    older = msgspec.structs.replace(running, id="digits-1-aa")
+    newer = msgspec.structs.replace(running, id="digits-2-bb")
+    Told.views = (newer, older)
+    assert clerk.find("").id == clerk.find("digits").id == clerk.find("digits-2").id == "digits-2-bb"
+    assert clerk.find("digits-1-aa").id == "digits-1-aa"
+    for name, code in (("digits-", Exit.USAGE), ("beats", Exit.NOT_FOUND)):
+        with pytest.raises(ExitError) as caught:
+            clerk.find(name)
+        assert caught.value.code is code
+
+
+def test_without_a_hub_a_command_says_how_to_start_one(tmp_path: Path):
+    config = tmp_path / "hub.toml"
+    config.write_text(f'state = "{tmp_path / "hub"}"\n')
+    with pytest.raises(ExitError, match="skerry hub run"):
+        Clerk.of(config, None, None)

@@ -1,0 +1,254 @@
+"""Attacks on the way in. Each is refused before anything is opened, stored or computed."""
+
+import msgspec
+import pytest
+
+from cloud_hub.core.verification import MUTE_S, STRIKES
+from cloud_hub.registry.merging_device_states_devices import Standing
+from tests.cloud_hub.doubles.bench import Bench
+from tests.cloud_hub.doubles.devices import HUB, SimDevice
+from wire.protocol.codec import MAX_FRAME_BYTES, encode, pad, split
+from wire.protocol.merging_sealing_seal import digest, seal, sign
+from wire.protocol.messages import Reason, Suite
+from wire.protocol.topics import Channel, topic
+
+DAY_S = 86_400.0
+
+
+def untouched(bench: Bench) -> bool:
+    """No effect, nothing owed, nothing written, nothing waiting for an engine."""
+    bench.settle()
+    return not bench.store.owed() and bench.writes == 0 and bench.core.open == 0
+
+
+@pytest.fixture
+def device() -> SimDevice:
+    return SimDevice()
+
+
+@pytest.fixture
+def bench(device: SimDevice) -> Bench:
+    return Bench(device)
+
+
+def test_case_85_any_flipped_byte_of_header_ciphertext_or_signature_is_refused(device, bench):
+    frame = device.question(1)
+    for at in range(len(frame)):
+        if at % 16 == 0:
+            bench = Bench(device)  # a fresh hub now and then: after 20 bad signatures a device is not heard any more
+        bench.say(device.up, frame[:at] + bytes((frame[at] ^ 0x20,)) + frame[at + 1 :])
+        assert bench.core.counts["accepted"] == 0
+        assert untouched(bench), at
+
+
+def test_case_86_header_of_one_with_the_ciphertext_of_another_is_refused(device, bench):
+    other = SimDevice("demo--d2")
+    bench.registry.put(other.enrolled())
+    mine, theirs = split(device.question(1)), split(other.question(1))
+    for frame in (mine.clear + theirs.body + mine.signature, mine.clear + theirs.body + theirs.signature):
+        bench.say(device.up, frame)
+        bench.say(other.up, frame)
+    assert bench.core.counts["dropped.signature"] == 2
+    assert bench.core.counts["dropped.topic"] == 2
+    assert untouched(bench)
+
+
+def test_case_86_stripped_and_signed_again_by_another_device_is_refused(device, bench):
+    other = SimDevice("demo--d2")
+    bench.registry.put(other.enrolled())
+    mine = split(device.question(1))
+    stolen = mine.clear + mine.body + other.signing.sign(b"skerry/1/up/q\0" + mine.clear + mine.body)
+    bench.say(device.up, stolen)
+    bench.say(other.up, stolen)
+    # Under a header of its own the signature is good, but HPKE bound the ciphertext to the first header.
+    clear = split(other.question(1)).clear
+    bench.say(other.up, clear + mine.body + other.signing.sign(b"skerry/1/up/q\0" + clear + mine.body))
+    assert untouched(bench)
+    assert bench.core.counts["dropped.signature"] == 1
+    assert bench.core.counts["dropped.topic"] == 1
+    assert bench.core.counts["refused.schema"] == 1
+
+
+@pytest.mark.parametrize(
+    ("age_s", "reason"),
+    [
+        (8 * DAY_S, Reason.EXPIRED),
+        (7 * DAY_S + 0.001, Reason.EXPIRED),
+        (7 * DAY_S, None),
+        (0.0, None),
+        (-300.0, None),
+        (-300.001, Reason.CREATED_AHEAD),
+        (-600.0, Reason.CREATED_AHEAD),
+    ],
+)
+def test_case_89_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_is_taken(device, bench, age_s, reason):
+    frame = device.question(1, bench.now - age_s)
+    bench.say(device.up, frame)
+    if reason is None:
+        bench.settle()
+        assert bench.core.counts["verdicts"] == 1
+        return
+    (refusal,) = bench.refusals(device)
+    assert (refusal.reason, refusal.final) == (reason, reason is Reason.EXPIRED)
+    assert refusal.digest == digest(frame)
+    assert untouched(bench)
+
+
+def test_case_89_a_question_ahead_of_time_is_told_when_to_come_back(device, bench):
+    bench.say(device.up, device.question(1, bench.now + 310.0))
+    (refusal,) = bench.refusals(device)
+    assert refusal.retry_after_s == pytest.approx(10.0)
+    bench.now += refusal.retry_after_s
+    bench.say(device.up, device.question(1, bench.now + 300.0))
+    assert bench.core.counts["refused.created_ahead"] == 1
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_case_92_another_version_is_refused(device, bench, version):
+    bench.say(device.up, bytes((version,)) + device.question(1)[1:])
+    assert bench.core.counts["dropped.version"] == 1
+    assert untouched(bench)
+
+
+@pytest.mark.parametrize("suite", [0x00, 0x02, 0x10, 0x12, 0xFF])
+def test_case_92_an_unknown_suite_is_refused(device, bench, suite):
+    frame = device.question(1)
+    bench.say(device.up, frame[:1] + bytes((suite,)) + frame[2:])
+    assert bench.core.counts["dropped.suite"] == 1
+    assert untouched(bench)
+
+
+def test_case_92_a_question_in_plaintext_is_refused_though_its_signature_is_good(device, bench):
+    padded = pad(encode(device.escalation(1)))
+    bench.say(device.up, sign(device.header(1), padded, by=device.signing, channel=Channel.QUESTION))
+    assert bench.core.counts["dropped.suite"] == 1
+    assert untouched(bench)
+
+
+def test_case_92_a_signed_frame_relabelled_as_sealed_is_refused(device, bench):
+    frame = bytearray(sign(device.header(1), bytes(64), by=device.signing, channel=Channel.QUESTION))
+    frame[1] = Suite.SEALED
+    bench.say(device.up, bytes(frame))
+    assert bench.core.counts["dropped.signature"] == 1
+    assert untouched(bench)
+
+
+def test_case_82_what_another_device_signs_for_this_one_changes_nothing(device, bench):
+    other = SimDevice("demo--d2", epoch=device.epoch)
+    bench.registry.put(other.enrolled())
+    bench.say(device.up, other.question(1))
+    bench.say(device.ask_topic, other.hello())
+    bench.say(device.ask_topic, other.ask(1))
+    assert bench.core.counts["dropped.topic"] == 3
+    assert not bench.notes
+    assert untouched(bench)
+
+
+def test_a_note_moved_to_the_question_channel_and_back_is_refused(device, bench):
+    bench.say(device.up, device.hello())
+    bench.say(device.ask_topic, device.question(1))
+    assert bench.core.counts["dropped.suite"] == 2
+    assert untouched(bench)
+
+
+def test_a_flood_of_bad_signatures_costs_twenty_checks_and_silences_its_sender_alone(device, bench):
+    class Counting(type(bench.envelopes)):  # type: ignore[misc]
+        verified = 0
+
+        def verify(self, frame, device, channel):
+            type(self).verified += 1
+            super().verify(frame, device, channel)
+
+    counting = Counting(HUB)
+    other = SimDevice("demo--d2")
+    bench = Bench(device, other, envelopes=counting)
+    frame = device.question(1)
+    for _ in range(1000):
+        bench.say(device.up, frame[:-1] + bytes((frame[-1] ^ 1,)))
+    assert counting.verified == STRIKES + 1
+    assert not bench.notes  # and not one reply: it could be aimed at somebody else
+    bench.ask(other, 1)
+    bench.settle()
+    assert bench.core.counts["verdicts"] == 1
+    bench.say(device.up, frame)
+    assert bench.core.counts["accepted"] == 1
+    bench.now += MUTE_S
+    bench.say(device.up, frame)
+    bench.settle()
+    assert bench.core.counts["verdicts"] == 2
+
+
+def test_more_frames_than_the_rate_are_refused_for_now_and_later_taken(device):
+    bench = Bench(device, device_rate_per_s=10.0, device_burst=5.0)
+    for seq in range(1, 9):
+        bench.ask(device, seq)
+    assert bench.core.counts["refused.rate"] == 3
+    assert all(r.reason is Reason.RATE and not r.final and r.retry_after_s > 0 for r in bench.refusals(device))
+    bench.now += 1.0
+    bench.ask(device, 9)
+    assert bench.core.counts["refused.rate"] == 3
+
+
+def test_refusals_of_what_is_not_believed_are_few(device):
+    bench = Bench(device, device_rate_per_s=1.0, device_burst=1.0)
+    frame = device.question(1)
+    for _ in range(1000):
+        bench.say(device.up, frame)
+    assert len(bench.notes) <= 41
+    assert bench.core.counts["dropped.refused_silently"] >= 950
+
+
+@pytest.mark.parametrize(("state", "final"), [(Standing.SUSPENDED, False), (Standing.REVOKED, True)])
+def test_a_device_that_may_not_ask_is_refused_by_our_own_registry(device, state, final):
+    bench = Bench(device)
+    bench.registry.put(device.enrolled(state))
+    bench.ask(device, 1)
+    (refusal,) = bench.refusals(device)
+    assert (refusal.reason, refusal.final) == (Reason.DEVICE_UNKNOWN, final)
+    bench.say(device.ask_topic, device.hello())
+    bench.say(device.ask_topic, device.ask(1))
+    assert bench.core.counts["dropped.not_active"] == 2
+    assert untouched(bench)
+
+
+def test_an_unknown_device_is_refused_for_now(device):
+    bench = Bench()
+    bench.ask(device, 1)
+    (refusal,) = bench.refusals(device)
+    assert (refusal.reason, refusal.final) == (Reason.DEVICE_UNKNOWN, False)
+    assert untouched(bench)
+
+
+def test_a_frame_over_the_hubs_own_limit_is_refused_for_good_and_over_the_links_limit_dropped(device):
+    bench = Bench(device, max_frame_bytes=600)
+    bench.say(device.up, device.question(1, size=1024))
+    (refusal,) = bench.refusals(device)
+    assert (refusal.reason, refusal.final) == (Reason.TOO_BIG, True)
+    bench.say(device.up, bytes(MAX_FRAME_BYTES + 1))
+    assert bench.core.counts["dropped.too_big"] == 1
+    assert untouched(bench)
+
+
+@pytest.mark.parametrize("name", ["v1/00/demo--d1/up/q", "v1/zz/x/up/q", "$SYS/x", "", "v1/+/+/up/q"])
+def test_a_topic_that_is_not_its_devices_own_is_dropped(device, bench, name):
+    bench.say(name, device.question(1))
+    assert bench.core.counts["dropped.topic"] == 1
+    assert untouched(bench)
+
+
+@pytest.mark.parametrize("change", [{"seq": -1}, {"seq": 2**63}, {"epoch": 2**64 - 1}, {"created_ms": -5}])
+def test_numbers_that_no_database_column_holds_are_refused(device, bench, change):
+    header = msgspec.structs.replace(device.header(1), **change)
+    to = HUB.hpke[HUB.current].public_key()
+    padded = pad(encode(device.escalation(1)), 512)
+    bench.say(device.up, seal(header, padded, to=to, by=device.signing, channel=Channel.QUESTION))
+    assert bench.core.counts["dropped.malformed"] == 1
+    assert untouched(bench)
+
+
+def test_states_are_no_input_and_a_report_without_a_signature_is_dropped(device, bench):
+    for channel in (Channel.STATE, Channel.REPORT):
+        bench.say(topic(device.id, channel), b"\xff" * 100)
+    assert bench.core.counts["hints"] == 1
+    assert sum(count for name, count in bench.core.counts.items() if name.startswith("dropped.")) == 1
+    assert untouched(bench)

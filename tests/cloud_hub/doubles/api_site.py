@@ -1,0 +1,232 @@
+"""A hub's web API on a free port of this machine, a client, and behind it a small stand-in for the hub."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.api.app import Api, Limits
+from cloud_hub.api.interface import ApiContext
+from cloud_hub.core.commands import Erase, Tombstone
+from cloud_hub.core.merging_web_requests_requests import InferRefusedError, Kept, Probe, Wish
+from cloud_hub.engine.base import EchoEngine, ModelCard, Work
+from cloud_hub.enrollment.ca_rotation import Rotation
+from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.renewal import Renewals
+from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.registry.access import Keys, Scope, Wanted
+from cloud_hub.registry.audit import Audit
+from cloud_hub.registry.orders import Notice
+from cloud_hub.registry.registry import Registry
+from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authority import utc_now
+from cloud_hub.security.hub_keys import HubCard
+from cloud_hub.serving.merging_telemetry_watch import Observer
+from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerLogService
+from cloud_hub.storage.merging_retention_aggregates import Tally
+from cloud_hub.storage.store import StoreError
+from tests.cloud_hub.doubles.joiner import Joiner
+from wire.http.guards import ServerAccess
+from wire.protocol.messages import ModelRef, Prediction, Reason
+
+CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
+OLDER = ModelCard(ModelRef("digits", 6, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
+DEVICE = "demo--cam-1"
+
+
+class EmptyStore:
+    """Of a hub that has judged nothing."""
+
+    async def erase(self, wish: Erase) -> Tombstone:
+        raise StoreError(f"nothing is kept of {wish.subject.hex()}")
+
+    async def tallies(self) -> list[Tally]:
+        return []
+
+    def testify(self, text: bytes) -> bytes:
+        return text
+
+
+class EchoVersions:
+    """Of a hub with two versions that no device has spoken to."""
+
+    def __init__(self, hub: "EchoHub") -> None:
+        self._hub = hub
+
+    def list(self) -> list[Kept]:
+        return [
+            Kept(c.ref.name, str(c.ref.version), "UNAVAILABLE" if c.name in self._hub.unloaded else "READY")
+            for c in self._hub.cards
+        ]
+
+    async def load(self, model: str) -> None:
+        self._named(model)
+        self._hub.unloaded.discard(model)
+
+    async def unload(self, model: str) -> None:
+        self._named(model)
+        self._hub.unloaded.add(model)
+
+    def _named(self, model: str) -> None:
+        if model not in self._hub.engines and model != "digits":
+            raise InferRefusedError(Reason.MODEL_GONE)
+
+    def speaking(self, _model: str, _now_ms: int) -> dict[str, int]:
+        return {}
+
+    def retire(self, _model: str, _now_ms: int, *, force: bool = False) -> dict[str, int]:
+        raise InferRefusedError(Reason.MODEL_GONE)
+
+
+class EchoHub:
+    """Answers like a hub with two versions of one model."""
+
+    def __init__(self) -> None:
+        self.engines = {card.name: EchoEngine(card) for card in (OLDER, CARD)}
+        self.refuse: Reason | None = None
+        self.refuse_with: InferRefusedError | None = None
+        self.hang = False
+        self.probes = 0
+        self.wishes: list[Wish] = []
+        self.observer = Observer()
+        self.unloaded: set[str] = set()
+        self.slow_s, self.gone = 0.0, 0
+        self.announced: list[tuple[Notice, tuple[str, ...]]] = []
+        self.facts: dict[str, Any] = {
+            "hub": "hub-1",
+            "link_up": True,
+            "store_ok": True,
+            "uptime_s": 1.5,
+            "open": 3,
+            "queued": {},
+        }
+
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        return tuple(engine.card for engine in self.engines.values())
+
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        self.wishes.append(wish)
+        try:
+            await asyncio.sleep(self.slow_s)
+        except asyncio.CancelledError:
+            self.gone += 1
+            raise
+        if self.refuse_with:
+            raise self.refuse_with
+        if self.refuse:
+            raise InferRefusedError(self.refuse, 3.0)
+        self.observer.timings.done(model, [0.001] * len(inputs), 0.002, 1.0)
+        return self.engines[model].infer([Work(raw=row) for row in inputs])
+
+    def overrun(self, tenant: str) -> None: ...
+
+    async def probe(self) -> list[Probe]:
+        self.probes += 1
+        await asyncio.sleep(60 if self.hang else 0.05)
+        return [Probe(name, not engine.broken, 0.001) for name, engine in self.engines.items()]
+
+    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+        self.announced.append((notice, tuple(devices)))
+
+    def status(self) -> dict[str, Any]:
+        return self.facts
+
+    def counters(self) -> dict[str, int]:
+        return {"intake.accepted": 5, "verdicts": 4}
+
+
+class Site:
+    """An API on a free port of this machine, and a client."""
+
+    def __init__(
+        self, folder: Path, max_body_bytes: int = 4096, clerk: LedgerLogService | None = None, **more: Any
+    ) -> None:
+        self.hub = EchoHub()
+        self.registry = Registry.open(folder / "devices.db")
+        self.authority = Authorities.open(folder, utc_now())
+        self.evicted: list[str] = []
+        self.keys = Keys.open(folder / "access.db")
+        self.audit = Audit(folder / "audit.jsonl")
+        self.token_file = folder / "admin.token"
+        card = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
+        place = Place(BrokerAddress("127.0.0.1", 18883), (card,))
+        rolling = {name: more.pop(name, None) for name in ("rollouts", "catalog")}
+        rates = {"rate_per_s": 20.0, "burst": 2000.0, "failures_per_s": 0.1, "failures": 20.0}
+        context = ApiContext(
+            hub=self.hub,
+            inference=self.hub,
+            versions=EchoVersions(self.hub),
+            engines=self.hub,
+            store=EmptyStore(),
+            announcer=self.hub,
+            observer=self.hub.observer,
+            registry=self.registry,
+            issuer=Issuer(self.registry, self.authority, place),
+            renewals=Renewals(self.registry, self.authority, place),
+            rotation=Rotation(self.authority, self.registry),
+            gate=AttemptLimiter(**rates),
+            renewal_gate=AttemptLimiter(**rates),
+            now_ms=lambda: int(time.time() * 1000),
+            evict=self.evicted.append,
+            keys=self.keys,
+            audit=self.audit,
+            ledger=clerk,
+            **rolling,
+        )
+        limits = Limits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
+        self.api = Api(context, ServerAccess(token_file=str(self.token_file), **more), limits)
+        self.url = ""
+        self.client: aiohttp.ClientSession
+
+    async def open(self) -> "Site":
+        self.url = await self.api.start(lambda port: f"http://127.0.0.1:{port}")
+        self.client = aiohttp.ClientSession()
+        return self
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.api.stop()
+        self.registry.close()
+        self.keys.close()
+
+    @property
+    def admin(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+
+    def key(self, tenant: str, *scopes: Scope, expires_s: float = 0.0, at_ms: int | None = None) -> dict[str, str]:
+        """The headers of a new key."""
+        now_ms = int(time.time() * 1000) if at_ms is None else at_ms
+        _, token = self.keys.create(Wanted("test", scopes, tenant, expires_s), now_ms)
+        return {"Authorization": f"Bearer {token}"}
+
+    async def enrolled(self, device: str) -> None:
+        """A device of the registry."""
+        token = self.registry.invite(device, int(time.time() * 1000), 60.0).token
+        assert (await self.ask("POST", "/v1/enrol", json=Joiner().request(token)))[0] == 200
+
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """(status, body); the body parsed where it is JSON."""
+        async with self.client.request(method, self.url + path, **options) as response:
+            text = await response.text()
+            return response.status, json.loads(text) if "json" in response.content_type else text
+
+    async def invite(self, device: str = DEVICE) -> dict[str, Any]:
+        status, invited = await self.ask("POST", "/v1/admin/invites", json={"device": device}, headers=self.admin)
+        assert status == 201, invited
+        return dict(invited)
+
+    def token(self) -> str:
+        return self.registry.invite(DEVICE, int(time.time() * 1000), 60.0).token
+
+
+def infer_body(rows: int = 1) -> dict[str, Any]:
+    data = [float(n) for n in range(rows * 4)]
+    return {"id": "q", "inputs": [{"name": "image", "datatype": "FP32", "shape": [rows, 2, 2], "data": data}]}

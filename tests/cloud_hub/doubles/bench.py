@@ -1,0 +1,183 @@
+"""HubCore with a real store and hand-driven time: commits, engine runs and crashes happen when the test says so."""
+
+from collections import defaultdict
+
+from cloud_hub.core import commands as c
+from cloud_hub.core.core import HubCore
+from cloud_hub.engine.base import EchoEngine, EngineError
+from cloud_hub.registry.orders import Orders
+from cloud_hub.security.envelopes import Envelopes, HubEnvelopes, channel_of
+from cloud_hub.storage.store import Job, Store, StoreError
+from cloud_hub.system.settings import HubSettings
+from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
+from wire.protocol.messages import Receipt, Refusal, Verdict
+from wire.protocol.topics import Channel
+
+DAY_S = 86_400.0
+POISON = 13  # codes that make the engine fail
+
+
+class Bench:
+    def __init__(
+        self, *devices: SimDevice, envelopes: Envelopes | None = None, orders: Orders | None = None, **settings
+    ) -> None:
+        self.devices = {device.id: device for device in devices}
+        self.registry = MemoryRegistry(device.enrolled() for device in devices)
+        self.settings = HubSettings(**settings)
+        self.orders = orders or Orders()
+        self.envelopes = envelopes or HubEnvelopes(HUB)
+        self.store = Store.open("sqlite://")
+        self.engine = EchoEngine(CARD, poison=b"\x0d" * 10)
+        self.now = NOW_S
+        self.sent: dict[str, list[bytes]] = defaultdict(list)  # frames by device, as the broker would carry them
+        self.desired: dict[str, list[bytes]] = defaultdict(list)
+        self.notes: list[tuple[str, object]] = []
+        self.handed: list[c.Hand] = []
+        self.turns: list[c.Load | c.Unload] = []  # what was said about models' engines
+        self.writes = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.core = HubCore(self.settings, (CARD,), self.registry, self.envelopes, self.orders)
+        self.job = Job()
+        self.batches: list[c.Infer] = []
+        self.checks: list[c.Check] = []
+
+    # what happens
+
+    def say(self, topic: str, payload: bytes) -> None:
+        self._obey(self.core.on_message(topic, payload, self.now))
+
+    def ask(self, device: SimDevice, seq: int, **changes) -> bytes:
+        """One question goes in; nothing else happens yet."""
+        frame = device.question(seq, self.now, **changes)
+        self.say(device.up, frame)
+        return frame
+
+    def commit(self) -> None:
+        job, self.job = self.job, Job()
+        if not job:
+            return
+        self.writes += bool(job.keeps or job.endings or job.forgets or job.prune_before_ms)
+        try:
+            (done,) = self.store.apply([job])
+        except StoreError:
+            self.job = job
+            self.lose_commit()
+            return
+        self._obey(self.core.on_vanished(done.vanished, self.now))
+        self._obey(self.core.on_ended([e for e in job.endings if e.key not in done.vanished], self.now))
+        self._obey(self.core.on_kept([q.key for q in job.keeps], self.now))
+        for find in job.finds:
+            self._obey(self.core.on_found(find, done.rows, done.highest, self.now))
+        for keys, stone in done.erased:
+            self._obey(self.core.on_erased(keys, stone, self.now))
+
+    def lose_commit(self) -> None:
+        """The disk is full: nothing of the job happened."""
+        job, self.job = self.job, Job()
+        self._obey(self.core.on_keep_failed(job.keeps, self.now))
+        self._obey(self.core.on_end_failed(job.endings, self.now))
+        for find in job.finds:
+            self._obey(self.core.on_find_failed(find, self.now))
+
+    def flush(self) -> None:
+        self._obey(self.core.flush(self.now))
+
+    def infer(self) -> None:
+        """Every batch that was handed out comes back, good or bad; every check of an engine too."""
+        batches, self.batches = self.batches, []
+        for batch in batches:
+            try:
+                found = self.engine.infer([item.work for item in batch.items])
+            except EngineError:
+                self._obey(self.core.on_engine_failed(batch.ticket, self.now))
+            else:
+                self._obey(self.core.on_results(batch.ticket, found, 0.001, self.now))
+        checks, self.checks = self.checks, []
+        for check in checks:
+            self._obey(self.core.on_checked(check.model, not self.engine.broken, self.now))
+
+    def settle(self) -> None:
+        for _ in range(1000):
+            self.flush()
+            self.commit()
+            self.infer()
+            if not (self.job or self.batches or self.checks):
+                self.flush()
+                if not (self.job or self.batches or self.checks):
+                    return
+        raise AssertionError("does not settle")
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._obey(self.core.on_wake(self.now))
+
+    def restart(self) -> None:
+        """kill -9: everything but the database is gone."""
+        self._begin()
+        self._obey(self.core.restore(self.store.owed(), self.now))
+
+    # what is seen
+
+    def replies(self, device: SimDevice) -> list[object]:
+        """All that the device got since last time, checked as a device checks it."""
+        frames, self.sent[device.id] = self.sent[device.id], []
+        return [device.read(frame) for frame in frames]
+
+    def verdicts(self, device: SimDevice) -> dict[int, Verdict]:
+        """By seq. Fails if one question got two different ones."""
+        found = [reply for reply in self.replies(device) if isinstance(reply, tuple)]
+        assert len(dict(found)) == len(set(found))
+        return dict(found)
+
+    def receipts(self, device: SimDevice) -> list[int]:
+        found = [note for note in self.replies(device) if isinstance(note, Receipt)]
+        return [seq for receipt in found for seq in receipt.seqs]
+
+    def refusals(self, device: SimDevice) -> list[Refusal]:
+        return [note for note in self.replies(device) if isinstance(note, Refusal)]
+
+    # obedience
+
+    def _obey(self, commands: list[c.Command]) -> None:
+        for command in commands:
+            self._obey_one(command)
+
+    def _obey_one(self, command: c.Command) -> None:
+        match command:
+            case c.Keep(question):
+                self.job.keeps.append(question)
+            case c.End(ending):
+                self.job.endings.append(ending)
+            case c.Judged(key, device, verdict, binding):
+                frame = self.envelopes.verdict(device, key, verdict, binding, self.now)
+                said = verdict.prediction
+                ended = c.Ending(key, int(self.now * 1000), verdict=frame, label=said.label, model=said.model)
+                self.job.endings.append(ended)
+            case c.Forget(key):
+                self.job.forgets.append(key)
+            case c.Find():
+                self.job.finds.append(command)
+            case c.Prune(before_ms, now_ms):
+                self.job.prune_before_ms, self.job.purge_ms = before_ms, now_ms
+            case c.Infer():
+                self.batches.append(command)
+            case c.Check():
+                self.checks.append(command)
+            case c.Tell(device_id, note):
+                self.notes.append((device_id, note))
+                carried = self.desired if channel_of(note) is Channel.DESIRED else self.sent
+                carried[device_id].append(self.envelopes.note(device_id, note, self.now))
+            case c.Resend(device_id, frame):
+                self.sent[device_id].append(frame)
+            case c.Hand():
+                self.handed.append(command)
+            case c.Load() | c.Unload():
+                self.turns.append(command)
+            case c.Suspect(device_id):
+                self.registry.suspect(device_id, int(self.now * 1000))
+
+
+def owed(bench: Bench) -> list[int]:
+    return [question.key.seq for question in bench.store.owed()]

@@ -1,0 +1,129 @@
+"""Devices as the hub sees them: real keys, real frames, no agent."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from cloud_hub.engine.merging_types_work import card_of
+from cloud_hub.registry.merging_device_states_devices import Standing
+from cloud_hub.security.hub_keys import HubKeys, fresh
+from models.runtime.codec import codec_of
+from models.runtime.runner import echo_manifest
+from wire.protocol.codec import decode_down, decode_verdict, encode, fingerprint, pad, split, unpad
+from wire.protocol.merging_sealing_seal import key_id, open_sealed, seal, sign, verdict_binding, verify
+from wire.protocol.messages import Ask, DownNote, Escalation, Header, Hello, Suite, Tensor, Verdict
+from wire.protocol.topics import Channel, shard_of, topic
+
+MANIFEST = echo_manifest()
+CARD = card_of(MANIFEST)
+CODEC = codec_of(MANIFEST.codec, MANIFEST.features)
+HUB = fresh()
+NOW_S = 1_800_000_000.0
+POLICY = "ab" * 16
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """A device of `MemoryRegistry`."""
+
+    id: str
+    signing_key: Ed25519PublicKey
+    hpke_key: X25519PublicKey
+    state: Standing = Standing.ACTIVE
+    device_class: str = ""
+    region: str = ""
+
+
+class MemoryRegistry:
+    """A `Registry` without a file: in memory."""
+
+    def __init__(self, devices: Iterable[Enrolled] = ()) -> None:
+        self._devices = {device.id: device for device in devices}
+
+    def device(self, device: str, /) -> Enrolled | None:
+        return self._devices.get(device)
+
+    def suspect(self, device: str, now_ms: int, /) -> bool:
+        del now_ms
+        found = self._devices.get(device)
+        if found is None or found.state is not Standing.ACTIVE:
+            return False
+        self.put(replace(found, state=Standing.SUSPENDED))
+        return True
+
+    def put(self, device: Enrolled) -> None:
+        self._devices[device.id] = device
+
+
+class SimDevice:
+    """Seals what a device seals and opens what it opens."""
+
+    def __init__(self, name: str = "demo--d1", hub: HubKeys = HUB, epoch: int = 77) -> None:
+        self.id = name
+        self.epoch = epoch
+        self.hub = hub
+        self.signing = Ed25519PrivateKey.generate()
+        self.hpke = X25519PrivateKey.generate()
+        self.marks: dict[int, tuple[bytes, str]] = {}  # what a verdict to this seq must be bound to
+
+    def enrolled(self, state: Standing = Standing.ACTIVE) -> Enrolled:
+        return Enrolled(self.id, self.signing.public_key(), self.hpke.public_key(), state)
+
+    @property
+    def up(self) -> str:
+        return topic(self.id, Channel.QUESTION)
+
+    @property
+    def ask_topic(self) -> str:
+        return topic(self.id, Channel.ASK)
+
+    @property
+    def down(self) -> str:
+        return topic(self.id, Channel.REPLY)
+
+    def escalation(self, seq: int, **changes) -> Escalation:
+        codes = np.full(10, seq % 16, np.uint8)
+        fields: dict[str, Tensor] = {"features": CODEC.encode("features", codes)}
+        question = Escalation(f"{seq:032x}", MANIFEST.ref, POLICY, "local", fields, 1.0, False, "", data_class="open")
+        return msgspec.structs.replace(question, **changes)
+
+    def header(self, seq: int, created_s: float = NOW_S, key: bytes | None = None) -> Header:
+        return Header(
+            shard_of(self.id), self.id, self.epoch, seq, round(created_s * 1000), key or key_id(self.hub.hpke_public)
+        )
+
+    def question(self, seq: int, created_s: float = NOW_S, size: int = 512, **changes) -> bytes:
+        question = self.escalation(seq, **changes)
+        padded = pad(encode(question), size)
+        self.marks[seq] = fingerprint(padded), question.policy
+        to = X25519PublicKey.from_public_bytes(self.hub.hpke_public)
+        return seal(self.header(seq, created_s), padded, to=to, by=self.signing, channel=Channel.QUESTION)
+
+    def ask(self, *seqs: int) -> bytes:
+        return self._note(Ask(self.epoch, seqs))
+
+    def hello(self) -> bytes:
+        return self._note(Hello(self.epoch, "boot", "agent/1", (MANIFEST.ref,)))
+
+    def _note(self, note: Ask | Hello) -> bytes:
+        header = self.header(0, key=key_id(self.signing.public_key().public_bytes_raw()))
+        return sign(header, encode(note), by=self.signing, channel=Channel.ASK)
+
+    def read(self, payload: bytes) -> DownNote | tuple[int, Verdict]:
+        """A note, or (seq, verdict): checked as a device checks it."""
+        frame = split(payload)
+        verify(frame, by=self.hub.signing.public_key(), channel=Channel.REPLY)
+        if frame.suite is Suite.SIGNED:
+            return decode_down(frame.body)
+        mark, policy = self.marks[frame.header.seq]
+        binding = verdict_binding(mark, MANIFEST.model, policy)
+        opened = open_sealed(frame, key=self.hpke, channel=Channel.REPLY, binding=binding)
+        return frame.header.seq, decode_verdict(unpad(opened))
+
+
+def registry(*devices: SimDevice) -> MemoryRegistry:
+    return MemoryRegistry(device.enrolled() for device in devices)

@@ -1,0 +1,174 @@
+"""Renewal and retirement at the hub: the identity key asks, only an active device is given, strangers learn nothing."""
+
+import base64
+import json
+from collections.abc import Callable
+from hashlib import sha256
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from cloud_hub.enrollment.merging_enrollment_enrol import Issuer, Rejection
+from cloud_hub.enrollment.renewal import BURST, Renewals, RenewRequest, Retired, RetireRequest, renew_text, retire_text
+from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
+from cloud_hub.registry.merging_device_states_standing import Because, DeviceState
+from cloud_hub.registry.registry import Registry
+from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authority import issued_by, utc_now
+from cloud_hub.security.hub_keys import HubCard
+from tests.cloud_hub.doubles.joiner import Joiner
+from tests.cloud_hub.enrollment.test_enrollment import request
+
+DEVICE = "demo--cam-1"
+LEDGER = "ab" * 32
+PLACE = Place(BrokerAddress("127.0.0.1", 18883), (HubCard("hub-1", "local", b"h" * 32, b"s" * 32),))
+
+
+class Office:
+    """A hub with one enrolled device."""
+
+    def __init__(self, folder) -> None:
+        self.registry = Registry.open(folder / "devices.db")
+        self.authorities = Authorities.open(folder, utc_now())
+        self.joiner = Joiner()
+        issuer = Issuer(self.registry, self.authorities, PLACE)
+        token = self.registry.invite(DEVICE, 0, 3600.0).token
+        assert isinstance(issuer.enrol(request(self.joiner.request(token)), 0), SignedReply)
+        self.renewals = Renewals(self.registry, self.authorities, PLACE)
+        self.renewals.at("https://hub:8443")
+        self.csr = Joiner().csr()
+
+    def ask(self, **changes: str) -> RenewRequest:
+        """With a new key, signed by the identity key; `changes` come after the proof."""
+        csr = Joiner().csr()
+        fields = {"device": DEVICE, "csr": csr, "proof": self.proof(renew_text(DEVICE, csr)), **changes}
+        return RenewRequest(**fields)
+
+    def proof(self, text: bytes, by: Ed25519PrivateKey | None = None) -> str:
+        return base64.b64encode((by or self.joiner.signing).sign(text)).decode()
+
+    def renew(self, asked: RenewRequest | None = None, now: float = 0.0) -> SignedReply | Rejection:
+        return self.renewals.renew(asked or self.ask(), 1234, now)
+
+    def retire(self, **changes: str) -> Retired | Rejection:
+        fields = {"device": DEVICE, "ledger": LEDGER, "proof": self.proof(retire_text(DEVICE, LEDGER)), **changes}
+        return self.renewals.retire(RetireRequest(**fields), 9)
+
+
+@pytest.fixture
+def office(tmp_path):
+    opened = Office(tmp_path)
+    yield opened
+    opened.registry.close()
+
+
+def test_case_68_the_identity_key_alone_gets_a_new_certificate(office):
+    before = office.registry.device(DEVICE)
+    asked = office.ask()
+    reply = office.renew(asked)
+    assert isinstance(reply, SignedReply)
+    body = json.loads(reply.body)
+    certificate = x509.load_pem_x509_certificate(body["certificate"].encode())
+    assert issued_by(certificate, x509.load_pem_x509_certificate(body["ca"].encode()))
+    assert body["request"] == sha256(asked.csr.encode()).hexdigest()
+    assert (body["device"], body["hub_url"], body["trusted"]) == (DEVICE, "https://hub:8443", [body["ca"]])
+    after = office.registry.device(DEVICE)
+    assert after.serial == f"{certificate.serial_number:x}" != before.serial
+    assert after.signing_key == before.signing_key
+
+
+def test_case_69_during_a_rotation_a_renewal_brings_both_authorities_under_the_old_signature(office):
+    old = office.authorities.certificate_pem.decode()
+    new = office.authorities.rotate(utc_now())
+    reply = office.renew()
+    assert isinstance(reply, SignedReply)
+    body = json.loads(reply.body)
+    assert (body["ca"], len(body["trusted"])) == (old, 2)
+    certificate = x509.load_pem_x509_certificate(body["certificate"].encode())
+    assert issued_by(certificate, x509.load_pem_x509_certificate(body["trusted"][1].encode()))
+    assert office.registry.device(DEVICE).authority == new
+
+
+@pytest.mark.parametrize("state", [s for s in DeviceState if s is not DeviceState.ACTIVE])
+def test_case_62_only_an_active_device_is_renewed(office, state):
+    office.registry.set_state(DEVICE, state, 1)
+    before = office.registry.device(DEVICE)
+    reply = office.renew()
+    assert isinstance(reply, Rejection)
+    assert (reply.kind, office.registry.device(DEVICE)) == (state.value, before)
+
+
+ATTACKS: dict[str, Callable[[Office], RenewRequest]] = {
+    "no such device": lambda o: o.ask(device="demo--nobody"),
+    "another's request": lambda o: o.ask(csr=Joiner().csr()),
+    "another's key": lambda o: o.ask(proof=o.proof(renew_text(DEVICE, o.csr), Ed25519PrivateKey.generate()), csr=o.csr),
+    "proof for another device": lambda o: o.ask(proof=o.proof(renew_text("demo--cam-2", o.csr)), csr=o.csr),
+    "proof of a retirement": lambda o: o.ask(proof=o.proof(retire_text(DEVICE, LEDGER))),
+    "no proof": lambda o: o.ask(proof=""),
+    "no base64": lambda o: o.ask(proof="ü"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_wrong_proof_and_an_unknown_device_are_not_told_apart(office, attack):
+    before = office.registry.device(DEVICE)
+    reply = office.renew(ATTACKS[attack](office))
+    assert isinstance(reply, Rejection)
+    assert (reply.error, reply.invite) == (office.renew(office.ask(device="demo--x")).error, True)
+    assert office.registry.device(DEVICE) == before
+
+
+def test_a_request_without_a_proper_key_is_refused_and_named(office):
+    bad = "-----BEGIN"
+    asked = RenewRequest(DEVICE, bad, office.proof(renew_text(DEVICE, bad)))
+    reply = office.renew(asked)
+    assert isinstance(reply, Rejection)
+    assert (reply.kind, reply.invite) == ("request", False)
+
+
+def test_a_device_that_asks_all_the_time_is_slowed_down(office):
+    kinds = [isinstance(office.renew(), SignedReply) for _ in range(int(BURST) + 5)]
+    assert kinds == [True] * int(BURST) + [False] * 5
+    assert isinstance(office.renew(now=601.0), SignedReply)
+
+
+@pytest.mark.parametrize("hub_time_ms", [0, 2_500_000_000_000])
+def test_case_70_a_certificate_is_good_by_the_brokers_clock_whatever_hub_time_is(office, hub_time_ms):
+    reply = office.renewals.renew(office.ask(), hub_time_ms, 0.0)
+    assert isinstance(reply, SignedReply)
+    body = json.loads(reply.body)
+    certificate = x509.load_pem_x509_certificate(body["certificate"].encode())
+    assert certificate.not_valid_before_utc <= utc_now() < certificate.not_valid_after_utc
+    assert body["hub_time_ms"] == hub_time_ms
+
+
+def test_a_device_retires_itself_once_and_for_all(office):
+    assert office.retire() == Retired(DEVICE, "retired")
+    found = office.registry.device(DEVICE)
+    assert (found.state, found.why, found.ledger) == (DeviceState.RETIRED, Because.DEVICE, LEDGER)
+    other = "cd" * 32
+    again = office.retire(ledger=other, proof=office.proof(retire_text(DEVICE, other)))
+    assert isinstance(again, Retired)
+    assert office.registry.device(DEVICE) == found
+
+
+@pytest.mark.parametrize("state", [DeviceState.SUSPENDED, DeviceState.REVOKED])
+def test_a_device_that_is_not_heard_cannot_retire_itself(office, state):
+    office.registry.set_state(DEVICE, state, 1)
+    assert isinstance(office.retire(), Rejection)
+    assert office.registry.device(DEVICE).state is state
+
+
+def test_a_renewal_cannot_be_turned_into_a_retirement(office):
+    asked = office.ask()
+    assert isinstance(office.retire(proof=asked.proof), Rejection)
+    assert office.registry.device(DEVICE).active
+
+
+def test_what_became_of_requests_is_counted(office):
+    office.renew()
+    office.renew(office.ask(proof=""))
+    office.retire()
+    office.renew()
+    assert office.renewals.counts == {"renewed": 1, "refused.stranger": 1, "retired": 1, "refused.retired": 1}

@@ -1,0 +1,184 @@
+import sqlite3
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome, split_id
+from wire.process.exit_codes import Exit, ExitError
+
+DEVICE = "demo--cam-1"
+HOUR_S = 3600.0
+DAY_MS = 86_400_000
+
+
+def keys(serial: str = "1") -> Keys:
+    signing = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    hpke = X25519PrivateKey.generate().public_key().public_bytes_raw()
+    return Keys(signing, hpke, serial, 7 * DAY_MS)
+
+
+@pytest.fixture
+def registry(tmp_path):
+    opened = Registry.open(tmp_path / "devices.db")
+    yield opened
+    opened.close()
+
+
+def enrolled(registry: Registry, device: str = DEVICE, now_ms: int = 0) -> Device:
+    found = registry.enrol(registry.invite(device, now_ms, HOUR_S).token, keys(), now_ms)
+    assert isinstance(found, Device)
+    return found
+
+
+def test_invited_device_becomes_active_and_survives_a_restart(registry, tmp_path):
+    device = enrolled(registry)
+    assert registry.device(DEVICE) == device
+    assert device.active
+    assert device.tenant == "demo"
+    again = Registry.open(tmp_path / "devices.db")
+    found = again.device(DEVICE)
+    again.close()
+    assert found is not None
+    assert found.signing_key.public_bytes_raw() == device.signing_key.public_bytes_raw()
+    assert (tmp_path / "devices.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_unknown_device_is_none(registry):
+    assert registry.device("demo--nobody") is None
+
+
+def test_case_67_token_used_twice_is_refused_and_changes_nothing(registry):
+    token = registry.invite(DEVICE, 0, HOUR_S).token
+    first = registry.enrol(token, keys("1"), 0)
+    assert registry.enrol(token, keys("2"), 1) is InviteFault.USED
+    assert registry.device(DEVICE) == first
+
+
+def test_case_67_token_expired_is_refused_at_its_last_millisecond(registry):
+    token = registry.invite(DEVICE, 0, 1.0).token
+    assert registry.open_invite(token, 999) == DEVICE
+    assert registry.enrol(token, keys(), 1000) is InviteFault.EXPIRED
+    assert registry.device(DEVICE) is None
+
+
+def test_case_67_guessed_token_is_unknown(registry):
+    registry.invite(DEVICE, 0, HOUR_S)
+    assert registry.enrol("x" * 43, keys(), 0) is InviteFault.UNKNOWN
+    assert registry.enrol("", keys(), 0) is InviteFault.UNKNOWN
+
+
+def test_a_stolen_database_holds_no_token(registry, tmp_path):
+    token = registry.invite(DEVICE, 0, HOUR_S).token
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert DEVICE.encode() in stored
+    assert token.encode() not in stored
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "+",
+        "#",
+        "a/b",
+        "",
+        "a" * 65,
+        "$SYS",
+        "tür--1",
+        "hub",
+        "demo--",
+        "--cam",
+        "demo--a--b",
+        "Demo--cam",
+        "demo--cam\n",
+    ],
+)
+def test_case_64_an_id_that_may_not_stand_in_a_topic_is_never_invited(registry, attack):
+    with pytest.raises(RegistryError):
+        registry.invite(attack, 0, HOUR_S)
+    assert registry.open_invites(0) == 0
+
+
+def test_the_longest_id_is_invited(registry):
+    longest = "demo--" + "a" * 58
+    assert registry.invite(longest, 0, HOUR_S).device == longest
+    assert split_id(longest) == ("demo", "a" * 58)
+
+
+def test_suspended_device_comes_back_and_revoked_does_not(registry):
+    enrolled(registry)
+    assert not registry.set_state(DEVICE, DeviceState.SUSPENDED, 5).active
+    assert registry.device(DEVICE).changed_ms == 5
+    assert registry.set_state(DEVICE, DeviceState.ACTIVE, 6).active
+    registry.set_state(DEVICE, DeviceState.REVOKED, 7)
+    with pytest.raises(RegistryError, match="for good"):
+        registry.set_state(DEVICE, DeviceState.ACTIVE, 8)
+    assert registry.device(DEVICE).state is DeviceState.REVOKED
+
+
+def test_state_survives_a_restart(registry, tmp_path):
+    enrolled(registry)
+    registry.set_state(DEVICE, DeviceState.SUSPENDED, 5)
+    again = Registry.open(tmp_path / "devices.db")
+    found = again.device(DEVICE)
+    again.close()
+    assert found is not None
+    assert found.state is DeviceState.SUSPENDED
+
+
+def test_state_of_an_unknown_device_is_refused(registry):
+    with pytest.raises(RegistryError, match="no device"):
+        registry.set_state(DEVICE, DeviceState.SUSPENDED, 5)
+
+
+def test_suspended_device_cannot_slip_back_through_an_old_invite(registry):
+    enrolled(registry)
+    old = registry.invite(DEVICE, 0, HOUR_S).token
+    registry.set_state(DEVICE, DeviceState.SUSPENDED, 5)
+    assert registry.enrol(old, keys(), 6) is InviteFault.BLOCKED
+    with pytest.raises(RegistryError, match="suspended"):
+        registry.invite(DEVICE, 7, HOUR_S)
+
+
+def test_second_enrolment_replaces_the_keys(registry):
+    first = enrolled(registry)
+    second = enrolled(registry, now_ms=9)
+    assert second.signing_key.public_bytes_raw() != first.signing_key.public_bytes_raw()
+    assert registry.devices() == (second,)
+
+
+def test_expired_invites_are_forgotten_after_a_day(registry):
+    registry.invite(DEVICE, 0, 1.0)
+    registry.invite(DEVICE, DAY_MS + 2000, 1.0)
+    assert registry.open_invites(0) == 1
+
+
+def test_database_of_a_newer_hub_is_refused(registry, tmp_path):
+    path = tmp_path / "newer.db"
+    Registry.open(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("update meta set value = '99'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(ExitError) as stop:
+        Registry.open(path)
+    assert stop.value.code == Exit.DATABASE
+
+
+def test_damaged_database_is_refused_in_one_line(tmp_path):
+    (tmp_path / "devices.db").write_bytes(b"this is no database, but long enough to be read as one" * 40)
+    with pytest.raises(ExitError) as stop:
+        Registry.open(tmp_path / "devices.db")
+    assert stop.value.code == Exit.DATABASE
+    assert "\n" not in str(stop.value)
+
+
+def test_what_an_invite_says_of_a_device_is_what_the_registry_knows_of_it(registry, tmp_path):
+    invite = registry.invite(Welcome(DEVICE, device_class="camera", region="eu-de"), 0, HOUR_S)
+    registry.enrol(invite.token, keys(), 0)
+    again = Registry.open(tmp_path / "devices.db")
+    found = again.device(DEVICE)
+    again.close()
+    assert found is not None
+    assert (found.device_class, found.region) == ("camera", "eu-de")

@@ -1,0 +1,91 @@
+import pytest
+from msgspec.structs import replace
+
+from cloud_hub.rollout.planning import plan_of, record_of
+from cloud_hub.rollout.store import RolloutStore
+from cloud_hub.rollout.types import Approval, RolloutError, RolloutState
+from tests.cloud_hub.doubles.rollout_bench import OLD, Bench, members
+
+S = RolloutState
+
+
+def large(**rules):
+    """Two hundred devices: to reach all of them takes two people."""
+    bench = Bench(200, **rules)
+    plan = plan_of(replace(bench.order, id="r2"), members(200), "ann", bench.ms)
+    assert plan.people == 2
+    bench.store = RolloutStore.open(":memory:")
+    record, entry = record_of(replace(plan, id="r1"))
+    record.head = replace(record.head, approvals=(Approval("ann", record.plan.digest, bench.ms),))
+    bench.store.create(record, (entry,))
+    bench.pick_up()
+    bench.to(S.WAITING_APPROVAL)
+    return bench
+
+
+def test_case_118_nothing_begins_before_a_second_person_has_approved():
+    bench = large()
+    bench.run(3600.0)
+    assert bench.core.state is S.WAITING_APPROVAL
+    bench.approve("bob")
+    assert bench.run() is S.COMPLETED
+    assert [(entry.by, entry.what) for entry in bench.store.history("r1") if entry.what == "approved"] == [
+        ("bob", "approved")
+    ]
+
+
+def test_case_118_the_same_person_twice_is_one_person():
+    bench = large()
+    for _ in range(2):
+        with pytest.raises(RolloutError, match="takes 2 people"):
+            bench.approve("ann")
+    bench.run(3600.0)
+    assert bench.core.state is S.WAITING_APPROVAL
+
+
+def test_case_118_an_approval_that_is_too_old_counts_no_more():
+    bench = large(approval_s=3600.0, wave_deadline_s=90_000.0)
+    bench.now += 3601.0
+    bench.approve("bob")  # ann's, from the start, is over
+    bench.run(600.0)
+    assert bench.core.state is S.WAITING_APPROVAL
+    bench.approve("ann")
+    assert bench.run(600.0, {S.RUNNING}) is S.RUNNING
+
+
+def test_case_118_an_approval_of_other_content_is_refused():
+    bench = large()
+    with pytest.raises(RolloutError, match="not what would be done"):
+        bench.approve("bob", "0" * 64)
+    bench.run(600.0)
+    assert bench.core.state is S.WAITING_APPROVAL
+
+
+def test_case_118_content_that_was_changed_after_it_was_approved_is_not_carried_out():
+    for state, end in ((S.WAITING_APPROVAL, S.WAITING_APPROVAL), (S.READY, S.DENIED), (S.RUNNING, S.PAUSED_MANUAL)):
+        bench = large()
+        if state is not S.WAITING_APPROVAL:
+            bench.approve("bob")
+            bench.to(state)
+        record = bench.store.record("r1")
+        record.plan = replace(record.plan, target=OLD)
+        core = type(bench.core)(record, now=bench.now)
+        for _ in range(3):
+            core.on_tick(bench.now + 100)
+        assert core.state is end
+        if end is S.PAUSED_MANUAL:
+            with pytest.raises(RolloutError, match="not what was approved"):
+                core.resume("ann", bench.now)
+
+
+def test_case_118_what_nobody_approves_expires():
+    bench = large()
+    assert bench.run(10_000.0) is S.EXPIRED
+
+
+def test_case_118_nobody_can_order_fewer_people_than_its_size_asks_for():
+    order = replace(Bench(3).order, rules={"approvals": 0})
+    assert plan_of(order, members(200), "ann", 0).people == 2
+    assert plan_of(order, members(99), "ann", 0).people == 0
+    assert plan_of(replace(order, rules={"approvals": 3}), members(99), "ann", 0).people == 3
+    assert plan_of(replace(order, rules={"waves": ["1%", "10%"]}), members(200), "ann", 0).people == 0

@@ -1,0 +1,323 @@
+import itertools
+import sqlite3
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from cloud_hub.rollout.core import RolloutCore
+from cloud_hub.rollout.planning import Order, plan_of, record_of
+from cloud_hub.rollout.store import RolloutStore
+from cloud_hub.rollout.types import TERMINAL, Assign, Goal, RolloutDeviceState, RolloutError, RolloutState
+from models.update.assignments import Held, heard
+from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
+from wire.process.exit_codes import ExitError
+
+S = RolloutState
+
+
+def made(name, count=20, **changes):
+    return record_of(plan_of(replace(Order("digits", NEW, back=OLD, id=name), **changes), members(count), "ann", 0))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("judge", "end"), [(PASS, S.COMPLETED), (UNSURE, S.ABORTED), (FAIL, S.ABORTED)])
+def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things(judge, end, when):
+    """Killed around every write of the whole story; the devices themselves check what they are told."""
+    bench = Bench(20, judge)
+    kills = 0
+    while bench.core.state not in TERMINAL and kills < 5000:
+        bench.now += 5.0
+        bench.tick(when)  # this one dies
+        kills += 1
+        bench.tick()
+        for device in bench.devices.values():
+            for report in device.step(bench.now):
+                bench.hear(device.name, report, when)
+                bench.hear(device.name, report)  # it was not acknowledged: the device says it again
+    assert bench.core.state is end
+    assert bench.deaths > 2
+    if end is S.COMPLETED:
+        assert all(device.runs == NEW for device in bench.devices.values())
+        assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 20
+        for device in bench.devices.values():
+            installs = [word for word in device.contents.values() if word.version == NEW.version]
+            assert len(installs) == 1
+
+
+@pytest.mark.parametrize("goal", [Goal.BACK, Goal.WITHDRAWN])
+def test_case_54_a_hub_killed_while_it_takes_back_takes_back_all_the_same(goal):
+    permit = "permits/digits/1.json" if goal is Goal.BACK else ""
+    bench = Bench(20, order=Order("digits", NEW, back=OLD, permit=permit, id="r1"))
+    for device in bench.devices.values():
+        device.takes_s = 30.0 if goal is Goal.BACK else 500.0
+    bench.to(S.SOAKING if goal is Goal.BACK else S.RUNNING)
+    bench.step()
+    bench.judge = bench.core._judge = FAIL
+    while bench.core.state not in TERMINAL:
+        bench.now += 5.0
+        bench.tick("after")
+        bench.tick("before")
+        bench.step()
+    assert bench.core.state is (S.REVERTED if goal is Goal.BACK else S.ABORTED)
+    assert all(device.runs == OLD for device in bench.devices.values())
+
+
+def test_a_word_that_was_written_but_never_sent_is_sent_by_the_next_process():
+    bench = Bench(20)
+    bench.to(S.READY)
+    bench.tick()
+    bench.now += 5
+    bench.tick("after")
+    assert bench.candidates == []
+    assert bench.core.exposed == 1
+    bench.now += 5
+    bench.tick()
+    assert len(bench.candidates) == 1
+    assert bench.devices[bench.candidates[0]].holds == bench.core.word_to(bench.candidates[0])
+
+
+def test_case_55_two_hubs_that_decide_at_once_make_one_transition():
+    bench = Bench(200)
+    bench.to(S.EVALUATING)
+    other = RolloutCore(bench.store.record("r1"), PASS, bench.now)
+    both = [bench.core, other]
+    for core in both:
+        core.on_tick(bench.now + 1)
+        assert core.state is S.RUNNING
+        assert core.head.wave == 1
+    before = bench.store.history("r1")
+    assert [bench.store.apply(core.changes()) for core in both] == [True, False]
+    after = bench.store.history("r1")
+    assert [entry.what for entry in after[len(before) :]] == ["running"]
+    assert bench.store.revisions()["r1"] == bench.core.head.revision
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["abort", "promote"])))
+def test_case_55_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(order):
+    bench = Bench(200)
+    bench.to(S.EVALUATING)
+    other = RolloutCore(bench.store.record("r1"), PASS, bench.now)
+    acts = {
+        "abort": (bench.core, lambda core: core.abort("ann", "no", bench.now)),
+        "promote": (other, lambda core: core.on_tick(bench.now)),
+    }
+    for name in order:
+        core, act = acts[name]
+        act(core)
+        changes = core.changes()
+        if changes is not None and not bench.store.apply(changes):
+            core = RolloutCore(bench.store.record("r1"), PASS, bench.now, core)  # look again, and judge again
+            act(core)
+            again = core.changes()
+            assert again is None or bench.store.apply(again)
+    bench.pick_up()
+    assert bench.core.state in {S.ABORTING, S.ABORTED}
+    told = len(bench.candidates)
+    assert bench.run() is S.ABORTED
+    assert len(bench.candidates) == told
+
+
+def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
+    """Each believes itself alone, and every write of one makes the other look again."""
+    bench = Bench(200, per_minute=20)
+    bench.to(S.READY)
+    hubs = [RolloutCore(bench.store.record("r1"), PASS, bench.now) for _ in range(2)]
+    while hubs[0].state not in TERMINAL and bench.now < BEGIN_S + 40_000:
+        bench.now += 2.0
+        reports = [(box.name, report) for box in bench.devices.values() for report in box.step(bench.now)]
+        for number in (0, 1, 0):  # both hear every report
+            bench.core = hubs[number]
+            commands = bench.core.on_tick(bench.now)
+            for name, report in reports:
+                commands += bench.core.on_report(name, report, bench.now)
+            changes = bench.core.changes()
+            if changes is None or bench.store.apply(changes):
+                bench.obey(commands)
+            else:
+                hubs[number] = RolloutCore(bench.store.record("r1"), PASS, bench.now, hubs[number])
+    assert hubs[0].state is S.COMPLETED
+    times = [at for at, _, goal in bench.told if goal is Goal.CANDIDATE]
+    assert all(later - first >= 60.0 for first, later in zip(times, times[20:], strict=False))
+
+
+def test_case_57_after_an_abort_a_new_rollout_is_allowed_and_the_same_id_is_refused():
+    bench = Bench(20, FAIL)
+    with pytest.raises(RolloutError, match="under way"):
+        bench.create(made("r2")[0].plan)
+    assert bench.run() is S.ABORTED
+    with pytest.raises(RolloutError, match="r1 already"):
+        bench.create(bench.plan)
+    bench.create(made("r2")[0].plan)
+    again = RolloutCore(bench.store.record("r2"), PASS, bench.now)
+    assert again.state is S.DRAFT
+
+
+def test_two_rollouts_of_a_family_may_run_on_different_devices_and_two_families_on_the_same():
+    store = RolloutStore.open(":memory:")
+    fleet = members(20) + members(0)
+    one = plan_of(Order("digits", NEW, "device=acme--d00001", id="one"), fleet, "ann", 0)
+    two = plan_of(Order("digits", NEW, "device=acme--d00002", id="two"), fleet, "ann", 0)
+    third = plan_of(Order("other", NEW, id="third"), fleet, "ann", 0)
+    fourth = plan_of(Order("digits", NEW, id="fourth"), fleet, "ann", 0)
+    for plan in (one, two, third):
+        store.create(*_with_entry(plan))
+    with pytest.raises(RolloutError, match="under way"):
+        store.create(*_with_entry(fourth))
+    assert store.record("fourth") is None
+    assert store.history("fourth") == []
+
+
+def _with_entry(plan):
+    record, entry = record_of(plan)
+    return record, (entry,)
+
+
+def test_case_61_no_restart_frees_a_place_in_the_minute():
+    bench = Bench(1000, per_minute=50, waves=("10", "100%"))
+    bench.to(S.SOAKING)
+    bench.run(until={S.RUNNING})
+    while len(bench.candidates) < 400:
+        for seconds in (3.0, 1.0, 61.0, 20.0):
+            bench.now += seconds
+            bench.tick()
+        bench.pick_up()
+    _hold_the_rate(bench, 50)
+
+
+def test_case_61_a_clock_that_was_set_ahead_during_a_restart_frees_no_place_either():
+    """An hour ahead, as the new process sees it: what the old one told is told this moment for all it knows."""
+    bench = Bench(1000, per_minute=50, waves=("10", "100%"))
+    bench.to(S.SOAKING)
+    bench.run(until={S.RUNNING})
+    bench.tick()
+    told = len(bench.candidates)
+    for jump in (3600.0, -7200.0, 86_400.0):
+        bench.now += jump
+        bench.pick_up()
+        for _ in range(59):
+            bench.now += 1.0
+            bench.tick()
+        assert len([d for d in bench.candidates if bench.devices[d].contents]) - told <= 0
+        bench.now += 2.0
+        bench.tick()
+        told = len(bench.candidates)
+
+
+def _hold_the_rate(bench, most):
+    times = [at for at, _, goal in bench.told if goal is Goal.CANDIDATE]
+    assert len(times) > most
+    assert all(later - first >= 60.0 for first, later in zip(times, times[most:], strict=False))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_case_35_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest_counter(order):
+    """The words of a rollout that was held, told again and aborted, judged as devices judge them."""
+    bench = Bench(20)
+    for device in bench.devices.values():
+        device.online = False
+    bench.to(S.RUNNING)
+    bench.step()
+    bench.judge = bench.core._judge = HOLD
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    bench.judge = bench.core._judge = PASS
+    bench.do(lambda core: core.resume("ann", bench.now))
+    bench.step()
+    device = bench.devices[bench.plan.waves[0][0]]
+    bench.do(lambda core: core.abort("ann", "", bench.now))
+    words = [device.contents[counter] for counter in sorted(device.contents)]
+    assert [word.withdraw for word in words] == [False, True, False, True]
+    held = Held(device.name)
+    for number in order:
+        if heard(words[number], held, bench.ms) is None:
+            held = Held(device.name, words[number].counter, words[number])
+    assert held.assignment == words[-1] == bench.core.word_to(device.name)
+
+
+def test_every_word_of_a_whole_story_is_one_that_devices_take():
+    """Candidates, controls, withdrawals, and the way back."""
+    bench = Bench(200, order=Order("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
+    bench.to(S.SOAKING)
+    bench.core._judge = FAIL
+    assert bench.run() is S.REVERTED
+    said = [word for device in bench.devices.values() for word in device.contents.values()]
+    kinds = {(word.cohort.value, word.withdraw) for word in said}
+    assert kinds == {("candidate", False), ("control", False), ("candidate", True)}
+    for word in said:
+        assert heard(word, Held(word.device), word.issued_ms) is None
+
+
+def test_a_counter_is_above_whatever_a_lost_store_may_have_told():
+    bench = Bench(20)
+    assert bench.run() is S.COMPLETED
+    highest = {name: max(device.contents) for name, device in bench.devices.items()}
+    new: Any = RolloutStore.open(":memory:")
+    record, entry = record_of(plan_of(Order("digits", OLD, id="r9"), members(20), "ann", bench.ms))
+    new.create(record, (entry,))
+    core = RolloutCore(new.record("r9"), PASS, bench.now)
+    words = []
+    while core.state is not S.SOAKING and core.exposed < 1:
+        bench.now += 1
+        words += core.on_tick(bench.now)
+        core.on_validated("", bench.now)
+    said = [x.assignment for x in words if isinstance(x, Assign)]
+    assert all(word.counter > highest[word.device] for word in said)
+    assert said
+
+
+def test_counters_only_grow_and_are_of_the_family_not_of_the_rollout():
+    bench = Bench(20)
+    bench.to(S.SOAKING)
+    bench.core._judge = FAIL
+    assert bench.run() is S.ABORTED
+    told = bench.store.counters("digits")
+    assert told
+    bench.store.learn("digits", ((device, 1) for device in told))
+    assert bench.store.counters("digits") == told
+    bench.create(made("r2")[0].plan)
+    assert bench.store.record("r2").counters == told
+
+
+def test_everything_is_read_back_as_it_was_written(tmp_path):
+    path = tmp_path / "rollouts.db"
+    store = RolloutStore.open(path)
+    record, entry = made("r1", 40)
+    store.create(record, (entry,))
+    store.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    again: Any = RolloutStore.open(path).record("r1")
+    assert (again.plan, again.head, again.entries) == (record.plan, record.head, 1)
+    assert {row.device: row.wave for row in again.rows} == {row.device: row.wave for row in record.rows}
+
+
+def test_a_store_of_a_newer_program_or_a_damaged_one_stops_the_hub(tmp_path):
+    newer = tmp_path / "newer.db"
+    RolloutStore.open(newer).close()
+    db = sqlite3.connect(newer)
+    db.execute("pragma user_version=99")
+    db.commit()
+    with pytest.raises(ExitError, match="newer"):
+        RolloutStore.open(newer)
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"no database at all" * 100)
+    with pytest.raises(ExitError, match="restore"):
+        RolloutStore.open(broken)
+
+
+def test_a_change_that_cannot_be_written_whole_is_not_written_at_all():
+    bench = Bench(20)
+    bench.core.on_tick(bench.now)
+    changes = bench.core.changes()
+    twice = changes._replace(entries=(*changes.entries, *changes.entries))
+    with pytest.raises(sqlite3.IntegrityError):
+        bench.store.apply(twice)
+    assert bench.store.record("r1").head.state is S.DRAFT
+    assert bench.store.apply(changes)
+
+
+def test_the_plan_on_disk_is_what_people_approve():
+    record, _ = made("r1")
+    stored = msgspec.json.decode(msgspec.json.encode(record.plan, order="deterministic"), type=type(record.plan))
+    assert stored.digest == record.plan.digest
+    assert QUICK

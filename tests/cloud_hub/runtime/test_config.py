@@ -1,0 +1,151 @@
+from pathlib import Path
+
+import pytest
+
+from cloud_hub.__main__ import main
+from cloud_hub.runtime.config import HubConfig, load
+from tests import ROOT
+from wire.process.config import check_environment
+from wire.process.exit_codes import Exit, ExitError
+
+
+def loaded(tmp_path: Path, text: str) -> HubConfig:
+    (tmp_path / "hub.toml").write_text(text)
+    return load(tmp_path / "hub.toml")
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ExitError) as stop:
+        loaded(tmp_path, text)
+    assert stop.value.code == Exit.CONFIG
+    assert "\n" not in str(stop.value)
+    return str(stop.value)
+
+
+def test_paths_are_relative_to_the_file(tmp_path):
+    config = loaded(tmp_path, 'state = "hub"\nmodels = ["digits", "/abs/other"]\n')
+    assert config.state_dir().root == tmp_path / "hub"
+    assert config.models == (tmp_path / "digits", Path("/abs/other"))
+    assert config.hub_settings().database_url == f"sqlite:///{tmp_path}/hub/hub.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("modles = []", "models"),
+        ("polices = []", "policies"),
+        ("[api]\nprot = 1", "port"),
+        ("[broker]\ndevice = 1", "devices"),
+        ("[hubb]\n", "hub"),
+    ],
+)
+def test_unknown_key_names_the_nearest_one(tmp_path, text, near):
+    assert f"did you mean {near}?" in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[api]\nport = 70000",
+        "[api]\nport = 'http'",
+        "[hub]\nmax_queued = 0",
+        "[hub]\ndevice_rate_per_s = nan",
+        "[hub]\nname = 'Hub 1'",
+        "state = 3",
+        "models = 'digits'",
+        "api = 3",
+        "not toml",
+        "[api]\nport = 1\n[api]\nport = 2",
+    ],
+)
+def test_impossible_value_is_one_line(tmp_path, text):
+    refused(tmp_path, text)
+
+
+def test_file_that_is_not_there_says_who_writes_it(tmp_path):
+    with pytest.raises(ExitError, match="skerry hub init"):
+        load(tmp_path / "none.toml")
+
+
+def test_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "hub.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ExitError):
+        load(tmp_path / "hub.toml")
+
+
+def test_an_address_that_is_not_local_needs_tls(tmp_path):
+    assert "tls_cert" in refused(tmp_path, '[api]\nhost = "10.0.0.7"')
+    assert loaded(tmp_path, '[api]\nhost = "10.0.0.7"\ntls = true').door().tls
+
+
+def test_a_broker_on_every_address_needs_a_name_for_devices(tmp_path):
+    assert "broker.address" in refused(tmp_path, '[broker]\nhost = "0.0.0.0"')
+    config = loaded(tmp_path, '[broker]\nhost = "0.0.0.0"\naddress = "hub.example"')
+    assert config.broker_host() == "hub.example"
+    assert "hub.example" in config.server_names()
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", "http://127.0.0.1:9"),
+        ('[api]\nurl = "https://hub.example/"', "https://hub.example"),
+        ('[api]\nhost = "0.0.0.0"\ntls = true\nnames = ["hub.example"]', "https://hub.example:9"),
+        ('[api]\nhost = "::1"', "http://[::1]:9"),
+    ],
+)
+def test_invites_carry_an_address_that_devices_can_reach(tmp_path, text, url):
+    assert loaded(tmp_path, text).public_url(9) == url
+
+
+def test_without_a_name_no_invite_is_made(tmp_path):
+    config = loaded(tmp_path, '[api]\nhost = "0.0.0.0"\ntls = true')
+    with pytest.raises(ExitError, match=r"api\.url"):
+        config.public_url(9)
+
+
+@pytest.mark.parametrize("name", ["SKERRY_HUB_PROT", "SKERRY_HUB_API__PROT", "skerry_hub_x"])
+def test_misspelt_variable_is_refused(name):
+    with pytest.raises(ExitError, match="did you mean SKERRY_HUB_"):
+        check_environment(HubConfig, {name: "1"})
+
+
+def test_other_peoples_variables_are_not_ours():
+    check_environment(HubConfig, {"SKERRY_AGENT_X": "1", "PATH": "", "SKERRY_HUB_API__PORT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "says"),
+    [
+        ({"SKERRY_HUB_API__PORT": "99999"}, Exit.CONFIG, "api.port"),
+        ({"SKERRY_HUB_API": "{broken"}, Exit.CONFIG, "environment"),
+        ({"SKERRY_HUB_API__PROT": "1"}, Exit.CONFIG, "SKERRY_HUB_API__PORT"),
+        ({"SKERRY_HUB_BROKER__PROGRAM": "/nowhere/mosquitto"}, Exit.BROKER, "/nowhere/mosquitto"),
+    ],
+)
+def test_environment_wins_over_the_file_and_errors_are_one_line_with_their_code(
+    tmp_path, monkeypatch, capsys, variables, code, says
+):
+    (tmp_path / "hub.toml").write_text('state = "hub"\n[api]\nport = 0\n[broker]\nport = 0\n')
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--config", str(tmp_path / "hub.toml"), "--check"]) == code
+    complained = capsys.readouterr().err
+    assert says in complained
+    assert complained.count("\n") == 1
+
+
+def test_named_policies_are_the_only_ones_served_and_are_judged_again(tmp_path):
+    (tmp_path / "p.toml").write_text((ROOT / "policies/templates/demo.toml").read_text())
+    settings = HubConfig(policies=(str(tmp_path / "p.toml"),)).hub_settings()
+    assert settings.policies >= {document.hash for document in settings.documents}
+    assert len(settings.documents) == 1
+
+
+@pytest.mark.parametrize("text", ["schema = 2", "\udcff", None])
+def test_an_unusable_policy_stops_the_hub_with_one_line(tmp_path, text):
+    if text is not None:
+        (tmp_path / "p.toml").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ExitError) as stop:
+        HubConfig(policies=(str(tmp_path / "p.toml"),)).hub_settings()
+    assert stop.value.code is Exit.POLICY

@@ -1,0 +1,55 @@
+"""The hub tells its fleet of what is new, and of nothing else."""
+
+import asyncio
+import contextlib
+import io
+
+import pytest
+
+from cloud_hub.runtime.merging_maintenance_herald import Herald
+from tests.cloud_hub.doubles.fleet import Holder, Hub
+from wire.process.logging import Log
+
+
+@pytest.fixture
+def hub(tmp_path) -> Hub:
+    hub = Hub(tmp_path / "hub")
+    hub.install(Holder.begin(tmp_path / "ring", hub.export(hold=("policy",))))
+    return hub
+
+
+async def told(hub: Hub, *versions: int, devices: tuple[str, ...] = ("demo--a", "demo--b")) -> list[str]:
+    """Who was hinted while these versions of the policy were published one after the other."""
+    found: list[str] = []
+    herald = Herald(hub.repository, lambda: devices, found.append, Log(io.StringIO()))
+    task = asyncio.create_task(herald.run(look_s=0.01, per_s=1000))
+    for version in versions:
+        hub.publish(version)
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return found
+
+
+async def test_each_publication_is_told_to_every_device_once(hub):
+    assert await told(hub, 2, 3) == ["demo--a", "demo--b"] * 2
+
+
+async def test_what_was_there_at_start_is_no_news(hub):
+    hub.publish(2)
+    assert await told(hub) == []
+
+
+async def test_a_repository_that_is_damaged_is_silence_not_an_end(hub):
+    hub.publish(2)
+    good = (hub.repository.shelf.metadata / "timestamp.json").read_bytes()
+    (hub.repository.shelf.metadata / "timestamp.json").write_bytes(b"{")
+    assert await told(hub) == []
+    (hub.repository.shelf.metadata / "timestamp.json").write_bytes(good)
+    assert await told(hub, 3) == ["demo--a", "demo--b"]
+
+
+async def test_a_hub_without_a_repository_tells_nothing(tmp_path):
+    assert await told(Hub(tmp_path / "bare")) == []

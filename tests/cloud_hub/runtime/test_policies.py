@@ -1,0 +1,121 @@
+"""The policies a hub serves under: files, its own repository, compositions; and following what is published."""
+
+import asyncio
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cloud_hub.repository.publish import found_demo, publish_policy
+from cloud_hub.repository.repository import Repository
+from cloud_hub.repository.signing_keys import OnlineKeys
+from cloud_hub.runtime.config import HubConfig
+from cloud_hub.runtime.policies import Watch, nothing, policies_of, published_in
+from cloud_hub.security.hub_keys import HubCard
+from models.signing.request import RequestError
+from policies.language.merging_document_document import PolicyError
+from policies.model.policy import Policy
+from tests.policies.doubles.given import TEXT, with_
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.logging import Log
+
+NOW = datetime.now(UTC)
+
+
+def text(version: int = 1, name: str = "demo", layer: str = "tenant") -> bytes:
+    edits = ("version = 1", f"version = {version}"), ('name = "demo"', f'name = "{name}"\nlayer = "{layer}"')
+    return with_(TEXT, *edits).encode()
+
+
+@pytest.fixture
+def repository(tmp_path) -> Repository:
+    made = Repository(tmp_path / "repository", OnlineKeys(tmp_path / "online"))
+    found_demo(made, HubCard("hub-1", "local", b"h" * 32, b"s" * 32), [], [text()], NOW)
+    return made
+
+
+def named(policies: tuple[Policy, ...]) -> list[list[tuple[str, int]]]:
+    return [[(part.name, part.version) for part in policy.layers] for policy in policies]
+
+
+def test_a_hub_serves_what_it_has_published(repository):
+    assert named(policies_of(["tuf:demo"], published_in(repository))) == [[("demo", 1)]]
+
+
+def test_layers_are_composed_as_a_device_composes_them(repository, tmp_path):
+    ward = tmp_path / "ward.toml"
+    ward.write_bytes(text(name="ward", layer="site"))
+    one, both = policies_of(["tuf:demo", ("tuf:demo", str(ward))], published_in(repository))
+    assert named((one, both)) == [[("demo", 1)], [("demo", 1), ("ward", 1)]]
+    assert one.hash != both.hash
+
+
+def test_what_is_not_published_yet_opens_the_hub_to_nothing(repository):
+    assert policies_of(["tuf:other"], published_in(repository)) == ()
+    assert policies_of(["tuf:demo"], nothing) == ()
+    settings = HubConfig(policies=("tuf:other",)).hub_settings(published_in(repository))
+    assert settings.policies, "an empty set would mean: any policy"
+
+
+def test_case_103_layers_that_do_not_go_together_stop_the_hub(repository, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_bytes(text(name="other"))
+    with pytest.raises(ExitError, match="layer") as stop:
+        policies_of([("tuf:demo", str(other))], published_in(repository))
+    assert stop.value.code is Exit.POLICY
+
+
+async def watched(watch: Watch, served: list[list[tuple[str, int]]], count: int) -> None:
+    """Until that many were handed on."""
+
+    seen = asyncio.Event()
+
+    def serve(policies: tuple[Policy, ...]) -> None:
+        served.extend(each for each in named(policies))
+        seen.set()
+
+    task = asyncio.create_task(watch.run(serve, 0.01))
+    while len(served) < count:
+        seen.clear()
+        await asyncio.wait_for(seen.wait(), 10)
+    task.cancel()
+
+
+async def test_a_newer_version_is_served_at_once_beside_the_one_before(repository):
+    start = policies_of(["tuf:demo"], published_in(repository))
+    watch = Watch(["tuf:demo"], repository, Log(io.StringIO()), start)
+    publish_policy(repository, text(2), NOW)
+    served: list[list[tuple[str, int]]] = []
+    await watched(watch, served, 2)
+    assert served == [[("demo", 2)], [("demo", 1)]]
+
+
+async def test_a_hub_of_files_alone_watches_nothing(repository, tmp_path):
+    path = tmp_path / "demo.toml"
+    path.write_bytes(text())
+    await asyncio.wait_for(Watch([str(path)], repository, Log(io.StringIO())).run(lambda _: None), 1)
+
+
+def test_case_103_an_older_or_changed_document_cannot_be_published(repository):
+    publish_policy(repository, text(3), NOW)
+    with pytest.raises(RequestError, match="raise the version"):
+        publish_policy(repository, text(2), NOW)
+    with pytest.raises(RequestError, match="raise the version"):
+        publish_policy(repository, text(3).replace(b"0.9", b"0.8"), NOW)
+
+
+def test_case_103_an_expired_document_cannot_be_published(repository):
+    expired = text(4).replace(b"expires = 2099-12-31", b"expires = 2020-02-01")
+    expired = expired.replace(b"issued = 2026", b"issued = 2020").replace(b"2020-11-22", b"2020-01-01")
+    with pytest.raises(PolicyError, match="expired on 2020-02-01"):
+        publish_policy(repository, expired, NOW)
+
+
+def test_paths_of_the_configuration_are_relative_to_it(tmp_path):
+    from cloud_hub.runtime.config import load  # noqa: PLC0415
+
+    file = tmp_path / "hub.toml"
+    file.write_text('policies = ["tuf:demo", ["tuf:demo", "ward.toml"], "site.toml"]\n')
+    below: Path = tmp_path
+    assert load(file).policies == ("tuf:demo", ("tuf:demo", str(below / "ward.toml")), str(below / "site.toml"))

@@ -1,0 +1,176 @@
+"""Two CAs at once: who speaks, who issues, whom everybody trusts; and a crash at every step of the change."""
+
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from cloud_hub.security.authorities import Authorities, RotationError, name_hash
+from cloud_hub.security.authority import Authority, belongs, issued_by, shows
+from tests.cloud_hub.doubles.joiner import Joiner
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+DEVICE = "demo--cam-1"
+
+
+@pytest.fixture
+def authorities(tmp_path):
+    return Authorities.open(tmp_path, NOW)
+
+
+def ca(pem: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pem.encode())
+
+
+def device(authorities: Authorities) -> x509.Certificate:
+    return authorities.device(Joiner().csr().encode(), DEVICE, NOW)
+
+
+def issuer(certificate: x509.Certificate, authorities: Authorities) -> int:
+    """Which of the trusted CAs issued it."""
+    return [issued_by(certificate, ca(each)) for each in authorities.trusted].index(True)
+
+
+def speaker(authorities: Authorities) -> str:
+    """SHA-256 of the CA that signs replies."""
+    signature = authorities.sign(b"reply")
+    for each in authorities.trusted:
+        key = ca(each).public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        try:
+            key.verify(signature, b"reply", ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            continue
+        return ca(each).fingerprint(hashes.SHA256()).hex()
+    raise AssertionError("nobody")
+
+
+def test_alone_one_ca_does_it_all(authorities):
+    assert len(authorities.trusted) == 1
+    assert issuer(device(authorities), authorities) == 0
+    assert speaker(authorities) == authorities.sha256 == authorities.issuer_sha256
+
+
+def test_case_69_during_a_rotation_the_old_one_speaks_and_the_new_one_issues(authorities, tmp_path):
+    old = authorities.sha256
+    new = authorities.rotate(NOW)
+    assert new != old
+    assert len(authorities.trusted) == 2
+    assert issuer(device(authorities), authorities) == 1
+    assert speaker(authorities) == authorities.sha256 == old
+    assert authorities.issuer_sha256 == new
+    server = authorities.ensure_server((), NOW)
+    assert shows(server.certificate, old)
+    assert not shows(server.certificate, new)
+    again = Authorities.open(tmp_path, NOW)
+    assert (again.sha256, again.issuer_sha256, again.trusted) == (old, new, authorities.trusted)
+
+
+def test_case_69_after_it_only_the_new_one_is_left_and_the_old_key_is_gone(authorities, tmp_path):
+    old_key = (tmp_path / "ca.key").read_bytes()
+    old_pair = authorities.ensure_client("hub", NOW)
+    before = old_pair.certificate.read_bytes()
+    new = authorities.rotate(NOW)
+    assert authorities.finish() == new
+    assert (authorities.sha256, authorities.issuer_sha256, len(authorities.trusted)) == (new, new, 1)
+    assert not any(old_key == path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert authorities.ensure_client("hub", NOW).certificate.read_bytes() != before
+    assert shows(authorities.ensure_server((), NOW).certificate, new)
+    assert Authorities.open(tmp_path, NOW).sha256 == new
+
+
+def test_steps_out_of_order_are_refused(authorities):
+    with pytest.raises(RotationError, match="no rotation"):
+        authorities.finish()
+    authorities.rotate(NOW)
+    with pytest.raises(RotationError, match="under way"):
+        authorities.rotate(NOW)
+
+
+def test_trusted_files_hold_what_counts_and_nothing_else(authorities):
+    def names() -> list[str]:
+        return sorted(path.name for path in authorities.trusted_folder.iterdir())
+
+    assert names() == sorted(f"{name_hash(pem)}.0" for pem in authorities.trusted)
+    authorities.rotate(NOW)
+    assert len(names()) == 2
+    assert authorities.trusted_file.read_text().count("BEGIN CERTIFICATE") == 2
+    authorities.finish()
+    assert names() == [f"{name_hash(authorities.trusted[0])}.0"]
+    assert authorities.trusted_file.read_text() == authorities.trusted[0]
+
+
+def test_openssl_computes_the_same_file_name(authorities):
+    authorities.rotate(NOW)
+    for path in authorities.trusted_folder.iterdir():
+        asked = ["openssl", "x509", "-hash", "-noout", "-in", str(path)]
+        found = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=20).stdout
+        assert f"{found.strip()}.0" == path.name
+
+
+CRASHES: dict[str, Callable[[Path], object]] = {
+    "new key, no certificate yet": lambda folder: (folder / "ca-next.pem").unlink(),
+    "key moved, certificate not": lambda folder: (folder / "ca-next.key").replace(folder / "ca.key"),
+    "no trusted files": lambda folder: (folder / "trusted.pem").unlink(),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_crash_between_two_files_is_healed_at_the_next_start(tmp_path, crash):
+    Authorities.open(tmp_path, NOW).rotate(NOW)
+    CRASHES[crash](tmp_path)
+    healed = Authorities.open(tmp_path, NOW)
+    assert belongs(tmp_path / "ca.pem", tmp_path / "ca.key")
+    assert issued_by(device(healed), ca(healed.trusted[-1]))
+    if healed.coming:
+        healed.finish()
+    assert Authorities.open(tmp_path, NOW).coming is None
+
+
+def test_a_foreign_successor_is_no_reason_to_stop(authorities, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    Authority.open(tmp_path / "elsewhere", NOW)
+    (tmp_path / "elsewhere" / "ca.pem").rename(tmp_path / "ca-next.pem")
+    assert Authorities.open(tmp_path, NOW).sha256 == authorities.sha256
+
+
+def test_each_generation_has_a_name_of_its_own(authorities):
+    authorities.rotate(NOW)
+    assert len({ca(each).subject for each in authorities.trusted}) == 2
+
+
+def test_devices_get_certificates_of_the_configured_life(authorities):
+    authorities.live(timedelta(days=2))
+    authorities.rotate(NOW)
+    certificate = device(authorities)
+    assert certificate.not_valid_after_utc == NOW + timedelta(days=2)
+    assert certificate.not_valid_before_utc == NOW - timedelta(minutes=5)
+
+
+WALLS = {"1970": datetime(1970, 1, 1, tzinfo=UTC), "ten years ahead": NOW + timedelta(days=3650), "right": NOW}
+
+
+@pytest.mark.parametrize("first", WALLS)
+@pytest.mark.parametrize("then", WALLS)
+def test_case_70_the_hubs_own_certificates_are_good_by_its_clock_and_beyond_hub_time(authorities, first, then):
+    """Its broker and its own link judge by this machine's clock, devices by the hub time they have heard of."""
+    hub_time = NOW
+    for wall in (WALLS[first], WALLS[then]):
+        hub_time = max(hub_time, wall)  # what was stored under a wrong clock stays
+        for pair in (authorities.ensure_server((), wall, hub_time), authorities.ensure_client("hub", wall, hub_time)):
+            found = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+            assert found.not_valid_before_utc <= wall < found.not_valid_after_utc
+            assert found.not_valid_after_utc > hub_time + timedelta(days=100)
+
+
+def test_a_stand_in_lives_for_five_minutes_and_carries_the_name(authorities, tmp_path):
+    pair = authorities.current.stand_in(tmp_path, DEVICE, NOW)
+    found = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    assert found.not_valid_after_utc == NOW + timedelta(minutes=5)
+    assert [part.value for part in found.subject] == [DEVICE]

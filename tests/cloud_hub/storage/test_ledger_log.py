@@ -1,0 +1,236 @@
+"""The hub's log of ledger heads: what gets in, what contradicts, what is proved, what is mirrored, what is answered."""
+
+import asyncio
+import sqlite3
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cloud_hub.core import commands as c
+from cloud_hub.security.hub_keys import fresh
+from cloud_hub.storage.ledger_log import HubLog, Received
+from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerBackend, LedgerLogService
+from tests.cloud_hub.doubles.bench import Bench
+from tests.cloud_hub.doubles.devices import NOW_S, SimDevice
+from wire.ledger import merkle
+from wire.ledger.chain import Head, head_text
+from wire.ledger.checkpoint import opened
+from wire.ledger.merkle import leaf_hash
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.logging import Log
+from wire.protocol.codec import encode
+from wire.protocol.merging_sealing_seal import key_id, sign
+from wire.protocol.messages import Checkpoint, DownNote, Heads, Mirror
+from wire.protocol.topics import Channel, topic
+
+DEVICE = SimDevice("demo--d1")
+KEYS = fresh()
+HUB_KEY = KEYS.signing.public_key().public_bytes_raw()
+
+
+def heads(entries: int = 1, device: SimDevice = DEVICE, **changes) -> Heads:
+    """A head of the device's, with its own signature whatever the changes."""
+    head = sha256(b"%d" % entries).digest()
+    said = msgspec.structs.replace(Heads(device.epoch, entries, 1000 * entries, head, b"", 0, ()), **changes)
+    text = head_text(Head(device.id, said.epoch, said.entries, said.at_ms, said.head))
+    return msgspec.structs.replace(said, signature=said.signature or device.signing.sign(text))
+
+
+def received(entries: int = 1, device: SimDevice = DEVICE, **changes) -> Received:
+    key = device.signing.public_key().public_bytes_raw()
+    return Received(device.id, key, heads(entries, device, **changes), 5_000)
+
+
+def note(said: Heads, device: SimDevice = DEVICE, channel: Channel = Channel.REPORT) -> bytes:
+    header = device.header(0, key=key_id(device.signing.public_key().public_bytes_raw()))
+    return sign(header, encode(said), by=device.signing, channel=channel)
+
+
+@pytest.fixture
+def log() -> HubLog:
+    return HubLog.open(":memory:", 1_000)
+
+
+# The log
+
+
+def test_heads_are_logged_in_order_and_every_one_is_proved(log: HubLog):
+    logged = [log.append([received(n)])[0] for n in range(1, 20)]
+    tree = log.tree()
+    assert [each.place for each in logged] == list(range(19))
+    for each in logged:
+        assert merkle.includes(tree, each.place, leaf_hash(each.leaf.encoded()), log.inclusion(each.place, 19))
+        assert log.leaf(each.place) == each.leaf
+    assert merkle.extends(log.tree(7), tree, log.consistency(7, 19))
+    assert log.leaf(19) is None
+
+
+def test_a_head_that_is_told_twice_stands_in_the_log_once(log: HubLog):
+    first, second = log.append([received(3)]), log.append([received(3)])
+    assert first == second
+    assert log.size == 1
+
+
+@pytest.mark.parametrize(
+    ("then", "flaw"),
+    [({"head": b"x" * 32}, "forked"), ({"entries": 4, "head": b"y" * 32}, "rewound"), ({"entries": 6}, "")],
+)
+def test_case_114_a_head_that_contradicts_an_earlier_one_is_logged_and_named(log: HubLog, then, flaw):
+    log.append([received(5)])
+    assert log.append([received(**{"entries": 5, **then})])[0].flaw == flaw
+    assert log.size == 2
+    assert log.flawed() == ((DEVICE.id,) if flaw else ())
+
+
+def test_each_leaf_says_how_many_ledgers_of_the_device_were_known(log: HubLog):
+    counts = [log.append([received(1, epoch=epoch)])[0].leaf.epochs for epoch in (7, 8, 7)]
+    log.append([received(1, SimDevice("demo--d2"))])
+    assert counts == [1, 2, 1], "the third is the first one again"
+    assert log.append([received(2, epoch=7)])[0].leaf.epochs == 2
+
+
+def test_a_log_goes_on_where_it_stopped(tmp_path: Path):
+    first = HubLog.open(tmp_path / "ledger.db", 1)
+    first.append([received(n) for n in range(1, 6)])
+    before = first.tree()
+    first.close()
+    second = HubLog.open(tmp_path / "ledger.db", 2)
+    assert (second.tree(), second.begun_ms) == (before, 1)
+    second.append([received(6)])
+    assert merkle.extends(before, second.tree(), second.consistency(5, 6))
+    assert (tmp_path / "ledger.db").stat().st_mode & 0o077 == 0
+    second.close()
+
+
+def test_a_group_that_the_disk_does_not_take_leaves_nothing(log: HubLog):
+    log.append([received(1)])
+    log._db.execute("pragma query_only=1")
+    with pytest.raises(sqlite3.Error):
+        log.append([received(2), received(3)])
+    log._db.execute("pragma query_only=0")
+    assert log.size == 1
+    assert log.append([received(2)])[0].place == 1
+
+
+def test_a_log_of_a_newer_version_or_no_log_at_all_is_refused(tmp_path: Path):
+    HubLog.open(tmp_path / "ledger.db", 1).close()
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        db.execute("pragma user_version=99")
+    (tmp_path / "other.db").write_bytes(b"nothing of ours " * 100)
+    for name in ("ledger.db", "other.db"):
+        with pytest.raises(ExitError) as stop:
+            HubLog.open(tmp_path / name, 1)
+        assert stop.value.code is Exit.DATABASE
+
+
+def test_the_mirror_keeps_the_most_that_was_ever_said_over_all_epochs(log: HubLog):
+    log.append([received(1, spend=(("bytes", 20, 700), ("dp", 1, 3)))])
+    log.append([received(1, epoch=99, spend=(("bytes", 20, 10), ("dp", 1, 5), ("bytes", 21, 1)))])
+    assert log.mirror(DEVICE.id) == (("bytes", 21, 1), ("bytes", 20, 700), ("dp", 1, 5))
+    assert log.mirror("demo--d2") == ()
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (2, 1), (1, 9)])
+def test_case_115_sizes_that_the_log_never_had_are_refused(log: HubLog, first, second):
+    log.append([received(n) for n in (1, 2, 3)])
+    with pytest.raises(ValueError, match=r"log|proof"):
+        log.consistency(first, second)
+    with pytest.raises(ValueError, match=r"log|leaf"):
+        log.inclusion(second + 3, second)
+
+
+# On its way in
+
+
+def test_a_signed_head_comes_as_a_report_and_becomes_one_command():
+    bench = Bench(DEVICE)
+    commands = bench.core.on_message(topic(DEVICE.id, Channel.REPORT), note(heads(4)), NOW_S)
+    assert commands == [c.Log(DEVICE.id, DEVICE.signing.public_key().public_bytes_raw(), heads(4))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"signature": b"s" * 64}, {"signature": b"x"}, {"head": b"h" * 31}, {"entries": -1}, {"known": -1},
+        {"at_ms": 2**63}, {"spend": (("x" * 129, 1, 1),)}, {"spend": (("x", -1, 1),)}, {"spend": (("x", 1, 2**63),)},
+        {"spend": (("x", 1, 1),) * 1001},
+    ],
+)  # fmt: skip
+def test_a_head_that_no_device_would_say_is_dropped(change):
+    bench = Bench(DEVICE)
+    assert bench.core.on_message(topic(DEVICE.id, Channel.REPORT), note(heads(**{"entries": 4, **change})), NOW_S) == []
+    assert bench.core.counts["dropped.malformed"] == 1
+
+
+def test_a_head_on_another_channel_and_another_note_as_a_report_are_dropped():
+    bench = Bench(DEVICE)
+    asked = note(heads(4), channel=Channel.ASK)
+    assert bench.core.on_message(DEVICE.ask_topic, asked, NOW_S) == []
+    assert bench.core.on_message(topic(DEVICE.id, Channel.REPORT), DEVICE.hello(), NOW_S) == []
+    assert bench.core.counts["dropped.malformed"] + bench.core.counts["dropped.signature"] == 2
+
+
+def test_another_devices_head_is_dropped():
+    other = SimDevice("demo--d2")
+    bench = Bench(DEVICE, other)
+    stolen = heads(4, DEVICE, epoch=other.epoch)
+    assert bench.core.on_message(topic(other.id, Channel.REPORT), note(stolen, other), NOW_S) == []
+
+
+# Answered
+
+
+async def answered(
+    log: HubLog, *told: Received, enrolled_ms: int = 2_000
+) -> tuple[list[tuple[str, DownNote]], LedgerLogService]:
+    """What the clerk tells, and the clerk, which has ended."""
+    said: list[tuple[str, DownNote]] = []
+    desk = LedgerBackend("hub-1", KEYS.signing, lambda *each: said.append(each), lambda _: enrolled_ms, Log())
+    clerk = LedgerLogService(log, desk)
+    for each in told:
+        clerk.put(each)
+    task = asyncio.create_task(clerk.run())
+    while len(said) < 2 * len(told) and not clerk.counts["ledger.unlogged"]:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return said, clerk
+
+
+async def test_a_group_is_answered_with_one_tree_and_each_with_its_own_proof(log: HubLog):
+    other = SimDevice("demo--d2")
+    said, _ = await answered(log, received(1), received(9, other), received(2, known=1))
+    points = [each for _, each in said if isinstance(each, Checkpoint)]
+    assert [device for device, each in said if isinstance(each, Checkpoint)] == [DEVICE.id, other.id, DEVICE.id]
+    assert len({point.text for point in points}) == 1
+    tree = opened(points[0].text, HUB_KEY).tree
+    assert tree.size == 3
+    assert [point.index for point in points] == [0, 1, 2]
+    assert all(len(point.inclusion) > 0 for point in points)
+    assert points[0].consistency == ()
+    assert len(points[2].consistency) > 0
+
+
+@pytest.mark.parametrize(("enrolled_ms", "complete"), [(2_000, True), (500, False)])
+async def test_a_device_older_than_the_log_is_told_that_the_mirror_may_lack_something(
+    log: HubLog, enrolled_ms, complete
+):
+    said, _ = await answered(log, received(1, spend=(("bytes", 3, 9),)), enrolled_ms=enrolled_ms)
+    mirror = said[1][1]
+    assert mirror == Mirror(DEVICE.epoch, (("bytes", 3, 9),), complete)
+
+
+async def test_a_new_database_of_a_known_device_gets_what_the_old_one_had_spent(log: HubLog):
+    log.append([received(5, epoch=1, spend=(("bytes", 3, 900),))])
+    said, _ = await answered(log, received(1, epoch=2), enrolled_ms=0)
+    assert said[1][1] == Mirror(2, (("bytes", 3, 900),), True)
+
+
+async def test_what_the_disk_does_not_take_is_counted_and_not_answered(log: HubLog):
+    log._db.execute("pragma query_only=1")
+    said, clerk = await answered(log, received(1))
+    assert said == []
+    assert clerk.counts["ledger.unlogged"] == 1

@@ -1,0 +1,211 @@
+"""A watched folder and JSON lines: each file and each line ends with an answer or a one-line reason."""
+
+import asyncio
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_agent.api.merging_image_files_files import max_file_bytes
+from edge_agent.api.sources import MAX_LINE_BYTES, Feed, Folder, Lines, read_lines
+from tests.edge_agent.api.test_image_files import npy
+from tests.edge_agent.doubles.api_double import MemoryAgent
+from wire.process.logging import Log
+
+
+def watching(folder: Path) -> tuple[MemoryAgent, Folder]:
+    agent = MemoryAgent()
+    return agent, Folder(folder, Feed(agent, "private"), 0.01, Log(io.StringIO()))
+
+
+def result(folder: Path, where: str, name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / where / f"{name}.json").read_text())
+    return read
+
+
+async def test_a_file_is_answered_once_and_moved_beside_its_answer(tmp_path):
+    agent, folder = watching(tmp_path)
+    (tmp_path / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
+    assert await folder.look() == 0  # it may still be written to
+    assert await folder.look() == 1
+    assert await folder.look() == 0
+    assert [s.data_class for s in agent.samples] == ["private"]
+    assert (tmp_path / "done" / "a.npy").exists()
+    assert not (tmp_path / "a.npy").exists()
+    told = result(tmp_path, "done", "a.npy")
+    assert (told["file"], told["label"], told["reason"], told["answer_id"]) == ("a.npy", 1, "confident", f"{1:032x}")
+
+
+async def test_a_file_that_is_still_written_is_left_alone(tmp_path):
+    agent, folder = watching(tmp_path)
+    whole = npy(np.array([0.1, 0.9, 0], np.float32))
+    for end in (10, 60, len(whole)):
+        (tmp_path / "a.npy").write_bytes(whole[:end])
+        assert await folder.look() == 0
+    (tmp_path / ".b.npy").write_bytes(whole)
+    (tmp_path / "c.txt").write_bytes(whole)
+    await folder.look()
+    await folder.look()
+    assert len(agent.samples) == 1
+    assert {f.name for f in tmp_path.iterdir()} == {".b.npy", "c.txt", "done", "failed"}
+
+
+async def test_what_cannot_be_a_sample_goes_to_failed_with_a_reason(tmp_path):
+    agent, folder = watching(tmp_path)
+    secret = tmp_path.parent / f"{tmp_path.name}-secret.npy"
+    secret.write_bytes(npy(np.zeros(3, np.float32)))
+    (tmp_path / "link.npy").symlink_to(secret)
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "folder.npy").mkdir()
+    (tmp_path / "huge.npy").write_bytes(bytes(max_file_bytes(agent.runner.manifest.input) + 1))
+    (tmp_path / "range.npy").write_bytes(npy(np.full(3, 7, np.float32)))
+    (tmp_path / "nan.npy").write_bytes(npy(np.full(3, np.nan, np.float32)))
+    await folder.look()
+    await asyncio.wait_for(folder.look(), 5)  # the pipe does not block it
+    assert agent.samples == []
+    failed = {f.name for f in (tmp_path / "failed").iterdir() if not f.name.endswith(".json")}
+    assert failed == {"link.npy", "pipe.npy", "folder.npy", "huge.npy", "range.npy", "nan.npy"}
+    assert "plain file" in result(tmp_path, "failed", "pipe.npy")["error"]
+    assert "the model takes 0..1" in result(tmp_path, "failed", "range.npy")["error"]
+    assert secret.exists()
+
+
+async def test_a_second_file_of_the_same_name_replaces_nothing(tmp_path):
+    _, folder = watching(tmp_path)
+    for value in (0.2, 0.8):
+        (tmp_path / "a.npy").write_bytes(npy(np.array([value, 0, 0], np.float32)))
+        await folder.look()
+        await folder.look()
+    assert result(tmp_path, "done", "a.npy")["confidence"] == pytest.approx(0.2)
+    assert result(tmp_path, "done", "a.2.npy")["confidence"] == pytest.approx(0.8)
+
+
+async def test_a_disk_that_takes_no_result_does_not_make_a_file_be_answered_twice(tmp_path):
+    agent, folder = watching(tmp_path)
+    (tmp_path / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
+    await folder.look()
+    (tmp_path / "done" / "a.npy.json").mkdir()  # in the way of the result
+    for _ in range(3):
+        with pytest.raises(OSError, match="directory"):
+            await folder.look()
+    (tmp_path / "done" / "a.npy.json").rmdir()
+    await folder.look()
+    assert len(agent.samples) == 1
+    assert result(tmp_path, "done", "a.npy")["label"] == 1
+
+
+async def test_in_mode_disabled_a_file_waits(tmp_path):
+    agent, folder = watching(tmp_path)
+    (tmp_path / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
+    agent.mode = "disabled"
+    for _ in range(3):
+        await folder.look()
+    assert (tmp_path / "a.npy").exists()
+    agent.mode = "answer_now"
+    await folder.look()
+    assert (tmp_path / "done" / "a.npy").exists()
+
+
+async def test_a_folder_that_goes_away_is_waited_for(tmp_path):
+    agent, folder = watching(tmp_path / "disk")
+    running = asyncio.create_task(folder.run())
+    await asyncio.sleep(0.03)
+    assert not running.done()
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "a.npy").write_bytes(npy(np.array([0.1, 0.9, 0], np.float32)))
+    for _ in range(200):
+        if agent.samples:
+            break
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert len(agent.samples) == 1
+
+
+async def answers(text: bytes, agent: MemoryAgent | None = None, *, piped: bool = True) -> list[dict[str, Any]]:
+    agent = agent or MemoryAgent()
+    written: list[bytes] = []
+    lines = Lines(Feed(agent, "open"), written.append)
+    if not piped:
+        with Path("/proc/self/fd").joinpath(str(_file_of(text))).open("rb") as file:
+            await lines.run(read_lines(file.fileno()))
+        return [json.loads(line) for line in written]
+    reading, writing = os.pipe()
+    feeding = asyncio.create_task(asyncio.to_thread(_feed, writing, text))
+    await lines.run(read_lines(reading))
+    await feeding
+    os.close(reading)
+    return [json.loads(line) for line in written]
+
+
+def _feed(fd: int, text: bytes) -> None:
+    with os.fdopen(fd, "wb") as file:
+        file.write(text)
+
+
+def _file_of(text: bytes) -> int:
+    fd = os.memfd_create("lines")
+    os.write(fd, text)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+async def test_each_line_gets_a_line_back_from_a_pipe_and_from_a_file():
+    text = b'{"x": [0.1, 0.9, 0], "id": "mine"}\n\n{"x": [0.4, 0.3, 0.3], "data_class": "private"}'
+    for piped in (True, False):
+        agent = MemoryAgent()
+        first, second = await answers(text, agent, piped=piped)
+        assert (first["line"], first["id"], first["label"], first["reason"]) == (1, "mine", 1, "confident")
+        assert (second["line"], second["reason"], second["escalation_id"]) == (3, "unsure", "beef-2")
+        assert [s.data_class for s in agent.samples] == ["open", "private"]
+
+
+async def test_a_line_is_answered_while_the_next_is_still_typed():
+    agent = MemoryAgent()
+    written: list[bytes] = []
+    reading, writing = os.pipe()
+    lines = Lines(Feed(agent, "open"), written.append)
+    running = asyncio.create_task(lines.run(read_lines(reading)))
+    for count in range(1, 50):
+        os.write(writing, b'{"x": [0, 1,')
+        for _ in range(count % 5):
+            await asyncio.sleep(0)
+        os.write(writing, b" 0]}\n")
+        async with asyncio.timeout(5):  # a wake-up that comes too early must not block the loop in `read`
+            while len(written) < count:
+                await asyncio.sleep(0)
+    os.close(writing)
+    await running
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"no json", "not a line of the form"),
+        (b"\xff\xfe", "not a line of the form"),
+        (b'{"y": 1}', "not a line of the form"),
+        (b'{"x": [1, 2, 3], "dataclass": "private"}', "not a line of the form"),
+        (b'{"x": "abc"}', "input 'x': "),
+        (b'{"x": [1, "2", 3]}', "input 'x': the data is not FP32"),
+        (b'{"x": [1, 0]}', "input 'x': shape [3] wants 3 values"),
+        (b'{"x": [0, 0, 1e99]}', "the model takes 0..1"),
+        (b'{"x": [0, 0, 2]}', "the model takes 0..1"),
+        (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}", "n"),
+        (b"1" * (MAX_LINE_BYTES + 1), "a line of more than"),
+        (b"1" * (MAX_LINE_BYTES * 3), "a line of more than"),
+    ],
+)
+async def test_a_wrong_line_is_told_and_the_next_is_answered(line, error):
+    first, second = sorted(await answers(line + b'\n{"x": [0, 1, 0]}\n'), key=lambda told: told["line"])
+    assert error in first["error"]
+    assert (second["line"], second["label"]) == (2, 1)
+
+
+async def test_hundreds_of_lines_are_answered_each_once():
+    told = await answers(b'{"x": [0, 1, 0]}\n' * 500)
+    assert sorted(t["line"] for t in told) == list(range(1, 501))
+    assert len({t["answer_id"] for t in told}) == 500

@@ -1,0 +1,137 @@
+"""A small agent for API tests: the shipped EchoRunner answers; records, events and feedback are kept in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from edge_agent.api.app import ApiServer, build_app
+from edge_agent.api.oip import InferLimits
+from edge_agent.api.service import AnswerService
+from edge_agent.core.records import AnswerRecord, DisabledError, EventRecord, Kind, Sample, Source
+from models.bundle.manifest import Manifest
+from models.runtime.runner import EchoRunner
+from policies.model.reasons import Why
+from wire.http.guards import ServerAccess
+
+POLICY = "ab" * 16
+
+
+class MemoryAgent:
+    """Every answer is local; one of a sample that is unsure has an open question until `verdict` comes."""
+
+    def __init__(self) -> None:
+        self.runner = EchoRunner(labels=3, version=7)
+        self.mode = "answer_now"
+        self.updating = True
+        self.refreshed = 0
+        self.samples: list[Sample] = []
+        self.records: list[AnswerRecord] = []
+        self.truths: dict[str, float] = {}
+        self._changed = asyncio.Condition()
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self.runner.manifest if self.mode != "no model" else None
+
+    def refresh(self) -> bool:
+        self.refreshed += 1
+        return self.updating
+
+    async def infer(self, sample: Sample) -> AnswerRecord:
+        if self.mode == "disabled":
+            raise DisabledError
+        prediction = self.runner.infer_one(sample.x).prediction
+        sure = prediction.confidence >= 0.5
+        number = len(self.records) + 1
+        record = AnswerRecord(
+            id=f"{number:032x}",
+            kind=Kind.ANSWER,
+            source=Source.LOCAL,
+            why=Why.CONFIDENT if sure else Why.UNSURE,
+            prediction=prediction,
+            policy=POLICY,
+            data_class=sample.data_class,
+            seq="" if sure else f"beef-{number}",
+            trace=sample.trace,
+            event=number,
+        )
+        self.samples.append(sample)
+        await self._keep(record)
+        return record
+
+    async def verdict(self, answer_id: str, label: int) -> None:
+        first = next(r for r in self.records if r.id == answer_id)
+        prediction = msgspec.structs.replace(first.prediction, label=label)
+        changed = {"kind": Kind.CORRECTION, "source": Source.HUB, "why": Why.VERDICT, "event": len(self.records) + 1}
+        await self._keep(msgspec.structs.replace(first, prediction=prediction, **changed))
+
+    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
+        def found() -> list[AnswerRecord]:
+            return [r for r in self.records if r.id == id]
+
+        def settled() -> bool:
+            return not found() or not found()[0].seq or len(found()) > 1
+
+        async with self._changed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(settled), timeout_s)
+            return found()
+
+    async def events(self, after: int) -> AsyncIterator[EventRecord]:
+        at = [after]
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(self.records) > at[0])
+            for record in self.records[at[0] :]:
+                at[0] = record.event
+                yield EventRecord(record.event, record)
+
+    async def last_event(self) -> int:
+        return len(self.records)
+
+    async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002
+        known = any(r.id == id for r in self.records)
+        if known:
+            self.truths[id] = truth
+        return known
+
+    async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
+        return {"id": id} if any(r.id == id for r in self.records) else {}
+
+    async def erase(self, subject: bytes) -> int:
+        gone = [record for record in self.records if subject and record.subject == subject]
+        self.records = [record for record in self.records if record not in gone]
+        return len(gone)
+
+    def status(self) -> dict[str, Any]:
+        return {"mode": self.mode, "link": "up", "open": 0}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"answers": len(self.records)}
+
+    async def _keep(self, record: AnswerRecord) -> None:
+        async with self._changed:
+            self.records.append(record)
+            self._changed.notify_all()
+
+
+@asynccontextmanager
+async def serving(
+    agent: AnswerService, door: ServerAccess | None = None, **options: Any
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session against a running server, on a free port; `session.agent_url` is its address."""
+    door = door or ServerAccess()
+    limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))
+    app = build_app(agent, door, limits=limits, version="1.2.3", **options)
+    server = ApiServer(app, door)
+    url = await server.start()
+    try:
+        async with aiohttp.ClientSession(base_url=url) as session:
+            yield session
+    finally:
+        await server.stop()

@@ -1,0 +1,307 @@
+"""A hub in one page: real keys, real frames, in memory. A test says what it answers; it keeps what took effect."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from edge_agent.app.merging_agent_loop import Agent
+from edge_agent.core.commands import OutboxLimits
+from edge_agent.core.records import Sample
+from edge_agent.identity.identity import HubKeys, Identity
+from edge_agent.system.clock import HubClock
+from edge_agent.system.merging_settings_settings import AgentSettings
+from models.runtime.runner import EchoRunner
+from policies.language.merging_document_document import parse
+from policies.model.policy import Policy
+from wire.protocol import codec, merging_sealing_seal
+from wire.protocol.codec import Frame
+from wire.protocol.messages import (
+    Ask,
+    DownNote,
+    Escalation,
+    Header,
+    Heads,
+    Hello,
+    Mirror,
+    Prediction,
+    Reason,
+    Receipt,
+    Refusal,
+    Statuses,
+    Suite,
+    Verdict,
+    Welcome,
+)
+from wire.protocol.rollout import InstallReport, ReportSeen
+from wire.protocol.topics import Channel, parse_up, shard_of, topic
+from wire.transport.base import Incoming, LinkLostError, MemoryBroker, MemoryTransport
+
+DEVICE = "demo--d1"
+HUB_TIME_MS = 1_790_000_000_000
+SURE = np.array([0.95, 0.05], np.float32)
+UNSURE = np.array([0.45, 0.55], np.float32)
+TRUTH = Prediction(0, 0.99, (0.99, 0.01), "big@1")
+SIGNING = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
+HPKE = X25519PrivateKey.from_private_bytes(b"h" * 32)
+
+POLICY = """
+schema = 2
+name = "test"
+version = {version}
+issued = 2026-01-01
+expires = 2099-12-31
+[escalation]
+mode = "{mode}"
+threshold = 0.8
+audit_share = {audit}
+budget_s = {budget_s}
+[egress]
+ceiling = "P2"
+[[egress.field]]
+name = "features"
+level = "{level}"
+transforms = [{{ kind = "clip", low = 0, high = 15 }}]
+[egress.data_class]
+open = true
+private = false
+[locality]
+hubs = ["hub-1"]
+regions = ["local"]
+[retention]
+purpose = "test"
+[budget]
+bytes_per_day = {bytes_per_day}
+max_open = {max_open}
+"""
+DEFAULTS = {
+    "version": 1, "mode": "answer_now", "audit": 0.0, "budget_s": 5.0, "level": "P2",
+    "bytes_per_day": 10_000_000, "max_open": 1000,
+}  # fmt: skip
+
+
+def policy(**changes: object) -> Policy:
+    return parse(POLICY.format(**{**DEFAULTS, **changes})).compile()
+
+
+def sample(x: np.ndarray = UNSURE, data_class: str = "open", **more: str) -> Sample:
+    return Sample(x, data_class, **more)
+
+
+@dataclass
+class HubDouble:
+    """`answers`: which of receipt, verdict it gives to a question. `effects`: fingerprint per (epoch, seq)."""
+
+    broker: MemoryBroker = field(default_factory=MemoryBroker)
+    receipts: bool = True
+    verdicts: bool = True
+    statuses: bool = True
+    mirrors: bool = True
+    prediction: Prediction = TRUTH
+    effects: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    questions: list[tuple[Frame, bytes, Escalation]] = field(default_factory=list)  # frame, its bytes, plaintext
+    notes: list[Ask | Hello] = field(default_factory=list)
+    heads: list[Heads] = field(default_factory=list)
+    acknowledges: bool = True
+    reports: list[InstallReport] = field(default_factory=list)
+    now_ms: int = HUB_TIME_MS
+    present: bool = False
+
+    def __post_init__(self) -> None:
+        self.signing = Ed25519PrivateKey.from_private_bytes(b"r" * 32)
+        self.hpke = X25519PrivateKey.from_private_bytes(b"k" * 32)
+        self.keys = HubKeys(
+            "hub-1", "local", self.hpke.public_key().public_bytes_raw(), self.signing.public_key().public_bytes_raw()
+        )
+
+    def identity(self) -> Identity:
+        return Identity(DEVICE, "localhost", 1, (self.keys,), HUB_TIME_MS, SIGNING, HPKE, b"p" * 32)
+
+    async def connect(self) -> MemoryTransport:
+        """For the agent; refused while the hub itself is not there, so that no test waits for a retry by accident."""
+        if not self.present:
+            raise LinkLostError("no hub")
+        return self.broker.connect()
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(LinkLostError):
+                transport = self.broker.connect()
+                await transport.subscribe(tuple(f"v1/+/+/{c}" for c in (Channel.QUESTION, Channel.ASK, Channel.REPORT)))
+                self.present = True
+                while True:
+                    for message in await transport.receive():
+                        self.hear(message)
+            self.present = False
+            await asyncio.sleep(0.01)
+
+    def hear(self, message: Incoming) -> None:
+        _, channel = parse_up(message.topic)
+        frame = codec.split(message.payload)
+        merging_sealing_seal.verify(frame, by=SIGNING.public_key(), channel=channel)
+        if channel is Channel.QUESTION:
+            self.on_question(frame, message.payload)
+            return
+        if channel is Channel.REPORT and frame.suite is Suite.SEALED:
+            self.on_report(frame)
+            return
+        note = codec.decode_up(frame.body)
+        assert not isinstance(note, InstallReport)
+        assert isinstance(note, Heads) is (channel is Channel.REPORT)
+        if isinstance(note, Heads):
+            self.on_heads(note)
+        else:
+            self.on_note(note)
+
+    def on_heads(self, heads: Heads) -> None:
+        """It remembers nothing of this device's spending, and says so; it keeps no log."""
+        self.heads.append(heads)
+        if self.mirrors:
+            self.tell(Mirror(heads.epoch, heads.spend))
+
+    def on_report(self, frame: Frame) -> None:
+        note = codec.decode_up(
+            codec.unpad(merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.REPORT))
+        )
+        assert isinstance(note, InstallReport)
+        self.reports.append(note)
+        if self.acknowledges:
+            self.tell(ReportSeen(0, note.seq))
+
+    def on_note(self, note: Ask | Hello) -> None:
+        self.notes.append(note)
+        if isinstance(note, Hello):
+            self.tell(Welcome(note.epoch, "hub-1", "local"))
+        elif self.statuses:
+            asked = {frame.header.seq for frame, _, _ in self.questions}
+            known = [seq for seq in note.seqs if (note.epoch, seq) in self.effects and seq in asked]
+            unknown = tuple(seq for seq in note.seqs if seq not in known)
+            if self.verdicts:
+                for frame, _, question in [q for q in self.questions if q[0].header.seq in known]:
+                    self.send(self.verdict(frame, question))
+                known = []
+            self.tell(Statuses(note.epoch, tuple(known), unknown))
+
+    def on_question(self, frame: Frame, data: bytes) -> None:
+        padded = merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
+        question = codec.decode_escalation(codec.unpad(padded))
+        self.questions.append((frame, data, question))
+        key = (frame.header.epoch, frame.header.seq)
+        assert self.effects.get(key, codec.fingerprint(padded)) == codec.fingerprint(padded)
+        if self.receipts:
+            self.effects[key] = codec.fingerprint(padded)
+            self.tell(Receipt(key[0], (key[1],)))
+        if self.verdicts:
+            self.effects[key] = codec.fingerprint(padded)
+            self.send(self.verdict(frame, question))
+
+    # What it can say
+
+    def send(self, data: bytes) -> None:
+        self.broker.publish(Incoming(topic(DEVICE, Channel.REPLY), data))
+
+    def tell(self, note: DownNote) -> None:
+        self.send(self.note(note))
+
+    def note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
+        key_id = merging_sealing_seal.key_id(self.signing.public_key().public_bytes_raw())
+        header = Header(shard_of(DEVICE), DEVICE, note.epoch, 0, self.now_ms, key_id)
+        return merging_sealing_seal.sign(header, codec.encode(note), by=by or self.signing, channel=Channel.REPLY)
+
+    def verdict(self, frame: Frame, question: Escalation, by: Ed25519PrivateKey | None = None) -> bytes:
+        told = frame.header
+        header = Header(
+            told.shard, DEVICE, told.epoch, told.seq, self.now_ms, merging_sealing_seal.key_id(public(HPKE))
+        )
+        fingerprint = codec.fingerprint(
+            merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
+        )
+        binding = merging_sealing_seal.verdict_binding(
+            fingerprint, f"{question.model.name}@{question.model.version}", question.policy
+        )
+        padded = codec.pad(codec.encode(Verdict(self.prediction, "hub-1", "local", 0.001, 0.002)))
+        return merging_sealing_seal.seal(
+            header, padded, to=HPKE.public_key(), by=by or self.signing, channel=Channel.REPLY, binding=binding
+        )
+
+    def refusal(self, data: bytes, reason: Reason, retry_after_s: float = 0.0, *, final: bool) -> Refusal:
+        header = codec.split(data).header
+        return Refusal(header.epoch, header.seq, merging_sealing_seal.digest(data), reason, retry_after_s, final)
+
+
+def public(key: X25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
+
+
+class Time:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.mono_s = 1000.0
+        self.wall = HUB_TIME_MS
+
+    def clock(self) -> HubClock:
+        return HubClock(HUB_TIME_MS, lambda: self.mono_s, lambda: self.wall)
+
+    def turn(self, seconds: float) -> None:
+        self.mono_s += seconds
+        self.wall += int(seconds * 1000)
+
+
+QUICK = OutboxLimits(resend_base_s=0.05, resend_cap_s=0.1, ask_interval_s=0.2)
+
+
+def settings(folder: Path, outbox: OutboxLimits = QUICK, **changes: object) -> AgentSettings:
+    quick = {"reconnect_base_s": 0.01, "reconnect_cap_s": 0.05, "watchdog_s": 0.02, "flush_s": 0.005}
+    quick |= {"inline_infer_s": 10.0}
+    return AgentSettings(state_dir=folder, outbox=outbox, **{**quick, **changes})  # type: ignore[arg-type]
+
+
+class Rig(contextlib.AbstractAsyncContextManager["Rig"]):
+    """A hub and an agent in one event loop."""
+
+    def __init__(self, folder: Path, rules: Policy | None = None, hub: HubDouble | None = None, **more: object) -> None:
+        self.hub = hub or HubDouble()
+        self.clock = more.pop("clock", None)
+        self.agent = Agent(
+            settings(folder, **more), self.hub.identity(), EchoRunner(2), rules, self.hub.connect,  # type: ignore[arg-type]
+            clock=self.clock,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    async def __aenter__(self) -> Self:
+        self._hub_task = asyncio.create_task(self.hub.run())
+        await asyncio.sleep(0)
+        self._agent_task = asyncio.create_task(self.agent.run())
+        await until(lambda: self.agent.status()["disk"] == "ok" or self.agent._counts["database_unusable"])
+        if self.hub.broker.up:
+            await until(lambda: self.agent.status()["link"] == "up")
+            # a new device asks nothing before a hub has told what it remembers of its spending
+            await until(
+                lambda: not self.hub.mirrors or self.agent._core.epoch < 0 or self.agent._core.ruling.purse.mirrored
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.agent.stop()
+        await self._agent_task
+        self._hub_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._hub_task
+
+    @property
+    def open(self) -> int:
+        return int(self.agent.status()["open"])
+
+    def count(self, name: str) -> int:
+        return self.agent.counts.get(name, 0)
+
+
+async def until(condition: object, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.002)

@@ -1,0 +1,93 @@
+"""The identity side of a real hub behind a small server: enrol, renew, retire. `change` alters a reply on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer, Rejection, invite_text
+from cloud_hub.enrollment.renewal import Renewals, RenewRequest, RetireRequest
+from cloud_hub.enrollment.replies import BrokerAddress, Place
+from cloud_hub.registry.registry import Registry, Welcome
+from cloud_hub.security.authorities import Authorities
+from cloud_hub.security.authority import utc_now
+from cloud_hub.security.hub_keys import HubCard
+from edge_agent.identity.enrollment import enrol
+from edge_agent.identity.identity import Identity
+from wire.http.guards import ServerAccess, open_site, refusal
+
+DEVICE = "demo--cam-1"
+HUB = HubCard("hub-1", "local", b"h" * 32, b"s" * 32)
+Change = Callable[[dict[str, Any]], Any]
+
+
+class IdentityHub:
+    """`now_ms`: hub time. `replies`: every good reply, as sent."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.registry = Registry.open(folder / "devices.db")
+        self.authorities = Authorities.open(folder, utc_now())
+        self.place = Place(BrokerAddress("127.0.0.1", 18883), (HUB,))
+        self.issuer = Issuer(self.registry, self.authorities, self.place)
+        self.renewals = Renewals(self.registry, self.authorities, self.place)
+        self.change: Change = lambda reply: reply
+        self.replies: list[dict[str, Any]] = []
+        self.asked = 0
+        self.now_ms = int(utc_now().timestamp() * 1000)
+        self.url = ""
+
+    def live(self, seconds: float) -> None:
+        self.authorities.live(timedelta(seconds=seconds))
+
+    def invite(self, *hardware: str, **changes: Any) -> str:
+        token = self.registry.invite(Welcome(DEVICE, hardware), self.now_ms, 3600.0).token
+        facts: dict[str, Any] = {"url": self.url, "ca_sha256": self.authorities.sha256, "token": token}
+        return invite_text(**{**facts, "device": DEVICE, **changes})
+
+    async def enrol(self, folder: Path, hardware: str = "") -> Identity:
+        return await asyncio.to_thread(enrol, self.invite(), folder, hardware)
+
+    async def on_enrol(self, request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read(), type=EnrolRequest)
+        return self._say(self.issuer.enrol(asked, self.now_ms))
+
+    async def on_renew(self, request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read(), type=RenewRequest)
+        return self._say(self.renewals.renew(asked, self.now_ms, asyncio.get_running_loop().time()))
+
+    async def on_retire(self, request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read(), type=RetireRequest)
+        return self._say(self.renewals.retire(asked, self.now_ms))
+
+    def _say(self, reply: Any) -> web.Response:
+        self.asked += 1
+        if isinstance(reply, Rejection):
+            return refusal(403, reply.error)
+        self.replies.append(msgspec.to_builtins(reply))
+        return web.Response(body=msgspec.json.encode(self.change(dict(self.replies[-1]))))
+
+
+@asynccontextmanager
+async def identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
+    """Over TLS, as `https://localhost:PORT`."""
+    hub = IdentityHub(folder / "hub")
+    pair = hub.authorities.ensure_server((), utc_now())
+    door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+    runner = web.AppRunner(web.Application(), access_log=None)
+    for path, handler in (("enrol", hub.on_enrol), ("renew", hub.on_renew), ("retire", hub.on_retire)):
+        runner.app.router.add_post(f"/v1/{path}", handler)
+    await runner.setup()
+    try:
+        hub.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
+        hub.issuer.at(hub.url)
+        hub.renewals.at(hub.url)
+        yield hub
+    finally:
+        await runner.cleanup()
+        hub.registry.close()

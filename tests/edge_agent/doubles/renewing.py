@@ -1,0 +1,33 @@
+"""A renewer whose clock and dice a test turns."""
+
+import asyncio
+import io
+
+from edge_agent.identity.identity import Identity
+from edge_agent.identity.renewal import Renewer
+from edge_agent.identity.renewal_worker import renew
+from edge_agent.system.clock import HubClock
+from tests.edge_agent.doubles.hub_double import Time
+from wire.process.logging import Log
+
+
+async def renewed(identity: Identity) -> Identity:
+    return await asyncio.to_thread(renew, identity)
+
+
+class Watched:
+    """A renewer with a clock and dice that a test turns."""
+
+    def __init__(self, identity: Identity, dice: float = 0.5) -> None:
+        self.time = Time()
+        self.clock = HubClock(identity.hub_time_ms, lambda: self.time.mono_s, lambda: self.time.wall)
+        self.renewer = Renewer(identity, self.clock, Log(io.StringIO()), lambda: dice, renewed)
+        self.reconnects = 0
+
+    async def reconnect(self) -> None:
+        self.reconnects += 1
+
+    async def run(self, seconds: float = 0.3) -> None:
+        task = asyncio.create_task(self.renewer.run(self.reconnect, look_every_s=0.02))
+        await asyncio.sleep(seconds)
+        task.cancel()

@@ -1,0 +1,91 @@
+"""An update repository in memory behind an honest or hostile mirror, and a device's store that lives by it."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge_agent.update.installed import Names
+from edge_agent.update.worker import run
+from edge_agent.update.worker_protocol import Report, UpdateJob
+from models.update.slots import pack
+from tests.edge_agent.doubles.hub_double import POLICY
+from tests.models.conftest import echo_graph, make
+from tests.models.doubles.mirror import Mirror
+from tests.models.doubles.repository import Repository
+
+FAMILY, RULES, REGION = "echo", "policy/test.toml", "local"
+KEYS = f"keys/{REGION}.json"
+NAMES = Names(FAMILY, ("test",), (REGION,), "0.1.0")
+DEFAULTS = {
+    "version": 1, "mode": "answer_now", "audit": 0.0, "budget_s": 5.0, "level": "P2",
+    "bytes_per_day": 10_000_000, "max_open": 1000,
+}  # fmt: skip
+CUSTOM = {"min_agent": "0.1.0", "target": {"runtime": "none", "opset": 0, "precision": "float32", "machine": "any"}}
+
+
+def path(version: int) -> str:
+    return f"models/{FAMILY}/{FAMILY}-{version}.skb"
+
+
+def hub_keys(hpke: bytes = b"h" * 32, signing: bytes = b"s" * 32, region: str = REGION) -> bytes:
+    keys = {"hpke_key": base64.b64encode(hpke).decode(), "signing_key": base64.b64encode(signing).decode()}
+    hub = {"name": "hub-1", "region": region, **keys, "not_after_ms": 1, "serial": 1}
+    return json.dumps({"region": region, "version": 1, "hubs": [hub]}).encode()
+
+
+class Bench:
+    """`root`: what the device's invite named."""
+
+    def __init__(self, folder: Path, mirror: Mirror, repo: Repository) -> None:
+        self.folder, self.mirror, self.repo = folder, mirror, repo
+        self.store = folder / "updates"
+        self.root = repo.trusted_root
+
+    def offer(self, version: int, edge: bytes | None = None, scale: float = 1.0, **custom: object) -> None:
+        """Publish a bundle; its answers differ from those of every other version. `scale`: of its golden set."""
+        edge = edge or echo_graph(scale)
+        made = make(self.folder / f"made-{version}", edge, scale, version=version)
+        self.list(path(version), pack(made), "models-echo", version, **{**CUSTOM, **custom})
+
+    def revoke(self, version: int) -> None:
+        info = self.repo.targets("models-echo").targets[path(version)]
+        info.unrecognized_fields["custom"]["revoked"] = True
+        self.repo.publish_all("models-echo")
+
+    def policy(self, version: int, text: str = POLICY, **changes: object) -> None:
+        document = text.format(**{**DEFAULTS, **changes, "version": version})
+        self.list(RULES, document.encode(), "policy", version)
+
+    def keys(self, data: bytes, version: int) -> None:
+        self.list(KEYS, data, "keys", version)
+
+    def list(self, place: str, data: bytes, role: str, version: int, **custom: object) -> None:
+        self.repo.add(place, data, role, version, **custom)
+        self.repo.publish_all(role)
+
+    def job(self, **changes: object) -> UpdateJob:
+        facts: dict[str, object] = {
+            "folder": str(self.store), "url": self.mirror.url.rstrip("/"), "root": self.root, "least_ms": 0,
+            "hub_url": "", "authorities": (), "documents": NAMES.documents, "family": FAMILY, "agent": NAMES.agent,
+        }  # fmt: skip
+        return UpdateJob(**{**facts, **changes})  # type: ignore[arg-type]
+
+    def run(self, **changes: object) -> Report:
+        """The errand, in this process."""
+        return run(self.job(**changes))
+
+
+@contextmanager
+def bench(folder: Path) -> Iterator[Bench]:
+    """Policy 1 and hub keys 1 are published, no bundle yet."""
+    repo = Repository()
+    for role, paths in (("models-echo", "models/echo/*"), ("policy", "policy/*"), ("keys", "keys/*")):
+        repo.delegate(role, [paths], terminating=True)
+    repo.publish_all("models-echo", "policy", "keys", "targets")
+    with Mirror(repo.files) as mirror:
+        made = Bench(folder, mirror, repo)
+        made.policy(1)
+        made.keys(hub_keys(), 1)
+        yield made

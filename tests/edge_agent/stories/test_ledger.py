@@ -1,0 +1,258 @@
+"""A running agent and its record: nothing is handed to the link before it is written, and every hand-over counts."""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cloud_hub.storage.ledger_log import HubLog, Received
+from edge_agent.inference.merging_requests_subjects import Subjects
+from edge_agent.ledger import summary
+from edge_agent.ledger.merging_verify_ledger_files import reading
+from edge_agent.ledger.merging_verify_ledger_verify import verify, whose
+from edge_agent.storage import ledger
+from edge_agent.storage.merging_outbox_vault import Vault
+from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.storage.merging_schema_tables import SCHEMA
+from policies.model.reasons import Why
+from tests.edge_agent.doubles.hub_double import SIGNING, HubDouble, Rig, policy, sample, until
+from tests.edge_agent.doubles.ledger_bench import FEATURES, wrong
+from wire.ledger.chain import Kind
+from wire.ledger.checkpoint import origin_of, signed
+from wire.protocol.merging_sealing_seal import digest
+from wire.protocol.messages import Checkpoint, Heads
+from wire.transport.base import MemoryTransport
+
+KINDS = {kind.value: kind.name.lower() for kind in Kind}
+
+
+@dataclass
+class LoggingHub(HubDouble):
+    """Keeps a log of heads, as a hub does. `lies`: the log that it shows instead."""
+
+    log: HubLog = field(default_factory=lambda: HubLog.open(":memory:", 0))
+    lies: HubLog | None = None
+
+    def on_heads(self, heads: Heads) -> None:
+        received = Received("demo--d1", SIGNING.public_key().public_bytes_raw(), heads, self.now_ms)
+        self.log.append([received])
+        shown = self.lies or self.log
+        logged = shown.append([received])[0]
+        tree = shown.tree()
+        text = signed(origin_of("hub-1"), tree, self.signing)
+        place = (logged.place, logged.leaf.received_ms, logged.leaf.epochs, shown.inclusion(logged.place, tree.size))
+        grown = shown.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
+        self.tell(Checkpoint(heads.epoch, heads.entries, text, *place, grown))
+        super().on_heads(heads)
+
+
+def entries(folder: Path) -> list[tuple[str, int, int, bytes]]:
+    """(kind, seq, size, digest), oldest first."""
+    with sqlite3.connect(folder / "agent.db") as db:
+        rows = db.execute("select kind, seq, size, digest from entries order by entry").fetchall()
+    return [(KINDS[kind], *rest) for kind, *rest in rows]
+
+
+def kinds(folder: Path) -> Counter[str]:
+    return Counter(kind for kind, *_ in entries(folder))
+
+
+def left(folder: Path) -> int:
+    """Bytes that left, by the ledger."""
+    return sum(-size if kind == "withheld" else size for kind, _, size, _ in entries(folder))
+
+
+async def test_every_frame_on_the_link_has_its_entry_and_no_entry_is_without_its_frame(tmp_path: Path):
+    hub = LoggingHub()
+    async with Rig(tmp_path, policy(), hub) as rig:
+        for _ in range(5):
+            await rig.agent.infer(sample())
+        await until(lambda: rig.open == 0)
+    up = [message for message in hub.broker.carried if "/up/" in message.topic]
+    assert sorted(digest(message.payload) for message in up) == sorted(each[3] for each in entries(tmp_path))
+    assert left(tmp_path) == sum(len(message.payload) for message in up)
+    assert set(kinds(tmp_path)) == {"hello", "report", "question"}
+
+
+async def test_no_byte_leaves_before_its_entry_is_on_disk(tmp_path: Path):
+    """Looked up at the very moment of each hand-over, by a connection that sees committed rows alone."""
+    missing: list[str] = []
+
+    class Watched(HubDouble):
+        async def connect(self) -> MemoryTransport:
+            transport = await super().connect()
+            post = transport.post
+
+            def looked(topic: str, payload: bytes) -> Any:
+                if digest(payload) not in {each[3] for each in entries(tmp_path)}:
+                    missing.append(topic)
+                return post(topic, payload)
+
+            transport.post = looked  # type: ignore[method-assign]
+            return transport
+
+    hub = Watched(verdicts=False)
+    async with Rig(tmp_path, policy(), hub) as rig:
+        for _ in range(5):
+            await rig.agent.infer(sample())
+        await until(lambda: len(hub.questions) >= 5 and any(note.__class__.__name__ == "Ask" for note in hub.notes))
+    assert missing == []
+
+
+async def test_the_same_bytes_once_more_are_an_entry_of_their_own(tmp_path: Path):
+    hub = HubDouble(receipts=False, verdicts=False)
+    async with Rig(tmp_path, policy(), hub) as rig:
+        await rig.agent.infer(sample())
+        await until(lambda: len(hub.questions) >= 3)
+    sent = len(hub.questions)
+    found = [each for each in entries(tmp_path) if each[1] == 1]
+    again = [each for each in found if each[0] == "again"]
+    withheld = [each for each in found if each[0] == "withheld"]
+    assert found[0][0] == "question"
+    assert len({each[3] for each in found}) == 1, "one ciphertext"
+    assert sent <= 1 + len(again) - len(withheld) <= sent + 1, "a repeat may be on its way when the agent stops"
+
+
+async def test_what_a_new_policy_keeps_here_is_said_to_have_stayed(tmp_path: Path):
+    hub = HubDouble()
+    async with Rig(tmp_path, policy(), hub) as rig:
+        hub.broker.kill()
+        await until(lambda: rig.agent.status()["link"] == "down")
+        await rig.agent.infer(sample())
+        rig.agent.use_policy(policy(version=2, level="P0"))
+        hub.broker.up = True
+        await until(lambda: rig.open == 0)
+    assert hub.questions == []
+    assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question", "withheld"]
+    with reading(tmp_path) as db:
+        by_rule = {row.key: row.bytes for row in summary.show(db, 0, 2**45).rows}
+    assert by_rule.pop("protocol") > 0
+    assert set(by_rule.values()) == {0}
+
+
+async def test_what_is_erased_while_it_is_being_stored_is_said_to_have_stayed(tmp_path: Path):
+    async with Rig(tmp_path, policy(mode="wait")) as rig:
+        asked = rig.agent.answer_now(sample(subject="p1"))
+        await rig.agent.erase(Subjects(Vault(rig.hub.identity().payload_key)).of("p1"))
+        assert isinstance(asked, asyncio.Future)
+        assert (await asked).why is Why.ERASED
+        await until(lambda: rig.count("accepted") == 1)
+    assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question", "withheld"]
+    assert not rig.hub.questions
+
+
+async def test_a_question_that_waited_through_a_restart_is_sent_once_and_counted_once(tmp_path: Path):
+    hub = HubDouble()
+    async with Rig(tmp_path, policy(), hub) as rig:
+        hub.broker.kill()
+        await until(lambda: rig.agent.status()["link"] == "down")
+        await rig.agent.infer(sample())
+    hub.broker.up = True
+    async with Rig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.open == 0)
+    assert len(hub.questions) == 1
+    assert [each[0] for each in entries(tmp_path) if each[1] == 1] == ["question"]
+
+
+async def test_bytes_by_rule_and_the_overhead_are_what_the_sockets_sent(tmp_path: Path):
+    hub = LoggingHub()
+    async with Rig(tmp_path, policy(), hub) as rig:
+        for _ in range(8):
+            await rig.agent.infer(sample())
+        await until(lambda: rig.open == 0)
+        sent = rig.agent.status()["sent"]
+    assert sum(sent["by_rule"].values()) + sent["overhead"] == sent["sockets"]
+    assert set(sent["by_rule"]) == {"protocol", "test@1"}
+    with reading(tmp_path) as db:
+        shown = summary.show(db, 0, 2**45)
+    assert {row.key: row.bytes for row in shown.rows} == sent["by_rule"]
+    assert shown.overhead is not None
+    assert sum(row.bytes for row in shown.rows) + shown.overhead == shown.sockets == sent["sockets"]
+
+
+# What hubs have witnessed
+
+
+async def test_a_head_is_told_on_connect_and_the_hubs_word_on_it_is_kept(tmp_path: Path):
+    hub = LoggingHub()
+    async with Rig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.count("checkpoints") == 1)
+        status = rig.agent.status()
+        identity = hub.identity()
+    assert status["ledger"]["witnessed_by"] == "hub-1"
+    assert hub.log.size == 1
+    with reading(tmp_path) as db:
+        assert wrong(verify(db, whose(identity))) == []
+
+
+async def test_each_head_is_proved_to_follow_from_the_log_of_the_one_before(tmp_path: Path):
+    hub = LoggingHub()
+    for life in range(3):
+        async with Rig(tmp_path, policy(), hub) as rig:
+            await rig.agent.infer(sample())
+            await until(lambda: rig.count("checkpoints") == 1)
+            assert rig.agent.status()["alarms"] == []
+        assert hub.log.size == life + 1
+    assert [heads.known for heads in hub.heads] == [0, 1, 2]
+
+
+async def test_case_114_a_hub_that_shows_another_log_is_an_alarm_that_outlives_a_restart(tmp_path: Path):
+    """Signed by the hub's own key, and yet no continuation of what it had shown before."""
+    hub = LoggingHub()
+    async with Rig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.count("checkpoints") == 1)
+    hub.lies = HubLog.open(":memory:", 0)
+    async with Rig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.count("checkpoints") == 1)
+        assert "hub_log_forked" in rig.agent.status()["alarms"]
+    hub.lies = None
+    async with Rig(tmp_path, policy(), hub) as rig:
+        await until(lambda: rig.count("checkpoints") == 1)
+        assert "hub_log_forked" in rig.agent.status()["alarms"]
+    with reading(tmp_path) as db:
+        assert wrong(verify(db, whose(hub.identity()))) == ["consistency"]
+
+
+@pytest.mark.parametrize("lie", ["text", "index", "received_ms", "inclusion", "entries"])
+async def test_a_checkpoint_that_proves_nothing_is_refused_and_not_kept(tmp_path: Path, lie: str):
+    class Lying(LoggingHub):
+        def tell(self, note: Any) -> None:
+            if isinstance(note, Checkpoint):
+                wrongs: dict[str, Any] = {"text": note.text.replace("\n1\n", "\n2\n"), "inclusion": (b"x" * 32,)}
+                note = msgspec.structs.replace(note, **{lie: wrongs.get(lie, 99)})
+            super().tell(note)
+
+    async with Rig(tmp_path, policy(), Lying()) as rig:
+        await until(lambda: rig.count("checkpoints_refused") == 1)
+        assert rig.count("checkpoints") == 0
+    with sqlite3.connect(tmp_path / "agent.db") as db:
+        assert db.execute("select count(*) from witnessed").fetchone() == (0,)
+
+
+# Databases of before
+
+
+def test_a_ledger_of_the_first_schema_is_brought_into_the_chain(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    with sqlite3.connect(path) as db:
+        db.executescript(SCHEMA[0])
+        db.execute("pragma user_version=1")
+        for entry, kind in ((1, "question"), (2, "resealed"), (3, "question")):
+            row = (entry, 1000 + entry, 7 + entry, 5, "", kind, '{"features": "P2"}', "{}", "r@1", "p", "h", "eu", 400)
+            db.execute("insert into ledger values(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", (*row, bytes([entry]) * 32))
+    opened = connect(path).db
+    rows = opened.execute("select kind, seq, rule, region, size from ledger order by entry").fetchall()
+    assert rows == [
+        ("question", 8, "r@1", "eu", 400),
+        ("resealed", 9, "r@1", "eu", 400),
+        ("question", 10, "r@1", "eu", 400),
+    ]
+    assert ledger.next_seq(opened) == 11
+    assert list(ledger.forms(opened).values())[0].fields == FEATURES.fields  # noqa: RUF015
+    assert wrong(verify(opened, whose(HubDouble().identity()))) == []
+    opened.close()

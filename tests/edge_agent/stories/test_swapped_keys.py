@@ -1,0 +1,82 @@
+"""Case 91: whoever runs the broker puts another hub in the place of ours. The device goes on believing ours alone."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from edge_agent.app.merging_agent_loop import DATABASE_FILE
+from edge_agent.identity.identity import HubKeys, Identity
+from edge_agent.storage import merging_schema_marker, merging_tables_meta
+from edge_agent.storage.merging_schema_store_file import connect
+from tests.edge_agent.doubles.hub_double import HubDouble, Rig, policy, sample, until
+from wire.errors import RemoteError
+from wire.protocol import codec, merging_sealing_seal
+from wire.protocol.codec import Frame
+from wire.protocol.messages import Reason, Receipt
+from wire.protocol.topics import Channel
+
+
+@dataclass
+class Impostor(HubDouble):
+    """Has the broker, the topics, our name and every message; has other keys. `unread`: questions it cannot open."""
+
+    unread: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.genuine = self.keys
+        self.signing = Ed25519PrivateKey.generate()
+        self.hpke = X25519PrivateKey.generate()
+        raw = (self.hpke.public_key().public_bytes_raw(), self.signing.public_key().public_bytes_raw())
+        self.keys = HubKeys("hub-1", "local", *raw)
+
+    def identity(self) -> Identity:
+        """The device enrolled with the genuine hub."""
+        return HubDouble().identity()
+
+    def on_question(self, frame: Frame, data: bytes) -> None:
+        assert frame.header.key_id == self.genuine.key_id
+        try:
+            merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
+        except RemoteError:
+            self.unread += 1
+        header = codec.split(data).header
+        self.tell(Receipt(header.epoch, (header.seq,)))
+        self.tell(self.refusal(data, Reason.KEY_EXPIRED, final=False))  # "seal it again, to my key"
+        self.tell(self.refusal(data, Reason.POLICY, final=True))
+
+
+def met_its_hub(folder: Path) -> None:
+    """Long ago: it waits for no word of what it has spent."""
+    opened = connect(folder / DATABASE_FILE)
+    merging_schema_marker.write(opened.db, folder / DATABASE_FILE)
+    merging_tables_meta.put(opened.db, "clean", 1)
+    opened.db.close()
+
+
+async def test_case_91_another_hubs_words_and_keys_are_refused_and_the_question_waits(tmp_path: Path):
+    impostor = Impostor()
+    met_its_hub(tmp_path)
+    async with Rig(tmp_path, policy(), impostor) as rig:
+        record = await rig.agent.infer(sample())
+        await until(lambda: impostor.unread >= 2 and rig.count("refused_signature") >= 6)
+        status = rig.agent.status()
+        assert (status["open"], status["receipted"]) == (1, 0)
+        assert rig.count("resealed") == rig.count("notes") == 0
+        assert [each.source for each in await rig.agent.wait(record.id, 0)] == ["local"]
+
+
+async def test_case_91_when_the_genuine_hub_is_back_the_same_question_is_answered(tmp_path: Path):
+    impostor = Impostor()
+    met_its_hub(tmp_path)
+    async with Rig(tmp_path, policy(), impostor) as rig:
+        record = await rig.agent.infer(sample())
+        await until(lambda: impostor.unread >= 1)
+        genuine = HubDouble(broker=impostor.broker)
+        serving = asyncio.create_task(genuine.run())
+        assert len(await rig.agent.wait(record.id, 5)) == 2
+        assert len(genuine.effects) == 1
+        serving.cancel()

@@ -1,0 +1,83 @@
+"""A Mosquitto that a test runs itself: the product's configuration, a few lines changed, and a tap on every topic."""
+
+import asyncio
+import contextlib
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from cloud_hub.runtime.broker import BrokerSettings, find_program, render
+from cloud_hub.runtime.config import HubConfig
+from cloud_hub.runtime.merging_bootstrap_ground import lay
+from cloud_hub.security.authority import Pair, utc_now
+from simulations.processes import free_port
+from wire.protocol.topics import broker_acl
+from wire.transport.base import LinkLostError
+from wire.transport.mqtt import MqttTransport
+
+
+class OwnBroker:
+    """`folder` is the stage's: the hub's certificates are made there before the hub starts. `edits`: key -> value."""
+
+    def __init__(self, folder: Path, edits: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.state = folder / "hub" / "state"
+        self.ground = lay(HubConfig(state=self.state))
+        settings = BrokerSettings(self.ground.state.broker, port=self.port)
+        lines = render(settings, self.ground.ca, self.ground.server).splitlines()
+        changed = [f"{line.split()[0]} {(edits or {}).get(line.split()[0], line.partition(' ')[2])}" for line in lines]
+        (settings.folder / "acl").write_text("user tap\ntopic read #\n\n" + broker_acl())
+        self.config = settings.folder / "own.conf"
+        self.config.write_text("\n".join(changed) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.config.parent / "own.log").open("ab") as log:
+            words = [find_program(), "-c", str(self.config)]
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def for_the_hub(self) -> dict[str, dict[str, object]]:
+        """The hub's configuration for a broker that somebody else runs."""
+        return {"broker": {"start": False, "port": self.port}}
+
+    def context(self, pair: Pair) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ground.ca)
+        context.load_cert_chain(pair.certificate, pair.key)
+        return context
+
+    async def connect(self, name: str) -> MqttTransport:
+        """A client with a certificate for `name`; waits until the broker accepts."""
+        pair = self.ground.authorities.ensure_client(name, utc_now())
+        context = self.context(pair)
+        for _ in range(200):
+            with contextlib.suppress(LinkLostError):
+                return await MqttTransport.connect("127.0.0.1", self.port, name, context)
+            await asyncio.sleep(0.02)
+        raise AssertionError((self.config.parent / "own.log").read_text())
+
+
+@contextlib.asynccontextmanager
+async def tapped(broker: OwnBroker) -> AsyncIterator[list[bytes]]:
+    """Everything the broker carries, either way, topic and payload."""
+    tap = await broker.connect("tap")
+    await tap.subscribe(("#",))
+    carried: list[bytes] = []
+
+    async def listen() -> None:
+        with contextlib.suppress(LinkLostError):
+            while True:
+                carried.extend(message.topic.encode() + b" " + message.payload for message in await tap.receive())
+
+    listening = asyncio.create_task(listen())
+    try:
+        yield carried
+    finally:
+        listening.cancel()
+        await tap.close()

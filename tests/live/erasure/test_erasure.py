@@ -1,0 +1,65 @@
+"""A subject is forgotten: on a running device, at its hub, with a tombstone that anybody can check."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.bundle.bundle import Bundle
+from simulations.processes import Stage
+from tests import ROOT
+from tests.live.doubles.fleet import PATIENT_S, POLICY, QUICK, ask, samples, settle
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+SUBJECT = "CANARY-Ada Lovelace"
+
+
+async def skerry(*words: str) -> dict[str, Any]:
+    pipe, command = asyncio.subprocess.PIPE, (sys.executable, str(ROOT / "skerry.py"), *words)
+    child = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    out, err = await child.communicate()
+    assert child.returncode == 0, (out, err)
+    return dict(json.loads(out))
+
+
+def rows(file: Path, query: str) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+        return db.execute(query).fetchall()
+
+
+async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_never_had_it(
+    stage: Stage, bundle: Bundle, tmp_path: Path
+):
+    document = tmp_path / "policy.toml"
+    text = POLICY.format(mode="hub_first", budget_s=PATIENT_S)
+    document.write_text(text.replace('purpose = "test"', 'purpose = "test"\nsubject_field = "patient"'))
+    hub = await stage.start_hub(bundle.path, policies=(document,))
+    agent = await stage.add_agent("a", bundle.path, document, QUICK)
+    await stage.start_agent(agent)
+    hers = [await ask(stage, agent, bundle, x, parameters={"subject": SUBJECT}) for x in samples(3)]
+    other = await ask(stage, agent, bundle, samples(1, 4)[0], parameters={"subject": "somebody else"})
+    assert {answer["source"] for answer in (*hers, other)} == {"hub"}
+    await settle(stage)
+
+    done = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
+    assert done == {"answers": 3, "hubs": {"hub-1": 3}, "left": []}
+
+    ids = {answer["answer_id"] for answer in hers}
+    assert {id_ for (id_,) in rows(agent.database, "select id from answers")} == {other["answer_id"]}
+    kept = rows(hub.database, "select verdict is null, subject is null, refusal from effects order by seq")
+    assert kept == [(1, 1, "expired")] * 3 + [(0, 0, None)]
+    assert ids <= {id_ for (id_,) in rows(agent.database, "select id from ledger")}, "the audit keeps its hashes"
+    assert len(rows(hub.database, "select * from tombstones")) == 1
+    stone = json.loads(json.loads((agent.folder / "tombstones.jsonl").read_text())["body"])
+    assert (stone["device"], stone["rows"], stone["hub"]) == (agent.device, 3, "hub-1")
+
+    again = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
+    assert (again["answers"], again["left"]) == (0, [])
+    await stage.stop()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in files if b"CANARY-Ada" in path.read_bytes()] == []

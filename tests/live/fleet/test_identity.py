@@ -1,0 +1,282 @@
+"""The life of an identity against the real broker and hub: renewal, revocation, clones, another CA, retirement."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_hub.security.authority import Authority, pem, utc_now
+from cloud_hub.system.client import ask as ask_hub
+from edge_agent.identity.enrollment import enrol
+from edge_agent.identity.identity import Identity, load
+from edge_agent.system import merging_http_tls
+from edge_agent.uplink.envelope import Envelopes
+from simulations.processes import AgentHandle, Stage
+from tests import ROOT
+from tests.cloud_hub.doubles.joiner import Joiner
+from tests.live.broker.test_broker import Site
+from tests.live.doubles.fleet import QUICK, ask, burst, judged, policy, samples, settle
+from tests.live.doubles.own_broker import OwnBroker
+from tests.live.hub.test_process import HubProcess
+from wire.protocol.messages import Hello
+from wire.protocol.topics import Channel, topic
+from wire.transport.base import Delivery, LinkLostError
+from wire.transport.mqtt import MqttTransport
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+DEVICE = "demo--cam-1"
+DAY_S = 86_400
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[HubProcess]:
+    started = HubProcess(tmp_path)
+    await asyncio.to_thread(started.until, started.ready)
+    yield started
+    started.close()
+
+
+async def connect(identity: Identity) -> MqttTransport:
+    where = (identity.broker_host, identity.broker_port, identity.device)
+    return await MqttTransport.connect(*where, identity.tls())
+
+
+def admin(hub: HubProcess, method: str, path: str, **body: Any) -> Any:
+    return ask_hub(hub.address(), method, f"/v1/admin/{path}", body or None)
+
+
+async def thrown_off(link: MqttTransport, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                await link.receive()
+    except LinkLostError:
+        return True
+    except TimeoutError:
+        return False
+
+
+# Revoked, suspended, doubled
+
+
+async def test_case_62_a_revoked_device_loses_its_session_and_every_one_it_begins(hub, tmp_path):
+    identity = await asyncio.to_thread(enrol, hub.invite(DEVICE), tmp_path / "d")
+    bystander = await asyncio.to_thread(enrol, hub.invite("demo--cam-2"), tmp_path / "e")
+    link, other = await connect(identity), await connect(bystander)
+    await link.subscribe((topic(DEVICE, Channel.REPLY),))
+    admin(hub, "POST", f"devices/{DEVICE}/state", state="revoked")
+    assert await thrown_off(link, 3)
+    await asyncio.sleep(10.1)  # a device is thrown off at most once in ten seconds
+    again = await connect(identity)  # its certificate is good for a week; nothing it says is heard
+    await again.post(topic(DEVICE, Channel.QUESTION), b"\x01" * 300)
+    hello = Envelopes(identity).note(Hello(1, "boot", "agent/1", ()), int(time.time() * 1000))
+    await again.post(topic(DEVICE, Channel.ASK), hello)
+    assert await thrown_off(again, 3)
+    assert not await thrown_off(other, 0.2)
+    counters = admin(hub, "GET", "status")["counters"]
+    assert counters["dropped.not_active"] == 1
+    await asyncio.gather(*(each.close() for each in (link, again, other)))
+
+
+async def test_two_machines_with_one_identity_are_suspended_together(hub, tmp_path):
+    identity = await asyncio.to_thread(enrol, hub.invite(DEVICE), tmp_path / "d")
+    envelopes = Envelopes(identity)
+
+    async def speaks(boot: str) -> None:
+        link = await connect(identity)
+        note = envelopes.note(Hello(1, boot, "agent/1", ()), int(time.time() * 1000))
+        assert await link.post(topic(DEVICE, Channel.ASK), note) is Delivery.TAKEN
+        await link.close()
+
+    for boot in ("box-a", "box-a", "box-b"):
+        await speaks(boot)
+    await asyncio.sleep(0.3)
+    assert admin(hub, "GET", f"devices/{DEVICE}")["state"] == "active"  # until here it may have been a restart
+    await speaks("box-a")
+    found = await asyncio.to_thread(
+        hub.until, lambda: admin(hub, "GET", f"devices/{DEVICE}")["state"] == "suspended", 5.0
+    )
+    assert found
+    assert admin(hub, "GET", f"devices/{DEVICE}")["why"] == "clone_suspect"
+    assert admin(hub, "GET", "status")["alarms"] == {"clone_suspect": [DEVICE], "ledger_flaw": []}
+
+
+# Clocks
+
+
+@pytest.mark.parametrize(
+    "shift_days", [3650, -3650], ids=["as seen from ten years ago", "as seen from ten years ahead"]
+)
+async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, shift_days):
+    issued = utc_now() + timedelta(days=shift_days)
+    site = Site(tmp_path)
+    (tmp_path / "shifted").mkdir()
+    made = site.authority.ensure_server(tmp_path / "shifted", (), issued)
+    made.certificate.replace(tmp_path / "server.pem")
+    made.key.replace(tmp_path / "server.key")
+    await site.broker.start()
+    floor_ms = int((issued + timedelta(days=1)).timestamp() * 1000)
+    context = merging_http_tls.context(site.authority.trusted, floor_ms)
+    site.tls(DEVICE)
+    context.load_cert_chain(tmp_path / "device.pem", tmp_path / "device.key")
+    link = await site.connect(DEVICE, tls=context)
+    assert await link.post(topic(DEVICE, Channel.STATE), b"here") in (Delivery.TAKEN, Delivery.NOBODY)
+    context.floor_ms += 400 * DAY_S * 1000  # by now it is over, whatever a wall clock says
+    with pytest.raises(LinkLostError, match="before hub time"):
+        await site.connect(DEVICE, tls=context)
+    await site.close()
+
+
+# Renewal
+
+
+async def until(stage: Stage, agent: AgentHandle, test: Any, within_s: float = 30.0) -> dict[str, Any]:
+    await stage.wait_for(agent, test, "does not come to pass", within_s)
+    return await stage.status(agent)
+
+
+async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundle):
+    """Renewal at two thirds; then no CA: it serves; then no broker either: it serves; then all is well again."""
+    broker = OwnBroker(stage.folder)
+    broker.start()
+    life_s = 9
+    enrolment = {"certificate_days": life_s / DAY_S}
+    await stage.start_hub(bundle.path, {**broker.for_the_hub, "enrol": enrolment})
+    agent = await stage.add_agent("d1", bundle.path, policy(stage.folder), QUICK)
+    await stage.start_agent(agent)
+    first = load(agent.folder).certificate_ms
+    await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up")
+    assert load(agent.folder).certificate_ms > first
+    await stage.hub.child.kill()
+    status = await until(stage, agent, lambda s: "certificate_expired" in s["alarms"])
+    assert "no hub answers" in status["renewal_error"]
+    assert status["link"] == "up"  # the broker asks for a certificate at the door alone
+    assert (await ask(stage, agent, bundle, samples(1)[0]))["source"] == "local"
+    broker.kill()
+    broker.start()
+    await until(stage, agent, lambda s: s["link"] == "down" and "refused" in s["link_error"])
+    assert (await ask(stage, agent, bundle, samples(1)[0]))["reason"] == "link_down"
+    before = (await stage.status(agent))["renewals"]
+    await stage.hub.child.start()
+    await until(stage, agent, lambda s: s["renewals"] > before and s["link"] == "up", 60)
+    await burst(stage, agent, bundle, samples(8))
+    await settle(stage)
+    report = judged(stage)
+    assert (report.lost, report.doubled) == (0, 0), report
+    await agent.child.stop()
+    await stage.hub.child.stop()
+    broker.kill()
+
+
+# Another CA
+
+
+class Watch:
+    """How long an agent's link was ever down, seen from outside."""
+
+    def __init__(self, stage: Stage, agent: AgentHandle) -> None:
+        self._stage, self._agent = stage, agent
+        self.longest_s = 0.0
+
+    async def run(self) -> None:
+        down_at = None
+        while True:
+            up = (await self._stage.status(self._agent))["link"] == "up"
+            now = time.monotonic()
+            down_at = None if up else down_at or now
+            self.longest_s = max(self.longest_s, now - down_at if down_at else 0.0)
+            await asyncio.sleep(0.02)
+
+
+async def ca(stage: Stage, step: str = "") -> dict[str, Any]:
+    return await stage.admin("POST" if step else "GET", "/v1/admin/ca", {"step": step} if step else None)
+
+
+def forgotten(stage: Stage, device: str) -> ssl.SSLContext:
+    """A device's context with a certificate of the hub's first CA that is good for a week."""
+    assert stage.hub is not None
+    pki = stage.hub.folder / "pki"
+    joiner, folder = Joiner(), stage.folder / "forgotten"
+    folder.mkdir()
+    (folder / "a.pem").write_text(pem(Authority.open(pki, utc_now()).device(joiner.csr().encode(), device, utc_now())))
+    (folder / "a.key").write_bytes(joiner.key_pem())
+    context = ssl.create_default_context(cafile=pki / "trusted.pem")
+    context.load_cert_chain(folder / "a.pem", folder / "a.key")
+    return context
+
+
+async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds(stage, bundle):
+    await stage.start_hub(bundle.path, {"enrol": {"certificate_days": 15 / DAY_S}})
+    agents = [await stage.add_agent(f"d{n}", bundle.path, policy(stage.folder), QUICK) for n in range(2)]
+    old = forgotten(stage, "demo--d9")
+    await asyncio.gather(*(stage.start_agent(agent) for agent in agents))
+    watches = [Watch(stage, agent) for agent in agents]
+    tasks = [asyncio.create_task(watch.run()) for watch in watches]
+    broker = stage.broker_pid()
+    turned = await ca(stage, "rotate")
+    assert sorted(turned["waiting_for"]) == ["demo--d0", "demo--d1"]
+    for agent in agents:
+        await until(stage, agent, lambda s: s["renewals"] >= 1 and s["link"] == "up", 40)
+        await burst(stage, agent, bundle, samples(4))
+        assert len(load(agent.folder).trusted) == 2
+    assert stage.broker_pid() == broker  # the running broker has met the new CA without a restart
+    await (await MqttTransport.connect("127.0.0.1", stage.hub.broker_port, "demo--d9", old)).close()
+    assert (await ca(stage))["waiting_for"] == []
+    done = await ca(stage, "finish")
+    assert (done["ca"], done["coming"]) == (turned["coming"], "")
+    for agent in agents:
+        await until(stage, agent, lambda s: s["link"] == "up" and s["link_error"] != "", 10)
+        await burst(stage, agent, bundle, samples(4))
+    old.load_verify_locations(stage.hub.folder / "pki" / "trusted.pem")
+    with pytest.raises(LinkLostError):
+        await MqttTransport.connect("127.0.0.1", stage.hub.broker_port, "demo--d9", old)
+    for agent in agents:
+        renewals = (await stage.status(agent))["renewals"]
+        await until(stage, agent, lambda s, n=renewals: s["renewals"] > n and s["link"] == "up", 40)
+        assert len(load(agent.folder).trusted) == 1
+    await settle(stage)
+    for task in tasks:
+        task.cancel()
+    assert max(watch.longest_s for watch in watches) < 5
+    report = judged(stage)
+    assert (report.lost, report.doubled) == (0, 0), report
+
+
+# The end
+
+
+async def test_a_device_drains_retires_and_is_known_as_retired(stage, bundle, tmp_path):
+    broker = OwnBroker(stage.folder)
+    broker.start()
+    await stage.start_hub(bundle.path, broker.for_the_hub)
+    agent = await stage.add_agent("d1", bundle.path, policy(stage.folder, "answer_now"), QUICK)
+    await stage.start_agent(agent)
+    await stage.hub.child.stop()
+    await burst(stage, agent, bundle, samples(30))
+    assert (await stage.status(agent))["open"] > 0
+    await agent.child.stop()
+    await stage.hub.child.start()
+    with contextlib.suppress(OSError):
+        await stage._ready(stage.hub.child, f"{stage.hub.url}/readyz")
+    words = [sys.executable, str(ROOT / "skerry.py"), "agent", "retire", "--config", str(agent.child.config)]
+    words += ["--ledger", str(tmp_path / "ledger.jsonl"), "--drain", "60", "--yes"]
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "open questions left: 0" in done.stdout
+    shown = await stage.admin("GET", "/v1/admin/devices/demo--d1")
+    assert (shown["state"], shown["why"]) == ("retired", "device")
+    assert shown["ledger_sha256"] in done.stdout
+    outcomes = [json.loads(line).get("outcome") for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert {each["outcome"] for each in outcomes if each} == {"answered"}
+    assert not list(agent.folder.glob("*.key"))
+    await stage.hub.child.stop()
+    broker.kill()

@@ -1,0 +1,184 @@
+import json
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.bundle.manifest import (
+    BundleError,
+    Kind,
+    ParallelPlan,
+    Stage,
+    check_manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from models.bundle.measurements import Gate, Guarantee, Leakage, LeakKind, Metric
+from models.runtime.runner import echo_manifest
+from wire.protocol.messages import DType, Level, ModelRef
+
+MANIFEST = echo_manifest()
+
+
+def changed(**changes):
+    return msgspec.structs.replace(MANIFEST, **changes)
+
+
+def test_a_manifest_comes_back_as_it_was_written():
+    assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
+    assert encode_manifest(MANIFEST) == encode_manifest(decode_manifest(encode_manifest(MANIFEST)))
+
+
+def test_its_reference_names_the_head():
+    assert MANIFEST.ref == ModelRef("echo", 1, "echo", "pack4")
+    assert MANIFEST.model == "echo@1"
+
+
+@pytest.mark.parametrize("where", ["", "input", "gate", "calibration", "hub", "parallel", "target", "provenance"])
+def test_an_unknown_key_is_refused_wherever_it_stands(where):
+    values = json.loads(encode_manifest(MANIFEST))
+    (values[where] if where else values)["surprise"] = 1
+    with pytest.raises(BundleError, match="surprise"):
+        decode_manifest(json.dumps(values).encode())
+
+
+def test_a_newer_format_is_called_newer_even_if_nothing_else_is_understood():
+    with pytest.raises(BundleError, match=r"format 3.*newer version"):
+        decode_manifest(b'{"format": 3, "name": {"new": true}}')
+
+
+def test_an_older_or_odd_format_is_not_guessed_at():
+    with pytest.raises(BundleError, match="not a format of ours"):
+        decode_manifest(b'{"format": 0}')
+    with pytest.raises(BundleError, match=r"format 1.*older version: forge it again"):
+        decode_manifest(b'{"format": 1, "name": "digits"}')
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_arbitrary_bytes_raise_a_bundle_error_of_one_line(data):
+    with pytest.raises(BundleError) as caught:
+        decode_manifest(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_deeply_nested_manifest_is_refused():
+    with pytest.raises(BundleError):
+        decode_manifest(b'{"format": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+@given(st.data())
+def test_one_damaged_value_never_gives_another_error(data):
+    values = json.loads(encode_manifest(MANIFEST))
+    key = data.draw(st.sampled_from(sorted(values)))
+    values[key] = data.draw(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.just([])
+    )
+    with suppress(BundleError):  # anything else fails the test
+        decode_manifest(json.dumps(values).encode())
+
+
+def measured(**changes):
+    return changed(calibration=msgspec.structs.replace(MANIFEST.calibration, **changes))
+
+
+LEAK = Leakage("0" * 64, LeakKind.RECONSTRUCTION, "", "ridge", "explained variance", 9, 0.2, 0.3, 0.1, 0.9)
+TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
+IMPOSSIBLE = {
+    "name": changed(name="../echo"),
+    "version": changed(version=0),
+    "labels": changed(labels=("a", "a")),
+    "labels ": changed(labels=("only",)),
+    "input": changed(input=msgspec.structs.replace(MANIFEST.input, shape=(0,))),
+    "input ": changed(input=msgspec.structs.replace(MANIFEST.input, shape=(2**20, 2**20))),
+    "input  ": changed(input=msgspec.structs.replace(MANIFEST.input, low=1.0, high=1.0)),
+    "features": changed(features=()),
+    "features ": changed(features=MANIFEST.features * 2),
+    "cut": changed(cut="a/b"),
+    "codec": changed(codec="zip"),
+    "fixed_bytes": changed(fixed_bytes=100),
+    "fixed_bytes ": changed(fixed_bytes=2**20),
+    "temperature": changed(temperature=0.0),
+    "temperature ": changed(temperature=float("inf")),
+    "calibration": changed(calibration=msgspec.structs.replace(MANIFEST.calibration, asked=1.5)),
+    "calibration ": changed(calibration=msgspec.structs.replace(MANIFEST.calibration, threshold=float("nan"))),
+    "calibration  ": measured(edge=1.5),
+    "calibration   ": measured(metric=Metric.RMSE, hub=float("inf")),
+    "outputs": changed(outputs=9),
+    "outputs ": changed(kind=Kind.REGRESSOR, labels=(), gate=Gate(tolerance=1.0), outputs=0),
+    "labels  ": changed(kind=Kind.REGRESSOR, outputs=1),
+    "hub_temperature": changed(hub_temperature=float("nan")),
+    "gate": changed(kind=Kind.REGRESSOR, labels=(), outputs=1),
+    "gate ": changed(gate=Gate(tolerance=float("nan"))),
+    "gate  ": changed(gate=Gate(novelty_deciles=(0.1, 0.2))),
+    "gate   ": changed(gate=Gate(novelty_deciles=TENTHS[::-1])),
+    "gate    ": changed(gate=Gate(confidence_deciles=(*TENTHS[:8], float("nan")))),
+    "guarantee": changed(guarantee=Guarantee(1.5, 0.9, 100, 0.8, "Clopper-Pearson")),
+    "guarantee ": changed(guarantee=Guarantee(0.05, 0.9, 0, 0.8, "Clopper-Pearson")),
+    "leakage": changed(leakage=(msgspec.structs.replace(LEAK, score=float("nan")),)),
+    "leakage ": changed(leakage=(msgspec.structs.replace(LEAK, chain="short"),)),
+    "leakage  ": changed(leakage=(LEAK,) * 1001),
+    "hub": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=())),
+    "hub ": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=("hub.json",))),
+    "parallel": changed(parallel=ParallelPlan((Stage("a", -1, (3,)),))),
+    "target": changed(target=msgspec.structs.replace(MANIFEST.target, precision="int3")),
+    "target ": changed(target=msgspec.structs.replace(MANIFEST.target, providers=("/tmp/evil.so",))),
+    "codec_file": changed(codec="ans"),
+    "codec_file ": changed(codec_file="codec.bin"),
+    "hub, codec or golden": changed(codec="ans", codec_file="codec.bin"),
+    "codec or golden": changed(hub=msgspec.structs.replace(MANIFEST.hub, weights=("hub.safetensors", "more.bin"))),
+    "files": changed(files={**MANIFEST.files, "edge.onnx": "abc"}),
+    "edge, hub, codec or golden": changed(files={"edge.onnx": "0" * 64}),
+}
+
+
+@pytest.mark.parametrize("key", IMPOSSIBLE)
+def test_an_impossible_value_is_named(key):
+    with pytest.raises(BundleError, match=key.strip()):
+        check_manifest(IMPOSSIBLE[key])
+
+
+@pytest.mark.parametrize("plan", [ParallelPlan(style="dtensor"), ParallelPlan(shard={"w1*": 0})])
+def test_the_division_that_is_gone_is_refused_with_what_to_use_instead(plan):
+    gone = "parallel: style and shard (dtensor) are gone: leave both out, `tensor` alone divides the weights"
+    with pytest.raises(BundleError) as caught:
+        check_manifest(changed(parallel=plan))
+    assert str(caught.value) == f"manifest.json: {gone}"
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/b", "..", ".hidden", "a\0b", "x" * 65, "", "Ünï", "manifest.json"]
+)
+def test_a_file_name_cannot_leave_the_folder(name):
+    with pytest.raises(BundleError, match="files"):
+        check_manifest(changed(files={**MANIFEST.files, name: "0" * 64}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dtype": DType.FP32}, {"low": -1.0}, {"high": 16.0}, {"shape": ()}, {"name": "../x"}, {"low": 3.0, "high": 3.0}],
+)
+def test_a_feature_the_codec_cannot_carry_is_refused(change):
+    feature = msgspec.structs.replace(MANIFEST.features[0], **change)
+    with pytest.raises(BundleError, match="feature"):
+        check_manifest(changed(features=(feature,)))
+
+
+def test_a_regressor_needs_no_labels():
+    check_manifest(changed(kind=Kind.REGRESSOR, labels=(), outputs=1, gate=Gate(tolerance=0.5)))
+
+
+def test_a_feature_states_its_label():
+    assert MANIFEST.features[0].level is Level.P2
+
+
+def test_all_that_was_measured_comes_back():
+    full = changed(
+        gate=Gate(novelty_output=True, novelty_deciles=TENTHS, confidence_deciles=(1.0,) * 9),
+        guarantee=Guarantee(0.05, 0.9, 100, 0.8, "Clopper-Pearson"),
+        leakage=(LEAK,),
+        parallel=ParallelPlan((Stage("first", 100, (3, 4)),)),
+    )
+    check_manifest(full)
+    assert decode_manifest(encode_manifest(full)) == full

@@ -1,0 +1,142 @@
+"""The command on a bundle whose hub adds a known amount to what the edge knows: no training."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from torch import Tensor, nn, zeros
+from typer.testing import CliRunner
+
+from models.bundle.bundle import write_bundle
+from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
+from models.bundle.thresholds import decode_thresholds
+from models.cli.models import app
+from models.graph.merging_hub_model_graph import TAIL, WHOLE, encode_graphs, exported
+from models.runtime.runner import echo_manifest
+from tests.models.conftest import LABELS, contents
+from wire.process.exit_codes import Exit, ExitError
+
+DATA = """
+import numpy as np
+
+def samples():
+    \"\"\"The largest score is the label, but where the two largest are near each other it is a toss: ask.\"\"\"
+    rng = np.random.default_rng(0)
+    x = rng.random((4000, 10)).astype(np.float32)
+    y = x.argmax(1)
+    close = np.sort(x, 1)[:, -1] - np.sort(x, 1)[:, -2] < 0.02
+    y[close] = rng.integers(0, 10, close.sum())
+    return x, y, [str(i) for i in range(10)]
+
+def outside():
+    x, y, labels = samples()
+    y[::5] = -1
+    return x, y, labels
+
+def renamed():
+    x, y, _ = samples()
+    return x, y, [f"n{i}" for i in range(10)]
+
+def wild():
+    x, y, labels = samples()
+    return x * 9, y, labels
+"""
+
+
+class Sharper(nn.Module):
+    def forward(self, codes: Tensor) -> Tensor:
+        return codes * 20
+
+
+@pytest.fixture
+def bundle(tmp_path, monkeypatch):
+    (tmp_path / "calibrate_own_data.py").write_text(DATA)
+    monkeypatch.chdir(tmp_path)
+    graph = exported(Sharper(), (zeros(2, LABELS),))
+    files = contents()
+    files[HUB_GRAPH_FILE], files[HUB_FILE] = encode_graphs({TAIL: graph, WHOLE: graph})
+    write_bundle(tmp_path / "bundle", echo_manifest(), files)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / "bundle"
+    sys.modules.pop("calibrate_own_data", None)  # each test has a module of its own by this name
+
+
+def run(bundle, *flags, data="samples"):
+    arguments = ["calibrate", str(bundle), "--data", f"calibrate_own_data:{data}", *flags]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "NO_COLOR": "1"})
+
+
+def stopped(result):
+    assert isinstance(result.exception, ExitError)
+    assert "\n" not in str(result.exception)
+    return result.exception.code
+
+
+def test_one_line_to_paste_comes_first_then_the_frontier_and_a_file(bundle):
+    found = run(bundle, "--max-share", "0.2", "--class", "camera")
+    assert found.exit_code == 0, found.exception
+    first = found.stdout.splitlines()[0]
+    written = decode_thresholds((bundle.parent / "echo.calibration.json").read_bytes())
+    entry = written.classes["camera"]
+    assert first == f"threshold = {entry.threshold:g}"
+    assert abs(entry.figures.asked - 0.2) < 0.05
+    for word in ("edge only", "hub only", "oracle", "20.0%", "50.0%"):
+        assert word in found.stdout
+
+
+def test_a_second_class_joins_the_file_and_a_promise_is_kept_with_it(bundle):
+    assert run(bundle, "--max-share", "0.2", "--class", "camera").exit_code == 0
+    found = run(bundle, "--max-risk", "0.2", "--confidence", "0.9", "--class", "gateway", "--json")
+    assert found.exit_code == 0, found.exception
+    told = json.loads(found.stdout)
+    assert told["calibration"]["counter"] == 2
+    assert set(told["calibration"]["classes"]) == {"camera", "gateway"}
+    promise = told["calibration"]["classes"]["gateway"]["guarantee"]
+    assert (promise["max_risk"], promise["confidence"], promise["threshold"]) == (0.2, 0.9, told["threshold"])
+
+
+def test_samples_of_no_label_count_and_are_told_of(bundle):
+    found = run(bundle, "--max-share", "0.3", "--json", data="outside")
+    assert found.exit_code == 0, found.exception
+    told = json.loads(found.stdout)
+    assert 0 <= told["unscoped_asked"] <= 1
+    assert told["frontier"]["edge"] < 0.85
+
+
+@pytest.mark.parametrize(
+    ("flags", "data", "code"),
+    [
+        (["--max-share", "0.2"], "renamed", Exit.SAMPLE),
+        (["--max-share", "0.2"], "nothing", Exit.SAMPLE),
+        (["--max-share", "0.2"], "wild", Exit.SAMPLE),
+        (["--max-share", "2"], "samples", Exit.USAGE),
+        ([], "samples", Exit.USAGE),
+        (["--max-share", "0.2", "--max-risk", "0.1"], "samples", Exit.USAGE),
+        (["--max-risk", "0.1", "--risk-of", "x"], "samples", Exit.USAGE),
+        (["--max-risk", "0.00001"], "samples", Exit.CHECK_FAILED),
+        (["--max-risk", "0"], "samples", Exit.CHECK_FAILED),
+        (["--target-accuracy", "0.9999"], "samples", Exit.CHECK_FAILED),
+        (["--max-share", "0.2", "--class", "../x"], "samples", Exit.CONFIG),
+        (["--max-share", "0.2", "--out", "/proc/nothing/x.json"], "samples", Exit.DISK),
+    ],
+)
+def test_what_cannot_be_done_ends_with_one_line_and_its_code(bundle, flags, data, code):
+    assert stopped(run(bundle, *flags, data=data)) == code
+    assert not (bundle.parent / "echo.calibration.json").exists()
+
+
+def test_a_file_of_something_else_is_not_overwritten(bundle):
+    path = bundle.parent / "echo.calibration.json"
+    path.write_text("my notes")
+    assert stopped(run(bundle, "--max-share", "0.2")) == Exit.CONFIG
+    assert path.read_text() == "my notes"
+
+
+def test_the_edge_that_runs_is_the_one_that_was_measured(bundle):
+    """Without questions the pair is the edge; with nothing but questions it is the hub."""
+    told = [json.loads(run(bundle, "--max-share", share, "--json").stdout) for share in ("0", "1")]
+    none, all_ = (one["calibration"]["classes"]["any"]["figures"] for one in told)
+    assert (none["asked"], none["pair"]) == (pytest.approx(0, abs=0.01), pytest.approx(none["edge"], abs=0.01))
+    assert all_["asked"] == pytest.approx(1, abs=0.01)
+    assert np.isclose(all_["pair"], told[1]["frontier"]["hub"], atol=0.01)

@@ -1,0 +1,125 @@
+"""`skerry models forge` on a user's own package: one line and a code of its own for everything that can be wrong."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from models.cli.models import app
+from tests.models.conftest import KEPT
+from wire.process.exit_codes import Exit, ExitError
+
+PACKAGE = """
+import numpy as np, torch
+from torch import nn
+
+x = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+y = (x[:, 0] * x[:, 1] > 0).astype(np.int64)
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
+
+def values():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+
+def samples():
+    return x, y, ("no", "yes")
+
+def measured():
+    return x, (x[:, 0] * 2 + x[:, 1]).astype(np.float32)
+
+def holes():
+    return np.where(np.arange(300)[:, None] == 5, np.nan, x).astype(np.float32), y
+
+def few():
+    return x[:20], y[:20]
+
+def wide():
+    return x, y + 5, ("no", "yes")
+
+def broken():
+    raise RuntimeError("weights.bin is missing")
+
+number = 7
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "their_nets.py").write_text(PACKAGE)
+    return folder
+
+
+@pytest.fixture
+def forge(home, monkeypatch):
+    monkeypatch.chdir(home)
+
+    def run(model, data, *flags, out="out"):
+        fixed = ["--effort", "quick", "--threads", "1", "--precision", "int8-weights", "--cache", str(KEPT)]
+        arguments = ["forge", f"their_nets:{model}", "--data", f"their_nets:{data}", "--out", str(home / out), *fixed]
+        return CliRunner().invoke(app, [*arguments, *map(str, flags)], env={"COLUMNS": "160", "NO_COLOR": "1"})
+
+    return run
+
+
+def test_a_users_model_becomes_a_bundle_whose_facts_are_printed_as_json(forge, home):
+    done = forge("build", "samples", "--json", out="mine-7")
+    assert done.exit_code == 0, done.exception
+    told = json.loads(done.stdout)
+    assert told["manifest"]["name"] == "mine"
+    assert told["manifest"]["provenance"]["model"] == "their_nets:build"
+    assert (home / "mine-7.report" / "report.html").is_file()
+
+
+@pytest.mark.heavy
+def test_a_regressor_goes_the_same_way(forge):
+    done = forge("values", "measured", "--cut", "1.relu", "--name", "level")
+    assert done.exit_code == 0, done.exception
+    assert "rmse" in done.stdout
+    assert "level@1" in done.stdout
+
+
+WRONG = {
+    "their_nets has no bild; did you mean build": ("bild", "samples", (), Exit.MODEL),
+    "weights.bin is missing": ("broken", "samples", (), Exit.MODEL),
+    "not a torch.nn.Module": ("few", "samples", (), Exit.MODEL),
+    "NaN or infinite": ("build", "holes", (), Exit.SAMPLE),
+    "at least 10": ("build", "few", (), Exit.SAMPLE),
+    "out of range": ("build", "wide", (), Exit.SAMPLE),
+    "has 1 outputs, but the data has 2 labels": ("values", "samples", (), Exit.MODEL),
+    "no such cut; there are": ("build", "samples", ("--cut", "4.relu"), Exit.CONFIG),
+    "each choose the threshold": ("build", "samples", ("--max-share", 0.1, "--max-risk", 0.1), Exit.CONFIG),
+    "a share in 0..1": ("build", "samples", ("--max-loss", 7), Exit.CONFIG),
+    "target 'abacus' is not known": ("build", "samples", ("--target", "abacus"), Exit.MODEL),
+    "--precision int3": ("build", "samples", ("--precision", "int3"), Exit.CONFIG),
+    "cannot show a risk of 0.01": ("build", "samples", ("--max-risk", 0.01), Exit.SAMPLE),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_is_wrong_is_said_in_one_line_with_its_own_code(words, forge, home):
+    model, data, flags, code = WRONG[words]
+    done = forge(model, data, *flags, out="never")
+    assert isinstance(done.exception, ExitError), done.exception
+    assert words in str(done.exception)
+    assert done.exception.code is code
+    assert "\n" not in str(done.exception)
+    assert not (home / "never").exists()
+
+
+def test_limits_that_no_cut_meets_show_what_was_measured(forge, home):
+    done = forge("build", "samples", "--target-ms", 1e-6, out="never")
+    assert isinstance(done.exception, ExitError)
+    assert "the quickest head" in str(done.exception)
+    assert "measured so far, and kept" in done.stderr
+    assert not (home / "never").exists()
+
+
+def test_a_folder_that_cannot_be_written_ends_with_the_disks_code(forge, home):
+    (home / "file").write_text("")
+    done = forge("build", "samples", "--cut", "1.relu", out="file/below")
+    assert isinstance(done.exception, ExitError)
+    assert done.exception.code is Exit.DISK

@@ -1,0 +1,85 @@
+"""A device's whole road in one test: repository, mirror, fetcher, errand, and a clock the test turns."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from models.update.client import Errand, RefusedError, Session, Source
+from models.update.http import Limits
+from models.update.merging_downloader_fetcher import Fetcher, Hands
+from models.update.merging_floors_floors import FloorsDb
+from tests.models.doubles.mirror import Mirror
+from tests.models.doubles.repository import NOW, Repository
+from wire.protocol.rollout import Failure
+
+DAY_S = 86400.0
+
+
+class Road:
+    """`at_s`: the device's wall clock. A new errand each time, as after a restart."""
+
+    def __init__(self, folder: Path, repo: Repository, mirror: Mirror, least_ms: int = 0) -> None:
+        self.folder = folder
+        self.repo = repo
+        self.mirror = mirror
+        self.least_ms = least_ms
+        self.at_s = NOW.timestamp()
+        self.naps: list[float] = []
+        self.limits = Limits()
+        self.root = repo.trusted_root
+        self.fetcher = Fetcher()
+        folder.mkdir(exist_ok=True)
+
+    def errand(self) -> Errand:
+        source = Source(f"{self.mirror.url}metadata/", f"{self.mirror.url}targets/", self.root, self.least_ms)
+        self.close()
+        self.fetcher = Fetcher(self.limits, hands=Hands(sleep=self.naps.append))
+        return Errand(self.folder, source, self.fetcher, lambda: self.at_s)
+
+    def close(self) -> None:
+        self.fetcher.close()
+
+    def refresh(self) -> Session:
+        return self.errand().refresh()
+
+    def refused(self, failure: Failure, words: str = "") -> None:
+        with pytest.raises(RefusedError, match=words or None) as caught:
+            self.refresh()
+        assert caught.value.refusal.failure is failure, caught.value
+
+    def version(self, role: str) -> int:
+        """Of the cached file; 0 if there is none."""
+        try:
+            found: int = json.loads((self.folder / f"{quote(role, '')}.json").read_bytes())["signed"]["version"]
+        except FileNotFoundError:
+            return 0
+        return found
+
+    def versions(self) -> dict[str, int]:
+        return {path.stem: self.version(path.stem) for path in sorted(self.folder.glob("*.json"))}
+
+    def floor(self, name: str) -> int:
+        with FloorsDb(self.folder) as db:
+            floor = db.read().get(name)
+        return floor.version if floor else 0
+
+    def lose_cache(self, *, zeroed: bool) -> None:
+        """What a power cut may do to files that were never synced."""
+        for path in [*self.folder.rglob("*.json")]:
+            if zeroed and not path.is_symlink():
+                path.write_bytes(b"")
+            else:
+                path.unlink()
+
+
+@contextmanager
+def open_road(folder: Path, repo: Repository | None = None) -> Iterator[Road]:
+    repo = repo or Repository()
+    with Mirror(repo.files) as mirror:
+        road = Road(folder, repo, mirror)
+        yield road
+        road.close()

@@ -1,0 +1,256 @@
+"""The forge on a tiny network: is the bundle true, does it come out the same twice, does it go on if killed?"""
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from models.bundle.manifest import EDGE_FILE
+from models.forge.data.types import Data, ForgeError, Part
+from models.forge.evaluation.outcomes import OUTCOMES_FILE, read_outcomes
+from models.forge.merging_spec_wish import Aids
+from models.forge.pipeline.demo import cached_demo_bundle, recipe_key
+from models.forge.pipeline.forge import forge as forge_bundle
+from models.forge.report.report import HTML_FILE, report_folder
+from models.forge.training.determinism import repeatable
+from models.graph.merging_hub_model_graph_hub import open_hub
+from models.runtime.golden import check_golden
+from models.runtime.onnx_runner import OnnxRunner
+from tests import ROOT
+from tests.models.conftest import forge, tiny_data, tiny_net, tiny_wish
+from wire.protocol.codec import encode as encode_message
+from wire.protocol.codec import pad
+from wire.protocol.messages import DType, Escalation, Tensor
+
+
+def test_a_forged_bundle_is_sound_and_its_codes_fit_the_link(forged):
+    runner = OnnxRunner(forged)
+    assert check_golden(forged, runner).passed
+    codes = runner.infer_one(np.zeros((1, 8, 8), np.float32)).features["features"]
+    tensor = runner.codec.encode("features", codes)
+    assert len(tensor.data) == runner.codec.total_bytes == 16
+    assert np.array_equal(runner.codec.decode("features", tensor), codes)
+
+
+def test_the_hub_answers_from_the_codes_and_from_the_sample(forged):
+    hub, sample = open_hub(forged), torch.zeros(3, 1, 8, 8)
+    codes = np.stack([one.features["features"] for one in OnnxRunner(forged).infer(sample.numpy())])
+    assert hub.tail(torch.from_numpy(codes.astype(np.float32))).shape == (3, 10)
+    assert torch.allclose(hub.whole(sample), tiny_net()(sample), atol=1e-5), "the hub alone is the given model"
+
+
+def test_the_longest_question_fits_the_size_all_questions_have(forged):
+    m = forged.manifest
+    fields = {
+        "features": Tensor(DType.UINT8, (16,), bytes(16)),
+        "local_answer": Tensor(DType.INT32, (1,), bytes(4)),
+        "confidence": Tensor(DType.FP32, (1,), bytes(4)),
+    }
+    question = Escalation("a" * 32, m.ref, "b" * 32, "eu-central-1", fields, 2.0, audit=False, trace="c" * 55)
+    assert len(pad(encode_message(question), m.fixed_bytes)) == m.fixed_bytes
+
+
+@pytest.mark.heavy
+def test_equal_model_data_and_seed_give_an_equal_bundle(forged, tmp_path):
+    again = forge(tmp_path / "again")
+    for name in forged.manifest.files:
+        assert again.read(name) == forged.read(name), name
+    assert again.digest == forged.digest
+
+
+def test_timings_stay_out_of_the_content(forged):
+    report = json.loads(forged.report)
+    assert set(report["p50_us"]) == set(report["edge_bytes"]) == {"float32", "int8-weights"}
+    assert report["forge_s"] >= sum(report["stage_s"].values()) * 0.9
+    assert b"_us" not in (forged.path / "manifest.json").read_bytes()
+
+
+def test_the_graph_tells_nothing_of_the_machine_that_made_it(forged):
+    graph = onnx.load_from_string(forged.read(EDGE_FILE))
+    text = str(graph)
+    assert [imported.domain for imported in graph.opset_import] == [""]
+    for trace in ("metadata_props", "doc_string", '.py"', ".py:", "/home", "/usr", "torch"):
+        assert trace not in text
+
+
+def test_the_manifest_says_where_the_bundle_comes_from(forged):
+    m = forged.manifest
+    assert (m.cut, m.target.precision, m.provenance.seed) == ("early.3.relu", "int8-weights", 11)
+    assert len(m.provenance.data_digest) == len(m.provenance.weights_digest) == 64
+    assert m.parallel.stages[0].weight_bytes > 0
+    assert m.calibration.samples == 100
+
+
+def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
+    folder = report_folder(forged.path)
+    page = (folder / HTML_FILE).read_text()
+    for words in ("Bytes", "Whom to ask", "How sure is sure", "Precisions", "give away", "<svg", forged.digest):
+        assert words in page
+    for link in ("http://", "https://", "<script", 'src="/'):
+        assert link not in page
+    assert len(read_outcomes(folder / OUTCOMES_FILE)) == 100
+
+
+@pytest.mark.heavy
+def test_another_seed_gives_another_bundle(forged, tmp_path):
+    aids = Aids(cache=tmp_path / "cache", report=False)
+    other = forge_bundle(tiny_net(), tiny_data(), tiny_wish(seed=12), tmp_path / "other", aids=aids)
+    assert other.digest != forged.digest
+    assert not report_folder(other.path).exists()
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from models.forge.pipeline.forge import forge
+from models.forge.merging_spec_wish import Aids
+from tests.models.conftest import tiny_data, tiny_net, tiny_wish
+
+def tell(stage, share):
+    if stage == "teaching" and share > 0.4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+forge(tiny_net(), tiny_data(), tiny_wish(), Path(sys.argv[1]), tell, aids=Aids(cache=Path(sys.argv[2]), report=False))
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+def test_a_forge_killed_in_the_middle_goes_on_where_it_was(forged, tmp_path):
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    command = [sys.executable, "-c", CHILD, str(out), str(cache)]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not out.exists()
+    epochs = []
+
+    def tell(stage, share):
+        if stage == "teaching" and 0 < share < 0.95:
+            epochs.append(share)
+
+    again = forge_bundle(tiny_net(), tiny_data(), tiny_wish(), out, tell, aids=Aids(cache=cache, report=False))
+    assert min(epochs) > 0.4, "it went on behind the last whole epoch"
+    assert again.digest == forged.digest, "interrupted or not, the same bundle"
+    stages = []
+    forge_bundle(
+        tiny_net(),
+        tiny_data(),
+        tiny_wish(),
+        tmp_path / "third",
+        lambda stage, _: stages.append(stage),
+        aids=Aids(cache=cache, report=False),
+    )
+    assert not {"exporting", "quantising", "tuning", "attacking"} & set(stages), "what is kept is not done again"
+
+
+def labelled(y: np.ndarray) -> Data:
+    x = np.broadcast_to(np.arange(len(y), dtype=np.float32)[:, None, None, None] / 100, (len(y), 1, 8, 8))
+    part = Part((np.ascontiguousarray(x),), y)
+    return Data(part, part, part, ("a", "b"))
+
+
+class Forked(torch.nn.Module):
+    """Its flow depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x.flatten(1))
+        return y * 2 if bool(y.sum() > 0) else y
+
+
+def spoiled() -> torch.nn.Module:
+    model = tiny_net()
+    with torch.no_grad():
+        next(model.parameters())[0] = float("nan")
+    return model
+
+
+ALTERNATE = np.arange(60) % 2
+BAD = {
+    "NaN": (spoiled, tiny_data),
+    "torch.where instead of if": (Forked, lambda: labelled(ALTERNATE)),
+    "label 2 is out of range": (
+        lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
+        lambda: labelled(np.where(np.arange(60) == 7, 2, ALTERNATE)),
+    ),
+    "no valid cut": (
+        lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
+        lambda: labelled(ALTERNATE),
+    ),
+    "10 outputs, but the data has 2 labels": (tiny_net, lambda: labelled(ALTERNATE)),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_what_cannot_become_a_bundle_is_refused_in_one_line(words, tmp_path):
+    model, data = BAD[words]
+    with pytest.raises(ForgeError, match=words) as refused:
+        forge_bundle(model(), data(), tiny_wish(cut=""), tmp_path / "out")
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_guarantee_that_the_samples_cannot_give_is_refused_before_any_work(tmp_path):
+    stages = []
+    with pytest.raises(ForgeError, match=r"100 calibration samples cannot show a risk of 0\.001"):
+        forge_bundle(
+            tiny_net(), tiny_data(), tiny_wish(max_risk=0.001), tmp_path / "out", lambda stage, _: stages.append(stage)
+        )
+    assert set(stages) == {"reading"}
+
+
+def test_an_impossible_limit_says_what_is_nearest_and_leaves_nothing(forged, tmp_path):
+    with pytest.raises(ForgeError, match=r"cut early.3.relu: --target-ms 1e-06 is not met: the nearest is .*relax"):
+        forge(tmp_path / "out", kept=True, target_ms=1e-6)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_is_left_as_it_was_found():
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state())
+    with repeatable(1):
+        torch.rand(3)
+    after = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state())
+    assert before[:2] == after[:2]
+    assert torch.equal(before[2], after[2])
+
+
+def place_in_cache(cache, bundle):
+    path = cache / f"digits-{recipe_key()[:16]}"
+    path.mkdir(parents=True)
+    for file in bundle.path.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    return path
+
+
+def test_a_sound_cached_bundle_is_used_as_it_is(forged, tmp_path):
+    place_in_cache(tmp_path, forged)
+    heard = []
+    bundle = cached_demo_bundle(tmp_path, lambda stage, share: heard.append((stage, share)))
+    assert bundle.digest == forged.digest
+    assert heard == [("cached", 1.0)]
+
+
+class TrainingStarted(Exception):  # noqa: N818 - it is what happened, not a defect
+    """Raised by the listener: enough is known once the forge begins."""
+
+
+def stop_at_training(stage, _share):
+    if stage == "training":
+        raise TrainingStarted
+
+
+@pytest.mark.parametrize("damage", ["edge.onnx", "manifest.json", "golden.npz", None])
+def test_a_damaged_or_missing_cache_is_forged_again(forged, tmp_path, damage):
+    if damage:
+        file = place_in_cache(tmp_path, forged) / damage
+        file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(TrainingStarted):
+        cached_demo_bundle(tmp_path, stop_at_training)

@@ -1,0 +1,59 @@
+"""What the forge keeps: found by content, whole or not at all."""
+
+import os
+
+import pytest
+
+from models.forge.merging_cache_cache import Cache, digest
+
+FILES = {"a.json": b"[1]", "b.bin": bytes(1000)}
+
+
+def test_what_was_kept_is_found_under_its_key_alone(tmp_path):
+    cache = Cache(tmp_path)
+    cache.keep("edge", digest("x"), FILES)
+    assert Cache(tmp_path).find("edge", digest("x")) == FILES
+    assert cache.find("edge", digest("y")) is None
+    assert cache.find("tail", digest("x")) is None
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing", "index gone", "index odd"])
+def test_a_damaged_result_counts_as_absent(tmp_path, damage):
+    cache = Cache(tmp_path)
+    cache.keep("edge", digest("x"), FILES)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    match damage:
+        case "cut short":
+            (folder / "b.bin").write_bytes(bytes(999))
+        case "missing":
+            (folder / "a.json").unlink()
+        case "index gone":
+            (folder / "index.json").unlink()
+        case _:
+            (folder / "index.json").write_text("[")
+    assert cache.find("edge", digest("x")) is None
+    cache.keep("edge", digest("x"), FILES)
+    assert cache.find("edge", digest("x")) == FILES
+
+
+def test_the_oldest_results_make_room_for_new_ones(tmp_path):
+    cache = Cache(tmp_path, limit_bytes=2500)
+    for number in range(4):
+        cache.keep("edge", digest(number), {"data": bytes(1000)})
+        for folder in tmp_path.iterdir():
+            facts = folder.stat()
+            os.utime(folder, (facts.st_atime - 10, facts.st_mtime - 10))
+    assert [cache.find("edge", digest(number)) is not None for number in range(4)] == [False, False, True, True]
+
+
+def test_without_a_folder_nothing_outlives_the_run():
+    with Cache(None) as cache:
+        cache.keep("edge", digest("x"), FILES)
+        assert cache.find("edge", digest("x")) == FILES
+    assert not cache.root.exists()
+
+
+def test_digests_tell_values_apart_that_read_alike():
+    assert digest("ab", "c") != digest("a", "bc")
+    assert digest(b"1") != digest(1)
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})

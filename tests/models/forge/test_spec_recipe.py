@@ -1,0 +1,56 @@
+"""The digest under which the forge keeps its results: what changes it, and what does not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import models
+from models.forge import merging_spec_recipe
+from models.forge.merging_spec_recipe import recipe_digest, sources_digest
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package's sources, to be changed."""
+    return Path(shutil.copytree(models.__path__[0], tmp_path / "models", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+@pytest.mark.parametrize("name", ["codec.py", "codec_ans.py", "graph_weights.py", "forge/packing.py", "forge/gate.py"])
+def test_a_changed_module_that_decides_a_bundle_changes_the_digest(copy, name):
+    before = sources_digest(copy)
+    (copy / name).write_text((copy / name).read_text() + "\n")
+    assert sources_digest(copy) != before
+
+
+@pytest.mark.parametrize("name", ["forge/report_page.py", "forge/charts.py", "keyring.py", "zoo/cifar10.py"])
+def test_a_changed_page_key_command_or_zoo_leaves_it_as_it_was(copy, name):
+    before = sources_digest(copy)
+    (copy / name).write_text((copy / name).read_text() + "\n")
+    assert sources_digest(copy) == before
+
+
+def test_a_new_module_counts_until_it_is_left_out_by_name(copy):
+    before = sources_digest(copy)
+    (copy / "new.py").write_text("")
+    assert sources_digest(copy) != before
+
+
+def test_a_renamed_module_changes_it(copy):
+    before = sources_digest(copy)
+    (copy / "codec.py").rename(copy / "coding.py")
+    assert sources_digest(copy) != before
+
+
+def test_a_name_that_is_left_out_and_not_there_is_an_error(copy):
+    (copy / "forge" / "charts.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"forge/charts\.py"):
+        sources_digest(copy)
+
+
+def test_every_name_is_there_and_a_package_of_another_version_changes_the_whole(monkeypatch):
+    before = recipe_digest()
+    recipe_digest.cache_clear()
+    monkeypatch.setattr(merging_spec_recipe, "_version", lambda package: "0" if package == "constriction" else "")
+    assert recipe_digest() != before
+    recipe_digest.cache_clear()

@@ -1,0 +1,21 @@
+"""Nets of every usual kind go into a bundle and come out as what they were."""
+
+import pytest
+import torch
+
+from models.graph.merging_hub_model_graph import decode_graphs, encode_graphs, exported
+from tests.models.doubles.graph_nets import NETS
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_comes_back_as_what_it_was(name):
+    net = NETS[name]
+    module = net.module()
+    graph, weights = encode_graphs({"whole": exported(module, (net.samples(2),))})
+    served = decode_graphs(graph, [weights], "whole")
+    for count in (1, 3, 7):
+        samples = net.samples(count)
+        with torch.inference_mode():
+            wanted = module(samples)
+        assert torch.allclose(served(samples), wanted, atol=1e-5)
+    assert not served(samples).requires_grad

@@ -1,0 +1,221 @@
+"""Graphs divided over ranks that live in threads here: the same answers, few meetings, and no weight whole twice."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.bundle.manifest import BundleError
+from models.graph.format import HubForm, Port, from_bytes
+from models.graph.merging_hub_model_graph import decode_all, encode_graphs, exported
+from models.sharding.program import Programs, Shape, assemble, edges, programs
+from models.sharding.sizes import fullest, ranks, sizes
+from models.sharding.split import Piece
+from models.sharding.weights import Share, piece_bytes, port_bytes, read_pieces
+from tests.cloud_hub.doubles.gangs import SHAPES, hub_files
+
+TOLERANCE = 1e-5
+BATCHES = (1, 2, 5)
+
+
+class Table:
+    """Where ranks meet: each lays down what it has, all look, all leave."""
+
+    def __init__(self, ways: int) -> None:
+        self.ways = ways
+        self._gate = threading.Barrier(ways, timeout=20)
+        self._laid: dict[int, Tensor] = {}
+
+    def meet(self, at: int, x: Tensor) -> list[Tensor]:
+        self._laid[at] = x
+        self._gate.wait()
+        seen = [self._laid[each] for each in range(self.ways)]
+        self._gate.wait()
+        return seen
+
+
+class Rank:
+    def __init__(self, table: Table, at: int) -> None:
+        self.table, self.at = table, at
+        self.counts: Counter[str] = Counter()
+
+    def reduce(self, x: Tensor) -> Tensor:
+        self.counts["reduce"] += 1
+        return torch.stack(self.table.meet(self.at, x)).sum(0)
+
+    def gather(self, x: Tensor, axis: int) -> Tensor:
+        self.counts["gather"] += 1
+        return torch.cat(self.table.meet(self.at, x), axis)
+
+    def take(self, x: Tensor, axis: int) -> Tensor:
+        return x.chunk(self.table.ways, axis)[self.at].contiguous()
+
+
+class Spread:
+    """One graph of a kind, over `shape` ranks; `file` holds the weights."""
+
+    def __init__(self, graph: bytes, file: str, shape: Shape) -> None:
+        self.form, self.file, self.shape = from_bytes(graph), file, shape
+        self.made: Programs = programs(self.form, shape)
+
+    def answer(self, name: str, x: Tensor) -> tuple[Tensor, Counter[str]]:
+        (found,), counts = self.answers(name, [x])
+        return found, counts
+
+    def answers(self, name: str, xs: list[Tensor]) -> tuple[list[Tensor], Counter[str]]:
+        table = Table(self.shape.tensor)
+        seats = [Rank(table, at) for at in range(self.shape.tensor)]
+        found: dict[int, list[Tensor]] = {}
+        threads = [threading.Thread(target=self._sit, args=(name, xs, seat, found)) for seat in seats]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found[0], seats[0].counts
+
+    def _sit(self, name: str, xs: list[Tensor], seat: Rank, found: dict[int, list[Tensor]]) -> None:
+        share = Share(seat.at, self.shape.tensor)
+        graphs = []
+        for part in self.made.parts[name]:
+            weights = read_pieces([self.file], self.form.weights, part.pieces, share)
+            graphs.append(assemble(part, weights, seat))
+        with torch.no_grad():
+            found[seat.at] = [self._walk(name, x, graphs) for x in xs]
+
+    def _walk(self, name: str, x: Tensor, graphs: Sequence[nn.Module]) -> Tensor:
+        known: dict[str, Tensor | int] = {"input_0": x}
+        for stretch, graph in zip(self.made.stretches[name], graphs, strict=True):
+            takes = edges(self.made.blanks[name], stretch.takes, len(x))
+            values = [known[edge.name] if edge.dtype else edge.number for edge in takes]
+            known |= zip(stretch.gives, graph(*values), strict=True)
+        return known[self.made.stretches[name][-1].gives[0]]  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("weights")
+
+
+def spread(folder, kind: str, shape: Shape) -> Spread:
+    graph, weights = hub_files(kind)
+    file = folder / f"{kind}.safetensors"
+    if not file.exists():
+        file.write_bytes(weights)
+    return Spread(graph, str(file), shape)
+
+
+SPREADS = [Shape(2, 1), Shape(2, 2), Shape(4, 1), Shape(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [*(("transformer", shape) for shape in SPREADS), ("pictures", Shape(2, 1)), ("pictures", Shape(1, 3))],
+    ids=str,
+)
+def test_a_spread_model_answers_as_the_whole_one_on_every_batch(folder, kind, shape):
+    over = spread(folder, kind, shape)
+    whole = decode_all(*_files(kind))
+    for name in ("tail", "whole"):
+        xs = [torch.rand(batch, *SHAPES[kind]) for batch in BATCHES]
+        for x, found in zip(xs, over.answers(name, xs)[0], strict=True):
+            assert torch.allclose(found, whole[name](x), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "pictures"])
+def test_tensor_parallel_ranks_meet_four_times_an_answer_and_never_to_put_tensors_together(folder, kind):
+    """Two for each block of the transformer; one for each second convolution that is large enough."""
+    _, counts = spread(folder, kind, Shape(2, 1)).answer("tail", torch.rand(3, *SHAPES[kind]))
+    assert counts == {"reduce": 4}
+
+
+def test_pipeline_stages_do_not_meet_but_hand_on(folder):
+    over = spread(folder, "transformer", Shape(1, 2))
+    _, counts = over.answer("tail", torch.rand(3, *SHAPES["transformer"]))
+    assert counts == {}
+    handed = edges(over.made.blanks["tail"], over.made.stretches["tail"][0].gives, 3)
+    assert [edge.shape for edge in handed if edge.dtype] == [(3, 16, 64)]
+
+
+@pytest.mark.parametrize("shape", SPREADS, ids=str)
+@pytest.mark.parametrize("kind", ["transformer", "pictures"])
+def test_no_rank_holds_much_more_than_its_share(folder, kind, shape):
+    over = spread(folder, kind, shape)
+    whole = sum(port_bytes(port) for port in over.form.weights.values())
+    held = [piece_bytes(over.form.weights, over.made.pieces(at), shape.tensor) for at in range(shape.pipeline)]
+    largest = max(port_bytes(port) for port in over.form.weights.values()) // shape.tensor
+    assert max(held) <= 1.1 * whole / (shape.tensor * shape.pipeline) + (largest if shape.pipeline > 1 else 0)
+    found = ranks(over.form, shape, 4)
+    assert [rank.weight_bytes for rank in found] == held
+    assert fullest(found) in found
+
+
+def test_the_pieces_of_all_ranks_are_the_weight(folder):
+    over = spread(folder, "transformer", Shape(2, 1))
+    (whole,) = read_pieces([over.file], over.form.weights, [Piece("w5", None)], Share(0, 1)).values()
+    for axis in range(whole.ndim):
+        parts = [
+            read_pieces([over.file], over.form.weights, [Piece("w5", axis)], Share(at, 2)).popitem()[1] for at in (0, 1)
+        ]
+        assert torch.equal(torch.cat(parts, axis), whole)
+        assert all(part.is_contiguous() and part._base is None for part in parts)
+
+
+def test_sizes_are_those_of_the_model(folder):
+    found = sizes(spread(folder, "pictures", Shape()).form, 8)
+    assert found.parameters == 610_864
+    assert found.weight_bytes == pytest.approx(4 * found.parameters, rel=0.01)
+    assert found.activation_bytes >= 2 * 8 * 32 * 32 * 32 * 4  # a convolution's input and output
+
+
+class Odd(nn.Module):
+    """What no rule carries on: the softmax is over the divided axis, and the sort too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 256), nn.Linear(256, 10)
+        self.table = nn.Embedding(100, 32)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        deep = torch.softmax(self.up(self.table(ids).mean(1)), 1)
+        mixed: Tensor = self.down(torch.sort(deep, 1)[0] + deep.flip(1))
+        return mixed
+
+
+@cache
+def _odd() -> tuple[bytes, bytes]:
+    torch.manual_seed(3)
+    return encode_graphs({"whole": exported(Odd(), (torch.zeros(2, 6, dtype=torch.int64),))})
+
+
+def test_where_no_rule_is_sure_the_tensor_is_put_together_and_the_answer_is_right(tmp_path):
+    graph, weights = _odd()
+    (tmp_path / "w").write_bytes(weights)
+    over = Spread(graph, str(tmp_path / "w"), Shape(2, 1))
+    ids = torch.randint(0, 100, (5, 6))
+    found, counts = over.answer("whole", ids)
+    assert torch.allclose(found, decode_all(graph, [weights])["whole"](ids), atol=TOLERANCE)
+    assert counts == {"gather": 1}
+
+
+def _files(kind: str) -> tuple[bytes, list[bytes]]:
+    graph, weights = hub_files(kind)
+    return graph, [weights]
+
+
+def test_weights_that_are_not_what_the_graph_says_are_refused_by_name(folder, tmp_path):
+    over = spread(folder, "transformer", Shape())
+    wanted: HubForm = over.form
+    wrong = {**wanted.weights, "w5": Port("float32", (3, 3))}
+    with pytest.raises(BundleError, match=r"weights: w5 is \["):
+        read_pieces([over.file], wrong, [Piece("w5", None)], Share(0, 1))
+    with pytest.raises(BundleError, match="missing or too many: w999"):
+        read_pieces([over.file], wanted.weights, [Piece("w999", None)], Share(0, 1))
+    with pytest.raises(BundleError, match=r"plan: w5 .* cannot be divided in 7 along axis 0"):
+        read_pieces([over.file], wanted.weights, [Piece("w5", 0)], Share(0, 7))
+    (tmp_path / "junk").write_bytes(b"junk" * 100)
+    with pytest.raises(BundleError, match="weights: "):
+        read_pieces([str(tmp_path / "junk")], wanted.weights, [Piece("w5", None)], Share(0, 1))

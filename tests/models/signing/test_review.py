@@ -1,0 +1,278 @@
+"""What a hub that was taken over could send to the keys, and what is not signed."""
+
+from copy import deepcopy
+from datetime import timedelta
+
+import pytest
+from tuf.api.metadata import DelegatedRole, Metadata, TargetFile
+
+from models.signing import operations, review
+from models.signing.keyring import public_key
+from models.signing.request import Request, RequestError, State
+from tests.models.doubles.keys import NOW, Memory, begun, standing, targets_of
+
+
+@pytest.fixture
+def memory():
+    return Memory()
+
+
+def check(request, trusted):
+    review.check(request, trusted, NOW)
+
+
+def test_the_first_request_is_whole(memory):
+    request = begun(memory)
+    check(request, None)
+    review.check_whole(request, frozenset({"keys"}))
+
+
+def test_an_honest_change_is_taken_and_told(memory):
+    state = standing(memory)
+    request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1))
+    check(request, state.roots[-1])
+    lines = review.describe(request)
+    assert lines[0].startswith("models-echo 2, valid until")
+    assert "adds models/echo/echo-1.skb sha256" in lines[1]
+
+
+def test_a_mark_on_a_file_that_stays_is_told_too(memory):
+    """The content is the same, the version a device reads is not."""
+    before = memory.sign(targets_of(standing(memory), "models-echo", ("models/echo/echo-1.skb", 1)))
+    state = State({}, before.state.roots, {**before.state.base, **before.changes})
+    request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 999))
+    (line,) = review.describe(request)[1:]
+    assert line.strip().startswith("marks models/echo/echo-1.skb")
+    assert '"version": 999' in line
+
+
+def test_a_key_cannot_write_on_the_terminal(memory):
+    """A hub chooses the names of its keys."""
+    state = standing(memory)
+    request = operations.renew(state, ("root",), NOW)
+    key = request.root.keys[request.root.roles["timestamp"].keyids[0]]
+    key.unrecognized_fields["x-skerry-name"] = "\x1b[2Jroot-1"
+    assert review.key_name(key) == key.keyid[:8]
+    assert "\x1b" not in "".join(review.describe(request))
+
+
+def bad_path(request):
+    _file(request, "models/other/other-1.skb")
+
+
+def traversal(request):
+    _file(request, "models/echo/../other.skb")
+
+
+def no_version(request):
+    _targets(request).targets["models/echo/echo-1.skb"].unrecognized_fields.clear()
+
+
+def zero_version(request):
+    _targets(request).targets["models/echo/echo-1.skb"].unrecognized_fields["custom"] = {"version": True}
+
+
+def empty_file(request):
+    _targets(request).targets["models/echo/echo-1.skb"].length = 0
+
+
+def weak_hash(request):
+    _targets(request).targets["models/echo/echo-1.skb"].hashes = {"md5": "0" * 32}
+
+
+def delegates_on(request):
+    targets = _targets(request)
+    targets.delegations = deepcopy(request.state.base["targets"].signed.delegations)
+
+
+def lives_for_ever(request):
+    _targets(request).expires = NOW + timedelta(days=3650)
+
+
+def lives_no_more(request):
+    _targets(request).expires = NOW - timedelta(days=1)
+
+
+def old_version(request):
+    _targets(request).version = 1
+
+
+def far_version(request):
+    _targets(request).version = 2**60
+
+
+def _targets(request):
+    return request.changes["models-echo"].signed
+
+
+def _file(request, path):
+    info = TargetFile.from_data(path, b"x", ["sha256"])
+    info.unrecognized_fields["custom"] = {"version": 1}
+    _targets(request).targets[path] = info
+
+
+@pytest.mark.parametrize(
+    ("wish", "line"),
+    [
+        (bad_path, "is not in its folder"),
+        (traversal, "is not in its folder"),
+        (no_version, "has no version"),
+        (zero_version, "has no version"),
+        (empty_file, "length or hash is impossible"),
+        (weak_hash, "length or hash is impossible"),
+        (delegates_on, "may not delegate"),
+        (lives_for_ever, "longer than 90 days"),
+        (lives_no_more, "is the clock right"),
+        (old_version, "the hub went on meanwhile"),
+        (far_version, "the hub went on meanwhile"),
+    ],
+)
+def test_a_bad_wish_for_a_family_is_refused(memory, wish, line):
+    """Case 28 is the first: family echo lists a file of another family."""
+    state = standing(memory)
+    request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1))
+    check(request, state.roots[-1])
+    wish(request)
+    with pytest.raises(RequestError, match=line):
+        check(request, state.roots[-1])
+
+
+def foreign_paths(targets):
+    targets.delegations.roles["policy"].paths = ["*/*"]
+
+
+def second_folder(targets):
+    targets.delegations.roles["policy"].paths.append("keys/*")
+
+
+def strange_name(targets):
+    role = DelegatedRole("all", list(targets.delegations.roles["policy"].keyids), 1, terminating=True, paths=["*/*"])
+    targets.delegations.roles["all"] = role
+
+
+def no_keys(targets):
+    targets.delegations.roles["policy"].keyids = []
+
+
+def high_threshold(targets):
+    targets.delegations.roles["policy"].threshold = 2
+
+
+def lists_itself(targets):
+    targets.targets["policy/demo.toml"] = TargetFile.from_data("policy/demo.toml", b"x", ["sha256"])
+
+
+def not_terminating(targets):
+    targets.delegations.roles["policy"].terminating = False
+
+
+@pytest.mark.parametrize(
+    ("wish", "line"),
+    [
+        (foreign_paths, "not a delegation of ours"),
+        (second_folder, "not a delegation of ours"),
+        (strange_name, "not a delegation of ours"),
+        (not_terminating, "not a delegation of ours"),
+        (no_keys, "0 keys for a threshold of 1"),
+        (high_threshold, "1 keys for a threshold of 2"),
+        (lists_itself, "is not in its folder"),
+    ],
+)
+def test_a_bad_delegation_is_refused(memory, wish, line):
+    state = standing(memory)
+    request = operations.renew(state, ("targets",), NOW)
+    wish(request.targets)
+    with pytest.raises(RequestError, match=line):
+        check(request, state.roots[-1])
+
+
+def skips_a_number(root):
+    root.version += 1
+
+
+def drops_a_role(root):
+    root.roles["timestamp"].threshold = 2
+
+
+def inconsistent(root):
+    root.consistent_snapshot = False
+
+
+def another_kind_of_key(root):
+    key = root.keys[root.roles["timestamp"].keyids[0]]
+    key.scheme = "ecdsa-sha2-nistp256"
+
+
+@pytest.mark.parametrize(
+    ("wish", "line"),
+    [
+        (skips_a_number, "root 3 where root 2 comes next"),
+        (drops_a_role, "threshold"),
+        (inconsistent, "consistent snapshots"),
+        (another_kind_of_key, "only Ed25519"),
+    ],
+)
+def test_a_bad_root_is_refused(memory, wish, line):
+    state = standing(memory)
+    request = operations.renew(state, ("root",), NOW)
+    wish(request.root)
+    with pytest.raises(RequestError, match=line):
+        check(request, state.roots[-1])
+
+
+def test_another_repository_is_not_followed(memory):
+    """A hub that shows the keys a root of its own, with names and numbers as they should be."""
+    ours, theirs = standing(memory), standing(Memory())
+    request = targets_of(theirs, "models-echo", ("models/echo/echo-1.skb", 1))
+    with pytest.raises(RequestError, match="this is another repository"):
+        check(request, ours.roots[-1])
+
+
+def test_an_older_root_than_the_trusted_one_is_not_followed(memory):
+    state = standing(memory)
+    request = operations.renew(state, ("root",), NOW)
+    with pytest.raises(RequestError, match="older than 2"):
+        check(targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1)), request.changes["root"])
+
+
+def test_a_forged_base_is_not_compared_with(memory):
+    """The difference a person reads is the difference to what was really signed before."""
+    state = standing(memory)
+    base = dict(state.base)
+    forged = Metadata(deepcopy(base["models-echo"].signed))
+    forged.signed.targets["models/echo/echo-9.skb"] = TargetFile.from_data("models/echo/echo-9.skb", b"x", ["sha256"])
+    base["models-echo"] = forged
+    request = targets_of(State(state.online, state.roots, base), "models-echo", ("models/echo/echo-1.skb", 1))
+    with pytest.raises(RequestError, match="models-echo as the hub has it is not signed"):
+        check(request, state.roots[-1])
+
+
+def test_a_request_that_changes_nothing_is_none(memory):
+    state = standing(memory)
+    with pytest.raises(RequestError, match="changes nothing"):
+        check(Request(state, {}), state.roots[-1])
+
+
+def test_a_family_left_without_a_signature_is_refused(memory):
+    """New keys for a family, and its list still signed by the old ones: devices would refuse it."""
+    state = standing(memory)
+    request = operations.rotate(state, operations.Rotation(("models-echo",)), memory.draw, NOW)
+    memory.sign(request)
+    review.check_whole(request, frozenset({"keys"}))
+    forgetful = Request(state, {"targets": request.changes["targets"]})
+    with pytest.raises(RequestError, match="models-echo would be left without"):
+        review.check_whole(forgetful, frozenset({"keys"}))
+
+
+def test_two_ids_of_one_key_are_one_key(memory):
+    """Case 6: in root, where a threshold of two would be met by one person."""
+    state = standing(memory)
+    request = operations.renew(state, ("root",), NOW)
+    root = request.root
+    raw = bytes.fromhex(root.keys[root.roles["root"].keyids[0]].keyval["public"])
+    copied = public_key(raw, "root-2")
+    copied.keyid = "f" * 64
+    root.add_key(copied, "root")
+    root.roles["root"].threshold = 2
+    with pytest.raises(RequestError, match="root: a key is listed twice"):
+        check(request, state.roots[-1])

@@ -1,0 +1,64 @@
+"""The table of roles: names, paths, lives."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.signing.merging_roles_roles import (
+    due,
+    expiry,
+    is_delegated,
+    may_list,
+    model_path,
+    model_role,
+    path_fits,
+    pattern,
+    role_named,
+)
+from models.update.trust import path_fits as as_devices_have_it
+from tests.models.doubles.keys import NOW
+
+
+@given(st.text(max_size=60) | st.from_regex(r"[a-z./_-]{1,40}", fullmatch=True))
+def test_paths_are_those_that_devices_take(path):
+    assert path_fits(path) == as_devices_have_it(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a..b", "A", "-a", "a.", "ä", "a\0", "a" * 65, "a\n", "*", "a b"]
+)
+def test_names_that_make_no_path_make_no_role(name):
+    """Case 21, the publishing side."""
+    with pytest.raises(ValueError, match="cannot name a family"):
+        model_role(name)
+    assert not is_delegated(f"models-{name}")
+
+
+@given(st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}(\.[a-z0-9_-]{1,9})?", fullmatch=True), st.integers(1, 2**40))
+def test_a_family_may_list_its_own_paths_and_no_others(family, version):
+    role = model_role(family)
+    path = model_path(family, version)
+    assert may_list(role, path)
+    assert pattern(role) == f"models/{family}/*"
+    assert not may_list("policy", path)
+    assert not may_list(role, f"models/{family}x/{family}-1.skb")
+    assert not may_list(role, f"models/{family}/deeper/x.skb")
+
+
+def test_words_for_roles():
+    assert [role_named(word) for word in ("root", "policy", "keys", "digits", "models-digits")] == [
+        "root",
+        "policy",
+        "keys",
+        "models-digits",
+        "models-digits",
+    ]
+
+
+def test_a_role_is_due_daily_or_in_its_last_third():
+    assert due("timestamp", expiry("timestamp", NOW), NOW + timedelta(days=1))
+    assert not due("timestamp", expiry("timestamp", NOW), NOW + timedelta(hours=23))
+    assert due("snapshot", expiry("snapshot", NOW), NOW + timedelta(days=20))
+    assert not due("snapshot", expiry("snapshot", NOW), NOW + timedelta(days=19))

@@ -1,0 +1,239 @@
+"""Which assignment a device believes: the judge alone, then under real metadata with real floors and permits."""
+
+from dataclasses import dataclass, replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.signing.merging_roles_permits import Permit, read_permit
+from models.update.assignments import Facts, Held, Listed, Target, heard, judge
+from models.update.client import RefusedError
+from models.update.merging_floors_floors import FloorsDb
+from models.update.trust import Floor, Refusal
+from tests.models.doubles.road import Road, open_road
+from wire.protocol.rollout import Assignment, Cohort, Failure
+
+DEVICE, NOW_MS = "acme--cam-7", 1_000_000_000_000
+OLD, NEW = Listed(2, "2" * 64), Listed(3, "3" * 64)
+LISTED = {"models/digits/digits-2.skb": OLD, "models/digits/digits-3.skb": NEW}
+HOUR_MS = 3_600_000
+
+
+def to(number, **changes):
+    """An assignment of a version, five hours long."""
+    said = {
+        "epoch": 0,
+        "device": DEVICE,
+        "counter": 10 + number,
+        "issued_ms": NOW_MS,
+        "expires_ms": NOW_MS + 5 * HOUR_MS,
+        "rollout": "r1",
+        "family": "digits",
+        "path": f"models/digits/digits-{number}.skb",
+        "version": number,
+        "digest": str(number) * 64,
+    }
+    return Assignment(**{**said, **changes})
+
+
+def failure(found):
+    assert isinstance(found, Refusal), found
+    return found.failure
+
+
+def test_an_assignment_of_ours_chooses_a_listed_target():
+    assert heard(to(3), Held(DEVICE), NOW_MS) is None
+    assert judge(to(3), Facts(LISTED, floor=2, running=OLD), NOW_MS) == Target(to(3).path, 3, "3" * 64)
+
+
+@pytest.mark.parametrize("device", ["acme--cam-8", "evil--cam-7", "cam-7", ""])
+def test_case_31_an_assignment_for_another_device_or_tenant_is_refused(device):
+    assert failure(heard(to(3, device=device), Held(DEVICE), NOW_MS)) is Failure.INTEGRITY
+
+
+@pytest.mark.parametrize("counter", [1, 12, 13])
+def test_case_32_a_counter_that_was_used_or_is_lower_is_refused_as_replay(counter):
+    held = Held(DEVICE, 13, to(3))
+    assert failure(heard(to(2, counter=counter), held, NOW_MS)) is Failure.REPLAY
+
+
+def test_case_32_a_counter_stays_used_when_the_assignment_itself_is_forgotten():
+    assert failure(heard(to(3), Held(DEVICE, 13), NOW_MS)) is Failure.REPLAY
+
+
+def test_case_33_a_model_that_is_not_listed_or_has_another_hash_or_version_is_refused():
+    facts = Facts(LISTED)
+    strange = to(3, path="models/digits/digits-4.skb", version=4, digest="4" * 64)
+    assert failure(judge(strange, facts, NOW_MS)) is Failure.INTEGRITY
+    assert failure(judge(to(3, digest="f" * 64), facts, NOW_MS)) is Failure.INTEGRITY
+    assert failure(judge(to(3, version=7), facts, NOW_MS)) is Failure.INTEGRITY
+
+
+def test_case_36_the_same_assignment_a_hundred_times_is_one():
+    held = Held(DEVICE, 13, to(3))
+    assert {heard(to(3), held, NOW_MS) for _ in range(100)} == {None}
+    # the hub says it again for as long as it must, and it stays the same word to the last bit
+    assert failure(heard(to(3, soak_s=1.0), held, NOW_MS)) is Failure.REPLAY
+
+
+def test_an_assignment_that_is_over_or_of_a_future_that_is_not_ours_is_refused():
+    assert failure(heard(to(3), Held(DEVICE), NOW_MS + 5 * HOUR_MS)) is Failure.FREEZE
+    assert failure(judge(to(3), Facts(LISTED), NOW_MS + 5 * HOUR_MS)) is Failure.FREEZE
+    assert failure(heard(to(3), Held(DEVICE), NOW_MS - 30 * HOUR_MS)) is Failure.FREEZE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counter": 0},
+        {"counter": 2**60},
+        {"version": 0},
+        {"path": "models/other/other-3.skb"},
+        {"path": "../../etc/passwd"},
+        {"path": "policy/demo.toml"},
+        {"digest": "3"},
+        {"family": ""},
+        {"rollout": "r" * 500},
+        {"expires_ms": NOW_MS},
+        {"expires_ms": NOW_MS + 400 * 24 * HOUR_MS},
+        {"audit_share": nan},
+        {"audit_share": 1.5},
+        {"soak_s": -1.0},
+        {"max_soak_s": inf},
+        {"report_s": nan},
+        {"min_inferences": -1},
+    ],
+)
+def test_what_no_hub_of_ours_would_say_is_refused(changes):
+    assert failure(heard(to(3, **changes), Held(DEVICE), NOW_MS)) is Failure.INTEGRITY
+
+
+def test_a_withdrawal_needs_no_target():
+    assert heard(to(3, withdraw=True, path="", version=0, digest=""), Held(DEVICE), NOW_MS) is None
+
+
+def test_a_control_device_is_told_to_stay_what_it_is():
+    stay = to(2, cohort=Cohort.CONTROL)
+    assert judge(stay, Facts(LISTED, floor=3, running=OLD), NOW_MS) == Target(stay.path, 2, "2" * 64)
+
+
+def test_a_downgrade_without_a_permit_is_refused_as_rollback():
+    for facts in (Facts(LISTED, floor=3), Facts(LISTED, running=NEW)):
+        assert failure(judge(to(2), facts, NOW_MS)) is Failure.ROLLBACK
+
+
+def test_a_permit_lets_down_to_its_version_from_below_its_bound_until_it_ends():
+    permit = Permit("digits", 4, 2, NOW_MS + HOUR_MS, "3 mistakes sevens")
+    facts = Facts(LISTED, floor=3, running=NEW, permits=(permit,))
+    assert judge(to(2), facts, NOW_MS) == Target(to(2).path, 2, "2" * 64, permit)
+    assert failure(judge(to(2), facts, NOW_MS + HOUR_MS)) is Failure.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    "permit",
+    [
+        Permit("other", 4, 2, NOW_MS + HOUR_MS),
+        Permit("digits", 3, 2, NOW_MS + HOUR_MS),  # for devices below 3: this one ran 3
+        Permit("digits", 4, 1, NOW_MS + HOUR_MS),
+    ],
+)
+def test_a_permit_for_something_else_permits_nothing(permit):
+    assert failure(judge(to(2), Facts(LISTED, floor=3, permits=(permit,)), NOW_MS)) is Failure.ROLLBACK
+
+
+LEAF = st.none() | st.integers() | st.text(max_size=5)
+JSON = LEAF | st.lists(LEAF) | st.dictionaries(st.text(), LEAF)
+GOOD = Permit("digits", 4, 2, NOW_MS).custom()
+
+
+@given(JSON, st.fixed_dictionaries({name: st.integers() | st.text(max_size=9) for name in GOOD["permit"]}))
+def test_anything_read_as_a_permit_is_one_or_a_value_error(value, permit):
+    for custom in (value, {"permit": value}, {"permit": permit}):
+        with pytest.raises(ValueError, match="permit"):
+            read_permit("permits/digits/to-2-from-below-4.json", custom)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"to_version": 4},
+        {"to_version": 0},
+        {"from_below": 2**60},
+        {"from_below": 5},  # its path says 4
+        {"family": "other"},
+        {"to_version": True},
+        {"expires_ms": 2**52},
+        {"why": "x" * 500},
+        {"more": 1},
+    ],
+)
+def test_a_permit_that_leads_nowhere_or_says_something_else_than_its_path_is_none(changes):
+    assert (
+        read_permit("permits/digits/to-2-from-below-4.json", GOOD).words().startswith("lets devices below digits@4 go")
+    )
+    with pytest.raises(ValueError, match="permit"):
+        read_permit("permits/digits/to-2-from-below-4.json", {"permit": GOOD["permit"] | changes})
+
+
+# -- with real metadata
+
+
+@dataclass
+class Scene:
+    road: Road
+    floor: int = 3
+
+    def session(self) -> Any:
+        return self.road.refresh()
+
+
+PERMIT = Permit("digits", 4, 2, 2**41)
+
+
+@pytest.fixture
+def scene(tmp_path):
+    folder = tmp_path / "metadata"
+    with open_road(folder) as road:
+        road.repo.delegate("models-digits", ["models/digits/*"], terminating=True)
+        for version in (2, 3):
+            road.repo.add(f"models/digits/digits-{version}.skb", b"x" * version, "models-digits", version=version)
+        road.repo.publish_all("models-digits", "targets")
+        listed = road.refresh().listing("models/digits/digits-3.skb")
+        assert listed is not None
+        with FloorsDb(folder) as db:
+            db.raise_floors((Floor("target/models/digits", 3, listed.signers),))
+        yield Scene(road)
+
+
+def test_the_floor_under_a_target_refuses_what_is_older(scene):
+    session = scene.session()
+    assert session.floor_under("models/digits/digits-2.skb") == 3
+    with pytest.raises(RefusedError, match="seen before: 3"):
+        session.approved("models/digits/digits-2.skb")
+
+
+def test_a_permit_that_targets_lists_opens_the_floor_for_its_version_alone(scene):
+    scene.road.repo.add(PERMIT.path, b"for people", "targets", **PERMIT.custom())
+    scene.road.repo.publish_all("targets")
+    session = scene.session()
+    (permit,) = session.permits("digits")
+    assert permit == PERMIT
+    assert session.approved("models/digits/digits-2.skb", permit) is not None
+    with pytest.raises(RefusedError):
+        session.approved("models/digits/digits-2.skb", replace(permit, to_version=1))
+    assert session.permits("other") == ()
+
+
+def test_a_permit_that_a_delegated_role_lists_is_none(scene):
+    scene.road.repo.add(PERMIT.path, b"for people", "models-digits", **PERMIT.custom())
+    scene.road.repo.publish_all("models-digits", "targets")
+    assert scene.session().permits("digits") == ()
+
+
+def test_a_permit_that_says_something_else_than_its_path_permits_nothing(scene):
+    scene.road.repo.add(PERMIT.path, b"for people", "targets", **replace(PERMIT, from_below=9).custom())
+    scene.road.repo.publish_all("targets")
+    assert scene.session().permits("digits") == ()

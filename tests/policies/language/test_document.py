@@ -1,0 +1,343 @@
+"""A document is closed and total: anything that cannot be meant is one line that names the key."""
+
+import contextlib
+import random
+import tomllib
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import policies
+from policies.language.merging_document_document import MAX_CHARS, parse
+from policies.model.merging_context_days import day_of, iso_of
+from policies.model.policy import HARD_CEILING, Mode, Policy, PolicyError, TransformKind, TransformSpec, may_replace
+from policies.model.terms import worked_out
+from tests.policies.doubles.drawn import SEEDS
+from tests.policies.doubles.given import DEMO, DEMO_POLICY, TEXT, with_
+from wire.protocol.messages import Level
+
+WRONG = {
+    "misspelt key": (("threshold", "treshold"), "escalation: unknown key 'treshold'; did you mean 'threshold'?"),
+    "misspelt table": (("[locality]", "[local]"), "unknown key 'local'; did you mean 'locality'?"),
+    "misspelt mode": (
+        ('"answer_now"', '"answernow"'),
+        "escalation.mode: 'answernow' is no mode; did you mean 'answer_now'?",
+    ),
+    "missing key": (("audit_share = 0.02", ""), "escalation.audit_share: is missing"),
+    "missing table": (("[budget]\n", "[retention.budget]\n"), "budget: is missing"),
+    "not a number": (("0.9", "nan"), "escalation.threshold: must be a finite number, not nan"),
+    "infinite": (("budget_s = 2.0", "budget_s = inf"), "escalation.budget_s: must be a finite number, not inf"),
+    "share above one": (("0.9", "1.5"), "escalation.threshold: must be less than or equal to 1, not 1.5"),
+    "text for a number": (("0.9", '"0.9"'), "escalation.threshold: must be a valid number, not '0.9'"),
+    "number for a bool": (("open = true", "open = 1"), "egress.data_class.open: must be a valid boolean, not 1"),
+    "bool for a number": (("0.9", "true"), "escalation.threshold: must be a valid number, not True"),
+    "negative budget": (("10_000_000", "-1"), "budget.bytes_per_day: must be greater than or equal to 0, not -1"),
+    "raw data": (
+        ('ceiling = "P2"', 'ceiling = "P4"'),
+        "egress.ceiling: P4 never leaves a device; at most P3 can be allowed",
+    ),
+    "no such level": (('ceiling = "P2"', 'ceiling = "P9"'), "egress.ceiling: 'P9' is not one of P0, P1, P2, P3, P4"),
+    "field above ceiling": (
+        ('level = "P2"', 'level = "P3"'),
+        "egress: field 'features' accepts P3, above the ceiling P2",
+    ),
+    "empty interval": (("low = 0", "low = 15"), "egress.field[0].transforms[0]: low 15 must be below high 15"),
+    "key of another transform": (
+        ("low = 0", "step = 2, low = 0"),
+        "egress.field[0].transforms[0]: unknown key 'step'; known are high, kind, low",
+    ),
+    "unknown transform": (
+        ('kind = "clip"', 'kind = "clap"'),
+        "egress.field[0].transforms[0]: kind must be one of bucketize, clip, clip_norm, coarsen, drop, ",
+    ),
+    "name with a space": (("open = true", '"o n" = true'), "egress.data_class.o n: 'o n' is no name"),
+    "hub twice": (('["hub-1"]', '["hub-1", "hub-1"]'), "locality: hubs names 'hub-1' twice"),
+    "field twice": (
+        ("[egress.data_class]", '[[egress.field]]\nname = "features"\nlevel = "P1"\n[egress.data_class]'),
+        "egress: field names 'features' twice",
+    ),
+    "waiting for nothing": (
+        ('"answer_now"', '"wait"'),
+        ("budget_s = 2.0", "budget_s = 0"),
+        "escalation: mode wait waits for the hub, but budget_s is 0; use answer_now or more seconds",
+    ),
+    "language of the future": (("schema = 2", "schema = 3"), "schema: must be 2, not 3"),
+    "quoted date": (("expires = 2099-12-31", 'expires = "2030-12-31"'), "expires: '2030-12-31' is not a date"),
+    "date with a time": (("expires = 2099-12-31", "expires = 2030-12-31T10:00:00"), "is not a date"),
+    "misspelt layer": (
+        ("version = 1", 'layer = "tenent"\nversion = 1'),
+        "layer: 'tenent' is no layer; did you mean 'tenant'?",
+    ),
+    "no such unit": (
+        ("[budget]", '[dp]\nunit = "person"\nclip_norm = 1\nsigma = 1\ndelta = 0.1\nepsilon = 1\n[budget]'),
+        "dp.unit: 'person' is no unit; known are device, record, subject",
+    ),
+    "expires before it is issued": (
+        ("expires = 2099-12-31", "expires = 2026-11-21"),
+        "expires 2026-11-21 is before issued 2026-11-22",
+    ),
+    "no table": (("[budget]", "[other]"), "unknown key 'other'"),
+    "number for a table": (("[egress.data_class]", "[retention.x]"), "retention: unknown key 'x'"),
+    "no TOML": (("[escalation]", "[escalation"), "not TOML: Expected ']' at the end of a table declaration (at line 8"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
+def test_wrong_document_is_one_line_that_names_the_key(case):
+    *edits, message = case
+    with pytest.raises(PolicyError) as caught:
+        parse(with_(TEXT, *edits))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_shipped_document_compiles():
+    assert DEMO.mode is Mode.ANSWER_NOW
+    assert DEMO.ceiling is Level.P2
+    assert DEMO.fields["features"].transforms == (TransformSpec(TransformKind.CLIP, low=0.0, high=15.0),)
+    assert DEMO.data_classes == {"open": True, "private": False}
+    assert DEMO.expires == "2099-12-31"
+
+
+def test_transforms_keep_their_order():
+    two = with_(TEXT, ("high = 15 }]", 'high = 15 }, { kind = "quantise", step = 2 }]'))
+    rule = parse(two).compile().base.fields["features"]
+    assert [each.kind for each in rule.transforms] == [TransformKind.CLIP, TransformKind.QUANTISE]
+    assert rule.transforms[1].step == 2.0
+
+
+def test_hash_is_of_the_meaning_not_of_the_layout():
+    bare = "\n".join(line.split("#")[0] for line in TEXT.splitlines())
+    turned = with_(bare, ("open = true\nprivate = false", "private = false\nopen = true"))
+    assert parse(bare).compile().hash == parse(turned).compile().hash == DEMO.hash
+    assert len(DEMO.hash) == 32
+
+
+@pytest.mark.parametrize(
+    "edit", [("0.9", "0.8"), ("true", "false"), ("high = 15", "high = 14"), ("version = 1", "version = 2")], ids=str
+)
+def test_every_change_of_meaning_changes_the_hash(edit):
+    assert parse(with_(TEXT, edit)).compile().hash != DEMO.hash
+
+
+def test_expiry_is_the_last_day():
+    dated = parse(with_(TEXT, ("expires = 2099-12-31", "expires = 2026-12-31"))).compile()
+    assert dated.expires == "2026-12-31"
+    assert dated.expires_day == (date(2026, 12, 31) - date(1970, 1, 1)).days
+
+
+@given(st.dates())
+def test_days_are_counted_as_the_calendar_does(day):
+    assert day_of(day.isoformat()) == (day - date(1970, 1, 1)).days
+    assert iso_of(day_of(day.isoformat())) == day.isoformat()
+
+
+def test_a_device_never_goes_back_to_an_older_document():
+    def changed(*edits: tuple[str, str]) -> Policy:
+        return parse(with_(TEXT, *edits)).compile()
+
+    newer = changed(("version = 1", "version = 2"))
+    assert may_replace(DEMO_POLICY, newer)
+    assert may_replace(DEMO_POLICY, DEMO_POLICY)
+    assert not may_replace(newer, DEMO_POLICY)
+    assert not may_replace(DEMO_POLICY, changed(("0.9", "0.8"))), "another text under the same version"
+    assert not may_replace(DEMO_POLICY, changed(('name = "demo"', 'name = "other"'), ("version = 1", "version = 9")))
+    assert not may_replace(DEMO_POLICY, changed(("version = 1", 'layer = "tenant"\nversion = 9')))
+
+
+def test_a_document_too_long_is_refused_before_it_is_parsed():
+    with pytest.raises(PolicyError, match="characters"):
+        parse("#" * (MAX_CHARS + 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 50_000, "a = " + "9" * 10_000, "a = 1e999999", "\ud800 = 1", "a.b = 1\na = 2", "\0"]
+)
+def test_hostile_text_is_a_policy_error(text):
+    with pytest.raises(PolicyError):
+        parse(text)
+
+
+@given(st.text())
+def test_arbitrary_text_raises_policy_error_and_nothing_else(text):
+    with pytest.raises(PolicyError):
+        parse(text)
+
+
+def _toml(value: Any) -> str:
+    """Enough of a TOML writer for documents that are wrong in every place."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}" = {_toml(each)}' for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+LEAVES = (
+    st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text("ab-", max_size=3)
+    | st.sampled_from(["P0", "P4", "wait", "clip"])
+)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3)
+)
+
+
+def _places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every path in a document."""
+    if path:
+        yield path
+    steps = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, each in steps:
+        yield from _places(each, (*path, key))
+
+
+@given(value=VALUES, seed=st.integers(0, 10**6))
+def test_a_sound_document_with_one_value_replaced_parses_or_raises_policy_error(value, seed):
+    tree = tomllib.loads(TEXT)
+    path = random.Random(seed).choice(list(_places(tree)))
+    owner: Any = tree
+    for key in path[:-1]:
+        owner = owner[key]
+    owner[path[-1]] = value
+    text = "\n".join(f"{key} = {_toml(each)}" for key, each in tree.items())
+    with contextlib.suppress(PolicyError):
+        compiled = parse(text).compile()
+        assert compiled.base.ceiling <= Level.P3
+        assert 0 <= compiled.base.threshold <= 1
+        assert compiled.base.bytes_per_day >= 0
+
+
+TEMPLATES = sorted((Path(policies.__file__).parent / "templates").glob("*[!s].toml"))
+WORDS = (
+    "[",
+    "]",
+    "{",
+    "}",
+    "=",
+    '"',
+    "\n",
+    "-1",
+    "1e999",
+    "nan",
+    "inf",
+    "P4",
+    "true",
+    "2099-12-31",
+    "9" * 30,
+    "\ud800",
+    "[[rule]]",
+)
+
+
+def fault(text: str) -> str:
+    """What is wrong with a text; "" for a document that compiles."""
+    try:
+        compiled = parse(text).compile()
+    except PolicyError as error:
+        return str(error)
+    assert compiled.base.ceiling <= HARD_CEILING
+    return ""
+
+
+def test_a_template_with_characters_changed_is_a_document_or_one_line():
+    sound = 0
+    for seed in SEEDS:
+        dice = random.Random(seed)
+        text = dice.choice(TEMPLATES).read_text(encoding="utf-8")
+        for _ in range(dice.randint(1, 3)):
+            at = dice.randrange(len(text))
+            text = (
+                text[:at] + dice.choice(("", dice.choice(text), dice.choice(WORDS))) + text[at + dice.randint(0, 9) :]
+            )
+        said = fault(text)
+        sound += not said
+        assert len(said.splitlines()) == bool(said), seed
+        assert len(said) <= 500, seed
+    assert sound
+
+
+@pytest.mark.parametrize("epsilon", ["0.0", "1e-9", "1000.0"])
+@pytest.mark.parametrize("delta", ["1e-100", "0.999"])
+@pytest.mark.parametrize("sigma", ["0.01", "10_000.0"])
+def test_the_ends_of_what_noise_may_say_compile(sigma, delta, epsilon):
+    table = f"[dp]\nclip_norm = 9e15\nsigma = {sigma}\ndelta = {delta}\nepsilon = {epsilon}\n"
+    dp = parse(TEXT + table).compile().base.dp
+    assert dp is not None
+    assert dp.limit >= 0
+    assert dp.each >= 1
+
+
+RULES = {
+    "no such zone word": ('when = { time = { zone = "22:00" } }', "when.time.zone: '22:00' is no time zone"),
+    "no time of day": (
+        'when = { time = { zone = "UTC", from = "24:00" } }',
+        "when.time.from: '24:00' is no time of day",
+    ),
+    "no zone": ('when = { time = { from = "22:00" } }', "when.time.zone: is missing"),
+    "no such day": ('when = { time = { zone = "UTC", days = ["Monday"] } }', "when.time.days[0]: must be 'mon'"),
+    "empty list": ("when = { region = [] }", "when.region: names nothing, so that it could never hold"),
+    "empty excuse": ("unless = {}", "unless asks nothing"),
+    "battery above full": ("when = { battery_below = 1.1 }", "when.battery_below: must be less than or equal to 1"),
+    "misspelt condition": ("when = { data_classes = ['a'] }", "unknown key 'data_classes'; did you mean 'data_class'?"),
+    "misspelt key": ("treshold = 0.5", "unknown key 'treshold'; did you mean 'threshold'?"),
+    "nothing narrowed": ('when = { region = ["eu"] }', "rule 'r' narrows nothing; say what, or deny = true"),
+    "raw data": ('ceiling = "P4"', "ceiling: P4 never leaves a device"),
+    "no purpose": ("retention = { keep_days = 1 }", "retention.purpose: is missing"),
+    "kept too long": (
+        'retention = { purpose = "p", keep_days = 8 }',
+        "retention.keep_days: must be less than or equal to 7",
+    ),
+    "no pattern": (
+        'transforms = { features = [{ kind = "redact", patterns = ["emails"] }] }',
+        "no pattern is called 'emails'; did you mean 'email'?",
+    ),
+    "edges that fall": ('transforms = { features = [{ kind = "bucketize", edges = [2, 1] }] }', "edges must rise"),
+}
+
+
+@pytest.mark.parametrize(("rule", "message"), RULES.values(), ids=RULES.keys())
+def test_wrong_rule_is_one_line_that_names_the_key(rule, message):
+    with pytest.raises(PolicyError) as caught:
+        parse(f'{TEXT}[[rule]]\nname = "r"\n{rule}\n{"" if "narrows" in message else "deny = true"}\n')
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("rule[0]")
+    assert "\n" not in str(caught.value)
+
+
+def test_two_rules_of_one_name_are_refused():
+    with pytest.raises(PolicyError, match="rule names 'r' twice"):
+        parse(TEXT + '[[rule]]\nname = "r"\ndeny = true\n' * 2)
+
+
+def test_every_step_compiles_to_what_the_device_does():
+    steps = {
+        '{ kind = "coarsen", factor = 4 }': TransformSpec(TransformKind.COARSEN, step=4.0),
+        '{ kind = "bucketize", edges = [1, 5] }': TransformSpec(TransformKind.BUCKETIZE, values=(1.0, 5.0)),
+        '{ kind = "clip_norm", norm = 8 }': TransformSpec(TransformKind.CLIP_NORM, high=8.0),
+        '{ kind = "keyed_hash", bits = 16 }': TransformSpec(TransformKind.KEYED_HASH, step=16.0),
+        '{ kind = "top_k", k = 3 }': TransformSpec(TransformKind.TOP_K, step=3.0),
+        '{ kind = "pool", size = 2 }': TransformSpec(TransformKind.POOL, step=2.0),
+        '{ kind = "project", seed = 7, dim = 4 }': TransformSpec(TransformKind.PROJECT, low=7.0, step=4.0),
+        '{ kind = "noise", sigma = 2.5 }': TransformSpec(TransformKind.NOISE, step=2.5),
+        '{ kind = "redact", patterns = ["email"] }': TransformSpec(TransformKind.REDACT, words=("email",)),
+    }
+    text = with_(TEXT, ('[{ kind = "clip", low = 0, high = 15 }]', f"[{', '.join(steps)}]"))
+    assert parse(text).compile().base.fields["features"].transforms == tuple(steps.values())
+
+
+def test_a_dropped_field_is_not_listed_any_more():
+    dropped = TEXT + '[[rule]]\nname = "r"\ntransforms = { features = [{ kind = "drop" }] }\n'
+    compiled = parse(dropped).compile()
+    assert worked_out(compiled, 1).fields == {}
+    with pytest.raises(PolicyError, match="listed and dropped"):
+        parse(with_(TEXT, ('{ kind = "clip", low = 0, high = 15 }', '{ kind = "drop" }')))

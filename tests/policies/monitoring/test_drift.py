@@ -1,0 +1,97 @@
+"""Drift: no alarm while samples are exchangeable with the calibration samples, one soon after they are not."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.monitoring.drift import DECILES, WITHIN, Drift, Reference, observe
+
+TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
+REFERENCE = Reference(TENTHS, TENTHS)
+
+
+def deciles(values):
+    return tuple(np.quantile(values, TENTHS).tolist())
+
+
+def run(reference, novelty, confidence):
+    """How many samples until the alarm; None if it never comes."""
+    drift = Drift()
+    for number, pair in enumerate(zip(novelty.tolist(), confidence.tolist(), strict=True)):
+        drift = observe(drift, reference, *pair)
+        if drift.alarm:
+            return number
+    return None
+
+
+def test_exchangeable_samples_ring_in_at_most_one_stretch_of_a_hundred():
+    """40 devices, each with 300 calibration samples of its own and 10,000 later: the bound allows 0.4 alarms."""
+    rng = np.random.default_rng(5)
+    rang = 0
+    for _ in range(40):
+        reference = Reference(deciles(rng.random(300)), deciles(rng.beta(8, 1, 300)))
+        rang += run(reference, rng.random(WITHIN), rng.beta(8, 1, WITHIN)) is not None
+    assert rang <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "within"), [("all strange", 60), ("half strange", 200), ("unsure", 200), ("stuck", 600)]
+)
+def test_what_no_longer_looks_like_calibration_rings_soon(name, within):
+    rng = np.random.default_rng(6)
+    usual, sure = rng.random(2000), rng.beta(8, 1, 2000)
+    reference = Reference(TENTHS, deciles(rng.beta(8, 1, 1000)))
+    novelty, confidence = {
+        "all strange": (np.full(2000, 0.97), sure),
+        "half strange": (np.where(rng.random(2000) < 0.5, 0.97, usual), sure),
+        "unsure": (usual, rng.beta(3, 1, 2000)),
+        "stuck": (np.full(2000, 0.3), np.full(2000, 0.9)),
+    }[name]
+    found = run(reference, novelty, confidence)
+    assert found is not None
+    assert found < within
+
+
+def test_deciles_that_fall_together_never_ring_by_themselves():
+    """A model that is nearly always certain: seven of its nine deciles are 1."""
+    rng = np.random.default_rng(7)
+
+    def certain(count):
+        return np.minimum(rng.beta(8, 1, count) * 1.4, 1.0)
+
+    assert deciles(certain(500))[-3:] == (1.0,) * 3
+    for _ in range(5):
+        assert run(Reference((), deciles(certain(500))), np.full(WITHIN, -1.0), certain(WITHIN)) is None
+
+
+def test_an_alarm_ends_when_samples_are_as_before():
+    rng = np.random.default_rng(8)
+    drift = Drift()
+    for _ in range(100):
+        drift = observe(drift, REFERENCE, 0.99, 0.5)
+    assert drift.alarm
+    assert drift.statistic > 1
+    for value in rng.random(2000).tolist():
+        drift = observe(drift, REFERENCE, value, value)
+    assert not drift.alarm
+    assert drift.samples == 2100
+
+
+numbers = st.floats(0, 1) | st.sampled_from([-1.0, float("nan"), float("inf")])
+
+
+@given(st.lists(st.tuples(numbers, numbers), max_size=60), st.booleans(), st.booleans())
+def test_whatever_comes_is_counted_and_the_level_stays_in_bounds(pairs, has_novelty, has_confidence):
+    reference = Reference(TENTHS * has_novelty, TENTHS * has_confidence)
+    drift = Drift()
+    for novelty, confidence in pairs:
+        drift = observe(drift, reference, novelty, confidence)
+        assert 0 <= drift.statistic <= 1.5
+    assert drift.samples == len(pairs)
+    if not has_novelty and not has_confidence:
+        assert drift == Drift(len(pairs))
+
+
+def test_nine_deciles():
+    assert len(TENTHS) == DECILES

@@ -1,0 +1,56 @@
+"""What was promised for a threshold: kept quietly, and loud when it is broken."""
+
+from math import nan
+from random import Random
+
+from policies.monitoring.risk import Kept, Promise, observe
+
+PROMISED = Promise(threshold=0.8, kept_wrong=0.03, wrong=0.10)
+
+
+def after(audits: int, seed: int, kept_wrong: float, unsure_wrong: float) -> tuple[Kept, int]:
+    """What is known after so many audits, four in five of them sure; and at which it broke, 0 = never."""
+    rng, seen = Random(seed), Kept()
+    for number in range(1, audits + 1):
+        sure = rng.random() < 0.8
+        wrong = rng.random() < (kept_wrong if sure else unsure_wrong)
+        seen = observe(seen, PROMISED, 0.95 if sure else 0.5, agrees=not wrong)
+        if seen.broken:
+            return seen, number
+    return seen, 0
+
+
+def test_a_promise_that_is_kept_rings_in_at_most_one_stretch_of_a_hundred():
+    assert sum(after(2_000, seed, 0.03, 0.3)[1] > 0 for seed in range(20)) == 0
+
+
+def test_kept_answers_that_go_wrong_ring_though_all_answers_together_look_fine():
+    seen, when = after(10_000, 1, 0.13, 0.0)
+    assert seen.broken
+    assert 0 < when < 1_000
+    assert seen.all < seen.kept
+
+
+def test_disagreement_below_the_threshold_rings_too():
+    assert after(10_000, 2, 0.03, 0.9)[0].broken
+
+
+def test_it_stays_broken_whatever_comes_after():
+    seen, _ = after(10_000, 1, 0.5, 0.5)
+    for _ in range(5_000):
+        seen = observe(seen, PROMISED, 0.95, agrees=True)
+    assert seen.broken
+
+
+def test_what_is_no_confidence_counts_as_kept():
+    seen = Kept()
+    for _ in range(40):
+        seen = observe(seen, PROMISED, nan, agrees=False)
+    assert seen.broken
+
+
+def test_a_promise_of_anything_is_never_broken():
+    seen = Kept()
+    for _ in range(500):
+        seen = observe(seen, Promise(0.8, 1.0, 1.0), 0.9, agrees=False)
+    assert not seen.broken

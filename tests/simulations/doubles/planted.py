@@ -1,0 +1,135 @@
+"""Products with a defect, one each: what the fuzzer must find. Each is a few lines away from the real one."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from cloud_hub.core.commands import Ending, Find, Key, Row, Stream
+from edge_agent.core.commands import Answer, Command, Correction, Facts, Finish, Memory, Setup, State, Transmit
+from edge_agent.core.core import EdgeCore
+from edge_agent.core.delivery import DeliveryQueue
+from edge_agent.core.merging_permissions_ruling import Ruling
+from edge_agent.core.pending import Question
+from policies.decisions.budget import Spend
+from policies.decisions.permit import Permit
+from policies.model.policy import Policy
+from policies.model.reasons import Denied
+from simulations.nodes.device_disk import DeviceDisk, Put, Write
+from simulations.nodes.hub_disk import HubDisk
+from simulations.scenario.conditions import Clock
+from wire.protocol.messages import Prediction, Seqs, Verdict
+
+
+class DropsACommit(DeviceDisk):
+    """Every ninth step that ends a question never reaches the disk."""
+
+    ends = 0
+
+    def commit(self, writes: Iterable[Write], clock: Clock, now_s: float) -> None:
+        writes = list(writes)
+        ends = any(type(write) is Finish for write in writes)
+        self.ends += ends
+        if not ends or self.ends % 9:
+            super().commit(writes, clock, now_s)
+
+
+class AnswersTwice(EdgeCore):
+    """Says every verdict twice."""
+
+    def on_verdict(self, seq: int, verdict: Verdict, now: float) -> list[Command]:
+        said = super().on_verdict(seq, verdict, now)
+        return [*said, *(each for each in said if isinstance(each, Answer | Correction))]
+
+
+class ForgetsWhatItSaid(EdgeCore):
+    """After a restart it no longer knows whom it has answered."""
+
+    def restore(self, memory: Memory, now: float) -> list[Command]:
+        rows = tuple(msgspec.structs.replace(row, answered=False) for row in memory.rows)
+        return super().restore(msgspec.structs.replace(memory, rows=rows), now)
+
+
+class UncheckedDelivery(DeliveryQueue):
+    def _send(self, question: Question, now: float) -> list[Command]:
+        self.questions.move(question, State.SENT)
+        question.sent_at, question.charges = now, ()
+        question.at = now + self._limits.resend_base_s
+        self.questions.arm(question)
+        return [Transmit(question.seq, question.line)]
+
+
+class SendsWithoutAsking(EdgeCore):
+    """What was allowed when it was stored is sent, whatever the policy says by now."""
+
+    def __init__(self, setup: Setup, policy: Policy | None) -> None:
+        super().__init__(setup, policy)
+        self._delivery = UncheckedDelivery(self.ruling)
+
+
+class TakesEveryClassForOpen(EdgeCore):
+    """A label is lost on the way."""
+
+    def on_prediction(self, local: Prediction, facts: Facts, dice: object, now: float) -> list[Command]:
+        return super().on_prediction(local, msgspec.structs.replace(facts, data_class="open"), dice, now)  # type: ignore[arg-type]
+
+
+class IgnoresHowManyAreOpen(EdgeCore):
+    def _permit(self, ruling: Ruling, terms: object, facts: Facts, *, audit: bool) -> Permit | Denied:
+        del terms
+        return ruling.permit(facts.data_class, audit=audit, subject=facts.subject)
+
+
+class TakesAReceiptForAnEnd(EdgeCore):
+    """What the hub has stored needs no row any more."""
+
+    def on_receipt(self, seqs: Seqs, now: float, line: str = "") -> list[Command]:
+        for seq in seqs:
+            question = self.open.get(seq)
+            if question is not None:
+                self.open.drop(question)
+        return self._delivery.send_after([], now)
+
+
+class FindsNothing(HubDisk):
+    """The store holds the rows, and a defect in the query finds none of them."""
+
+    def find(self, find: Find) -> tuple[Mapping[Key, Row], Mapping[Stream, int]]:
+        del find
+        return {}, {}
+
+
+class SaysItIsStored(HubDisk):
+    """Every fifth verdict is reported as stored and is not."""
+
+    endings = 0
+
+    def end(self, ending: Ending) -> None:
+        self.endings += 1
+        if self.endings % 5:
+            super().end(ending)
+
+
+class Raises(EdgeCore):
+    """A case nobody thought of."""
+
+    def on_receipt(self, seqs: Seqs, now: float, line: str = "") -> list[Command]:
+        if len(seqs) > 1:
+            raise KeyError(seqs[1])
+        return super().on_receipt(seqs, now, line)
+
+
+class ForgetsWhatItSpent(EdgeCore):
+    """After a restart the budget is full again."""
+
+    def restore(self, memory: Memory, now: float) -> list[Command]:
+        return super().restore(msgspec.structs.replace(memory, spend=Spend()), now)
+
+
+class SpendsBeyondTheLimit(DeviceDisk):
+    """The second guard is gone too: the statement that adds a charge looks at no limit."""
+
+    def put(self, put: Put, now_s: float) -> bool:
+        charges = tuple(msgspec.structs.replace(each, limit=2**62) for each in put.store.permit.charges)
+        permit = msgspec.structs.replace(put.store.permit, charges=charges)
+        store = msgspec.structs.replace(put.store, permit=permit)
+        return super().put(msgspec.structs.replace(put, store=store), now_s)

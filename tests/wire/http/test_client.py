@@ -1,0 +1,111 @@
+"""The blocking client: where it sends its token, what it makes of an answer, and one line for every fault."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wire.http.client import HttpClient, HttpReply
+from wire.process.exit_codes import Exit, ExitError
+
+Serve = Callable[[bytes], tuple[str, list[bytes]]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Answers one request on a Unix socket with these bytes; the address, and where the request will stand."""
+
+    def start(answer: bytes) -> tuple[str, list[bytes]]:
+        listener, heard = socket.socket(socket.AF_UNIX), list[bytes]()
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+
+        def once() -> None:
+            channel, _ = listener.accept()
+            with listener, channel:
+                heard.append(channel.recv(65536))
+                channel.sendall(answer)
+
+        threading.Thread(target=once, daemon=True).start()
+        return f"unix:{tmp_path / 's'}", heard
+
+    return start
+
+
+def answer(body: bytes, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def stopped(client: HttpClient) -> ExitError:
+    with pytest.raises(ExitError) as caught:
+        client.read_object(client.send("GET", "/"))
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_a_request_carries_its_body_and_the_token(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o600)
+    url, heard = serve(answer(b'{"a": 1}'))
+    client = HttpClient(url=url, server="hub", token_file=str(tmp_path / "token"))
+    reply = client.send("POST", "/v1/x", b"{}")
+    assert reply.ok
+    assert client.read_object(reply) == {"a": 1}
+    assert heard[0].startswith(b"POST /v1/x HTTP/1.1\r\n")
+    assert b"Authorization: Bearer secret\r\n" in heard[0]
+
+
+def test_a_token_that_others_may_read_is_never_sent(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o644)
+    url, heard = serve(answer(b"{}"))
+    assert stopped(HttpClient(url=url, server="hub", token_file=str(tmp_path / "token"))).code is Exit.CREDENTIALS
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        (answer(b"[]"), "is no hub: it answers 200 and no JSON"),
+        (answer(b"<html>", "502 Bad Gateway"), "is no hub: it answers 502 and no JSON"),
+        (answer(b"[" * 64), "is no hub: "),
+        (answer(b" " * 65), "the reply is longer than 64 bytes"),
+        (b"SSH-2.0\r\n", "no hub answers at"),
+        (b"", "no hub answers at"),
+    ],
+)
+def test_what_is_no_answer_is_one_line(serve: Serve, sent: bytes, line: str) -> None:
+    url, _ = serve(sent)
+    found = stopped(HttpClient(url=url, server="hub", max_reply_bytes=64))
+    assert found.code is Exit.HUB
+    assert line in str(found)
+
+
+def test_a_server_that_is_not_there_is_named_with_what_to_look_at(tmp_path: Path) -> None:
+    found = stopped(HttpClient(url=f"unix:{tmp_path}/none", server="agent"))
+    assert found.code is Exit.HUB
+    assert str(found) == f"no agent answers at unix:{tmp_path}/none: No such file or directory; is it running?"
+
+
+@pytest.mark.parametrize("url", ["", "hub", "ftp://hub/x", "http://", "http://hub:99999", "http://hub:x"])
+def test_what_is_no_address_is_a_fault_of_the_command_line(url: str) -> None:
+    assert stopped(HttpClient(url=url, server="hub")).code is Exit.USAGE
+
+
+def test_nothing_is_sent_where_trust_cannot_be_set_up() -> None:
+    def context() -> ssl.SSLContext:
+        raise FileNotFoundError(2, "no such file")
+
+    assert stopped(HttpClient(url="https://127.0.0.1:1", server="hub", tls=context)).code is Exit.HUB
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [(b'{"error": "no\\nway"}', "no?way"), (b'{"error": 3}', ""), (b"{}", ""), (b"", ""), (b"\xff", "")],
+)
+def test_the_line_of_a_refusal_is_printable_and_of_text(body: bytes, line: str) -> None:
+    assert HttpReply(403, body).error_line == line
+    assert not HttpReply(302, body).ok

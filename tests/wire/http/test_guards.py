@@ -1,0 +1,293 @@
+"""Doors under attack: foreign hosts and origins, missing tokens, bombs, open addresses, keys that others can read."""
+
+import asyncio
+import datetime as dt
+import gzip
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from yarl import URL
+
+from wire.http.guards import (
+    ServerAccess,
+    bearer,
+    known_host,
+    open_site,
+    read_body,
+    security_middlewares,
+    token_of,
+    validate_access,
+)
+from wire.process.exit_codes import Exit, ExitError
+
+TOKEN = "t" * 40
+
+
+@asynccontextmanager
+async def serving(door: ServerAccess, middlewares: list[Middleware]) -> AsyncIterator[str]:
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await read_body(request, 100, within_s=0.3))
+
+    app = web.Application(middlewares=middlewares)
+    app.add_routes([web.post("/echo", echo), web.get("/open", echo), web.get("/v1/things/{id}", echo)])
+    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+    await runner.setup()
+    try:
+        yield await open_site(runner, door)
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def local(token: str = "", open_routes: frozenset[str] = frozenset()) -> AsyncIterator[aiohttp.ClientSession]:
+    door = ServerAccess(names=("edge-7.local",))
+    async with (
+        serving(door, security_middlewares(door, token, open_routes)) as url,
+        aiohttp.ClientSession(url) as session,
+    ):
+        yield session
+
+
+def base(session: aiohttp.ClientSession) -> URL:
+    assert session._base_url is not None
+    return session._base_url
+
+
+async def status(reply: Any) -> int:
+    async with reply as response:
+        if response.status >= 400:
+            assert set(await response.json()) == {"error"}
+        return int(response.status)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "[::1]:5", "edge-7.local"])
+async def test_a_known_host_is_served(host):
+    async with local() as session:
+        assert await status(session.get("/open", headers={"Host": host})) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost@evil",
+        "0.0.0.0",
+        "a b",
+        "[::1",
+        "localhost:99999999",
+        "localhost.",
+    ],
+)
+async def test_dns_rebinding_a_foreign_host_is_refused(host):
+    async with local() as session:
+        assert await status(session.get("/open", headers={"Host": host})) == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "file://", "http://localhost:1", "http://[", "ftp://127.0.0.1"]
+)
+async def test_a_page_of_another_site_is_refused(origin):
+    async with local() as session:
+        assert await status(session.post("/echo", data=b"x", headers={"Origin": origin})) == 403
+
+
+async def test_our_own_page_and_a_program_are_served():
+    async with local() as session:
+        host = base(session).authority
+        assert await status(session.post("/echo", data=b"x", headers={"Origin": f"http://{host}"})) == 200
+        assert await status(session.post("/echo", data=b"x")) == 200
+
+
+async def raw(port: int | None, request: bytes) -> bytes:
+    """The status line the server answers to these very bytes; nothing, if it hangs up before they are all read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return await reader.readline()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("hosts", [[], ["localhost", "evil"], ["localhost", "localhost"], ["localhost"]])
+async def test_one_host_header_is_served_none_or_two_are_refused(hosts):
+    head = "".join(f"Host: {host}\r\n" for host in hosts)
+    async with local() as session:
+        answer = await raw(base(session).port, f"GET /open HTTP/1.1\r\n{head}Connection: close\r\n\r\n".encode())
+    assert answer.split()[1:2] in ([[b"200"]] if len(hosts) == 1 else [[], [b"400"], [b"403"]])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer \udcff"],
+)
+async def test_without_the_token_a_route_is_closed(given):
+    headers = {} if given is None else {"Authorization": given}
+    async with local(TOKEN) as session:
+        try:
+            assert await status(session.get("/v1/things/1", headers=headers)) == 401
+        except UnicodeEncodeError:
+            assert given == "Bearer \udcff"  # the client itself would not send it
+
+
+async def test_the_token_opens_every_route_and_an_open_route_needs_none():
+    async with local(TOKEN, frozenset({"/open"})) as session:
+        good = {"Authorization": f"bearer {TOKEN}"}
+        assert await status(session.get("/v1/things/1", headers=good)) == 200
+        assert await status(session.get("/open")) == 200
+        assert await status(session.get("/unknown")) == 401  # an unknown route tells nothing to a stranger
+        assert await status(session.get("/unknown", headers=good)) == 404
+        assert await status(session.delete("/open", headers=good)) == 405
+
+
+def test_an_empty_token_guards_nothing_and_so_is_refused():
+    with pytest.raises(ValueError, match="empty token"):
+        bearer("", frozenset())
+
+
+async def test_case_116_a_compressed_bomb_is_refused():
+    async with local() as session:
+        bomb = gzip.compress(bytes(1 << 20))
+        assert await status(session.post("/echo", data=bomb, headers={"Content-Encoding": "gzip"})) == 415
+        assert await status(session.post("/echo", data=b"x", headers={"Content-Encoding": "identity"})) == 200
+
+
+async def test_a_body_over_the_limit_is_refused_announced_or_not():
+    async def drip() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"x" * 50
+
+    async with local() as session:
+        assert await status(session.post("/echo", data=bytes(100))) == 200
+        assert await status(session.post("/echo", data=bytes(101))) == 413
+        assert await status(session.post("/echo", data=drip())) == 413
+
+
+async def test_a_body_that_does_not_come_is_given_up():
+    async with local() as session:
+        head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 50\r\n\r\nx"
+        assert b" 408 " in await raw(base(session).port, head)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "edge-7.local", "127.0.0.1.evil.example"])
+def test_an_address_that_others_reach_needs_tls_and_a_token(host):
+    with pytest.raises(ExitError) as caught:
+        validate_access(ServerAccess(host=host, tls_cert="c"))
+    assert caught.value.code is Exit.CONFIG
+    assert str(caught.value) == f"{host} is not a loopback address: also set tls_key, token_file"
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        ServerAccess(),
+        ServerAccess(host="::1"),
+        ServerAccess(host="localhost"),
+        ServerAccess(host="127.8.8.8"),
+        ServerAccess(host="0.0.0.0", unix="/x"),
+    ],
+)
+def test_this_machine_alone_needs_nothing(door):
+    validate_access(door)
+
+
+def test_the_token_is_made_private_and_kept(tmp_path):
+    door = ServerAccess(token_file=str(tmp_path / "token"))
+    first = token_of(door)
+    assert len(first) >= 32
+    assert token_of(door) == first
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    assert token_of(ServerAccess()) == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"), [(0o644, TOKEN), (0o640, TOKEN), (0o600, "short"), (0o600, ""), (0o600, "t" * 40 + "\nx")]
+)
+def test_a_token_that_others_can_read_or_that_is_none_is_refused(tmp_path, mode, text):
+    (tmp_path / "token").write_text(text)
+    (tmp_path / "token").chmod(mode)
+    with pytest.raises(ExitError) as caught:
+        token_of(ServerAccess(token_file=str(tmp_path / "token")))
+    assert caught.value.code is Exit.CREDENTIALS
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(minutes=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, no = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "c.pem").write_bytes(made.public_bytes(pem))
+    (folder / "k.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no))
+    return str(folder / "c.pem"), str(folder / "k.pem")
+
+
+async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_path):
+    cert, key = certificate(tmp_path)
+    door = ServerAccess(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
+    token = token_of(door)
+    trust = ssl.create_default_context(cafile=cert)
+    async with serving(door, security_middlewares(door, token, frozenset())) as url, aiohttp.ClientSession() as session:
+        at = url.replace("0.0.0.0", "localhost")
+        assert at.startswith("https://")
+        assert await status(session.get(f"{at}/open", ssl=trust)) == 401
+        good = {"Authorization": f"Bearer {token}"}
+        assert await status(session.get(f"{at}/open", ssl=trust, headers=good)) == 200
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(at.replace("https", "http") + "/open", headers=good)
+
+
+async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
+    (tmp_path / "c.pem").write_text("no certificate")
+    door = ServerAccess(tls_cert=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "k.pem"))
+    with pytest.raises(ExitError) as caught:
+        async with serving(door, []):
+            pass
+    assert caught.value.code is Exit.CREDENTIALS
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_unix_socket_is_private_and_its_old_file_no_hindrance(tmp_path):
+    path = tmp_path / "api.sock"
+    door = ServerAccess(unix=str(path))
+    for _ in range(2):
+        async with serving(door, [known_host(door)]) as address:
+            assert address == f"unix:{path}"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
+                assert (await session.get("http://localhost/open")).status == 200
+
+
+async def test_an_address_in_use_is_a_one_line_stop():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ExitError) as caught:
+            async with serving(ServerAccess(port=port), []):
+                pass
+    assert caught.value.code is Exit.PORT
+    assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: address in use; choose another"

@@ -1,0 +1,244 @@
+"""The Open Inference Protocol codec: what comes out is what went in, and nothing else raises but OipError."""
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from wire.http import merging_oip_oip
+from wire.http.merging_oip_oip import InferResponse, OipError, TensorSpec
+
+NUMERIC = sorted(set(merging_oip_oip.DTYPES) - {merging_oip_oip.BYTES})
+SPEC = (TensorSpec("x", "FP32", (-1, 3)),)
+
+
+def one_input(**changes: Any) -> bytes:
+    return json.dumps(
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3], **changes}]}
+    ).encode()
+
+
+def with_binary(data: bytes, size: int | None = None, shape: Any = (1, 3), datatype: str = "FP32") -> tuple[bytes, str]:
+    head = {
+        "name": "x",
+        "datatype": datatype,
+        "shape": shape,
+        "parameters": {"binary_data_size": len(data) if size is None else size},
+    }
+    text = json.dumps({"inputs": [head]}).encode()
+    return text + data, str(len(text))
+
+
+def refused(body: bytes, length: str | None = None, specs: Any = SPEC) -> str:
+    with pytest.raises(OipError) as caught:
+        merging_oip_oip.require(merging_oip_oip.parse_infer(body, length), specs, 8)
+    assert caught.value.status == 400
+    line: str = json.loads(caught.value.body())["error"]
+    assert line == str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 300
+    return line
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> Any:
+    dtype = merging_oip_oip.DTYPES[draw(st.sampled_from(NUMERIC))]
+    shape = draw(hnp.array_shapes(max_dims=3, max_side=4))
+    return draw(hnp.arrays(dtype, shape, elements=hnp.from_dtype(dtype, allow_nan=False)))
+
+
+@given(arrays(), st.booleans())
+def test_a_tensor_comes_back_as_it_was_in_either_form(array, binary):
+    request = merging_oip_oip.InferRequest("id", {}, (merging_oip_oip.Wanted("y", binary),), False, {})
+    reply = merging_oip_oip.encode_infer(InferResponse("m", "1", "id", {"y": array}, {}), request)
+    head = json.loads(reply.body[: reply.header_length or None])
+    output = head["outputs"][0]
+    if array.dtype.kind == "f" and not binary and not np.isfinite(array).all():
+        return  # JSON has no infinity
+    body = json.dumps({"inputs": [output]}).encode()
+    tail = reply.body[reply.header_length :] if reply.header_length else b""
+    parsed = merging_oip_oip.parse_infer(body + tail, str(len(body)) if binary else None).inputs["y"]
+    assert parsed.dtype == array.dtype
+    assert parsed.shape == array.shape
+    assert parsed.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+@given(st.lists(st.text(), min_size=1, max_size=5), st.booleans())
+def test_texts_come_back_as_they_were_in_either_form(texts, binary):
+    array = merging_oip_oip.text_tensor(texts)
+    request = merging_oip_oip.InferRequest("", {}, (merging_oip_oip.Wanted("t", binary),), False, {})
+    reply = merging_oip_oip.encode_infer(InferResponse("m", "1", "", {"t": array}, {}), request)
+    output = json.loads(reply.body[: reply.header_length or None])["outputs"][0]
+    body = json.dumps({"inputs": [output]}).encode()
+    tail = reply.body[reply.header_length :] if reply.header_length else b""
+    parsed = merging_oip_oip.parse_infer(body + tail, str(len(body)) if binary else None).inputs["t"]
+    assert parsed.tolist() == [text.encode() for text in texts]
+
+
+def test_our_own_request_is_read_back():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    sent = merging_oip_oip.encode_request({"x": x}, {"data_class": "open"})
+    request = merging_oip_oip.parse_infer(sent.body, sent.headers()[merging_oip_oip.HEADER_LENGTH])
+    assert (merging_oip_oip.require(request, SPEC, 8)["x"] == x).all()
+    assert request.parameters == {"data_class": "open"}
+    assert request.binary_default
+
+
+@given(st.binary(max_size=300), st.none() | st.integers(0, 400).map(str))
+def test_arbitrary_bytes_raise_one_error_type(body, length):
+    with contextlib.suppress(OipError):
+        merging_oip_oip.parse_infer(body, length)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "name": st.text(max_size=5),
+            "datatype": st.sampled_from([*merging_oip_oip.DTYPES, "FP7"]),
+            "shape": st.lists(st.integers(), max_size=3),
+        },
+        optional={"data": _json, "parameters": st.dictionaries(st.sampled_from(["binary_data_size", "z"]), _json)},
+    ),
+    st.binary(max_size=40),
+)
+def test_arbitrary_tensors_raise_one_error_type(tensor, tail):
+    head = json.dumps({"inputs": [tensor]}).encode()
+    try:
+        request = merging_oip_oip.parse_infer(head + tail, str(len(head)))
+    except OipError:
+        return
+    array = request.inputs[tensor["name"]]
+    assert list(array.shape) == tensor["shape"]
+    assert array.dtype == merging_oip_oip.DTYPES[tensor["datatype"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"shape": [1, 4]}, "input 'x': shape [1,4] wants 4 values, the data has shape [3]"),
+        ({"shape": [3]}, "input 'x': shape [3], expected [-1,3]"),
+        ({"shape": [-1, 3]}, "input 'x': shape [-1,3] is not a shape"),
+        ({"shape": [0, 2**40], "data": []}, "input 'x': shape [0,1099511627776] is not a shape"),
+        ({"shape": [0, 3], "data": []}, "input 'x': a batch of 0, accepted are 1 to 8"),
+        ({"shape": [9, 3], "data": [0] * 27}, "input 'x': a batch of 9, accepted are 1 to 8"),
+        ({"datatype": "FP64"}, "input 'x': datatype FP64, expected FP32"),
+        ({"datatype": "fp32"}, "input 'x': unknown datatype 'fp32'"),
+        ({"data": ["1", "2", "3"]}, "input 'x': the data is not FP32"),
+        ({"data": [True, False, True]}, "input 'x': the data is not FP32"),
+        ({"data": [[1], [2, 3]]}, "input 'x': the data is not a regular list of values"),
+        ({"data": [1, 2, None]}, "input 'x': the data is not FP32"),
+        ({"data": [1, 2, 1e300]}, "input 'x': a value is not a finite number"),
+        ({"data": [[1, 2, 3]], "shape": [3, 1]}, "input 'x': shape [3,1] wants 3 values, the data has shape [1,3]"),
+        ({"name": "y"}, "unknown input 'y', this model takes x"),
+        ({"parameters": {"shared_memory_region": "r"}}, "input 'x': shared memory is not offered here"),
+        ({"parameters": {"binary_data_size": 12}}, "input 'x': has both data and binary_data_size"),
+        ({"parameters": {"binary_data_size": True}}, "input 'x': binary_data_size is not a size"),
+    ],
+)
+def test_a_wrong_input_is_refused_by_name(changes, line):
+    assert refused(one_input(**changes)) == line
+
+
+def test_nan_is_refused_in_either_form():
+    assert (
+        refused(*with_binary(np.array([1, np.nan, 2], "<f4").tobytes())) == "input 'x': a value is not a finite number"
+    )
+    assert "not inference JSON" in refused(one_input().replace(b"2", b"NaN"))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        ("INT8", [1, 2, 128]),
+        ("UINT8", [0, -1, 2]),
+        ("INT64", [0, 1, 2**63]),
+        ("INT32", [1, 2, 1.5]),
+        ("UINT64", [0, 1, 2**64]),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused_not_wrapped(datatype, data):
+    spec = (TensorSpec("x", datatype, (-1, 3)),)
+    assert refused(one_input(datatype=datatype, data=data), specs=spec).startswith("input 'x': ")
+
+
+@pytest.mark.parametrize(
+    ("size", "data"), [(12, b"\0" * 11), (12, b"\0" * 13), (11, b"\0" * 11), (16, b"\0" * 16), (0, b"")]
+)
+def test_binary_data_of_the_wrong_size_is_refused(size, data):
+    assert "bytes" in refused(*with_binary(data, size))
+
+
+def test_a_bool_byte_is_zero_or_one():
+    assert refused(*with_binary(b"\0\1\2", datatype="BOOL")) == "input 'x': a BOOL byte is neither 0 nor 1"
+
+
+def test_a_text_that_ends_outside_is_refused():
+    assert "outside" in refused(*with_binary(b"\xff\xff\xff\x7fab", shape=[1], datatype="BYTES"))
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "²", "", "99999", "9" * 40])
+def test_a_header_length_that_lies_is_refused(length):
+    assert merging_oip_oip.HEADER_LENGTH in refused(one_input(), length)
+
+
+def test_an_input_that_stands_there_twice_is_refused():
+    tensor = json.loads(one_input())["inputs"][0]
+    assert refused(json.dumps({"inputs": [tensor, tensor]}).encode()) == "input 'x': stands there twice"
+
+
+def test_a_missing_input_and_different_batches_are_named():
+    assert refused(b'{"inputs":[]}') == "input 'x' is missing"
+    specs = (TensorSpec("a", "INT8", (-1,)), TensorSpec("b", "INT8", (-1,)))
+    tensors = [{"name": n, "datatype": "INT8", "shape": [s], "data": [0] * s} for n, s in (("a", 1), ("b", 2))]
+    body = json.dumps({"inputs": tensors}).encode()
+    assert refused(body, specs=specs) == "the inputs have different batch sizes: [1, 2]"
+
+
+def test_a_bomb_of_brackets_is_refused():
+    assert "nested" in refused(b'{"z":' + b"[" * 100_000)
+    deep = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + b"[" * 900 + b"1" + b"]" * 900 + b"}]}"
+    assert refused(deep).startswith("input 'x': the data is n")
+
+
+def test_control_characters_of_a_name_do_not_reach_the_line():
+    assert refused(one_input(name="x\n\x1b[31mred" + "y" * 200)).startswith("unknown input 'x??[31mredyyy")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"name": "nope"},
+        {"name": "y", "parameters": {"classification": 3}},
+        {"name": "y", "parameters": {"binary_data": 1}},
+    ],
+)
+def test_an_output_that_is_not_there_is_refused(output):
+    body = json.dumps({**json.loads(one_input()), "outputs": [output]}).encode()
+    with pytest.raises(OipError) as caught:  # noqa: PT012 - one is refused when read, another when written
+        request = merging_oip_oip.parse_infer(body)
+        merging_oip_oip.encode_infer(InferResponse("m", "1", "", {"y": np.zeros(1)}, {}), request)
+    assert caught.value.status == 400
+
+
+def test_metadata_names_what_a_client_needs():
+    card = merging_oip_oip.ModelCard("m", ("1", "2"), "p", SPEC, (TensorSpec("y", "INT64", (-1,)),))
+    assert merging_oip_oip.model_metadata(card) == {
+        "name": "m",
+        "versions": ["1", "2"],
+        "platform": "p",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": (-1, 3)}],
+        "outputs": [{"name": "y", "datatype": "INT64", "shape": (-1,)}],
+    }
+    assert merging_oip_oip.server_metadata("s", "1")["extensions"] == ["binary_tensor_data"]

@@ -1,0 +1,137 @@
+"""The hub's log against the published vectors of RFC 6962/9162, and against everything that is not quite a proof."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wire.ledger import merkle
+from wire.ledger.merkle import EMPTY, Tree, extends, includes, leaf_hash, node_hash
+
+# The eight leaves, roots and proofs of the reference implementations (certificate-transparency, transparency-dev).
+LEAVES = ("", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f")
+ROOTS = (
+    "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+    "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+    "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+    "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+    "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+    "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+    "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+    "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+)
+A = "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7"
+B = "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e"
+C = "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4"
+D = "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b"
+E = "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0"
+F = "0ebc5d3437fbe2db158b9f126a1d118e308181031d0a949f8dededebc558ef6a"
+INCLUSION = {
+    (0, 1): (),
+    (0, 8): (A, B, C),
+    (5, 8): (D, E, ROOTS[3]),
+    (2, 3): (ROOTS[1],),
+    (1, 5): (ROOTS[0], B, D),
+}
+CONSISTENCY = {(1, 1): (), (1, 8): (A, B, C), (6, 8): (F, E, ROOTS[3]), (2, 5): (B, D)}
+
+
+class Grown:
+    """A tree of any leaves, kept as a hub keeps it."""
+
+    def __init__(self, leaves: list[bytes]) -> None:
+        self.nodes: dict[tuple[int, int], bytes] = {}
+        for place, leaf in enumerate(leaves):
+            for level, index, found in merkle.append(place, leaf_hash(leaf), self.node):
+                self.nodes[level, index] = found
+
+    def node(self, level: int, index: int) -> bytes:
+        return self.nodes[level, index]
+
+    def tree(self, size: int) -> Tree:
+        return Tree(size, merkle.root(size, self.node))
+
+
+VECTORS = Grown([bytes.fromhex(leaf) for leaf in LEAVES])
+
+
+def raw(*texts: str) -> tuple[bytes, ...]:
+    return tuple(bytes.fromhex(text) for text in texts)
+
+
+def test_case_115_roots_of_the_published_vectors():
+    assert [VECTORS.tree(size + 1).root.hex() for size in range(8)] == list(ROOTS)
+    assert VECTORS.tree(0).root == EMPTY
+
+
+@pytest.mark.parametrize(("place", "proof"), INCLUSION.items())
+def test_case_115_inclusion_proofs_of_the_published_vectors(place, proof):
+    index, size = place
+    assert merkle.inclusion(index, size, VECTORS.node) == raw(*proof)
+    assert includes(VECTORS.tree(size), index, leaf_hash(bytes.fromhex(LEAVES[index])), raw(*proof))
+
+
+@pytest.mark.parametrize(("sizes", "proof"), CONSISTENCY.items())
+def test_case_115_consistency_proofs_of_the_published_vectors(sizes, proof):
+    first, second = sizes
+    assert merkle.consistency(first, second, VECTORS.node) == raw(*proof)
+    assert extends(VECTORS.tree(first), VECTORS.tree(second), raw(*proof))
+
+
+MANY = Grown([b"%d" % each for each in range(81)])
+
+
+@given(st.integers(1, 80).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1))))
+def test_case_115_every_proof_holds_for_its_own_leaf_and_sizes_alone(place):
+    size, index = place
+    tree, leaf = MANY.tree(size), MANY.node(0, index)
+    proof = merkle.inclusion(index, size, MANY.node)
+    assert includes(tree, index, leaf, proof)
+    assert not includes(tree, index, MANY.node(0, 80), proof)
+    assert not includes(MANY.tree(81), index, leaf, proof)
+    assert size == 1 or not includes(tree, (index + 1) % size, leaf, proof)
+    for wrong in (proof[1:], (*proof, leaf), tuple(each[:31] for each in proof)):
+        assert wrong == proof or not includes(tree, index, leaf, wrong)
+    grown = merkle.consistency(index + 1, size, MANY.node)
+    assert extends(MANY.tree(index + 1), tree, grown)
+    assert not extends(MANY.tree(index + 1), MANY.tree(81), grown)
+
+
+@pytest.mark.parametrize(
+    ("index", "size"), [(8, 8), (-1, 8), (0, 0), (2**70, 8)], ids=["behind", "negative", "empty", "huge"]
+)
+def test_case_115_wrong_size_is_refused_for_inclusion(index, size):
+    leaf = leaf_hash(b"")
+    assert not includes(Tree(size, VECTORS.tree(8).root), index, leaf, raw(A, B, C))
+    with pytest.raises(ValueError, match="no leaf"):
+        merkle.inclusion(index, size, VECTORS.node)
+
+
+@pytest.mark.parametrize("sizes", [(0, 8), (8, 6), (9, 8), (-1, 8)])
+def test_case_115_wrong_size_is_refused_for_consistency(sizes):
+    first, second = sizes
+    root = VECTORS.tree(8).root
+    assert not extends(Tree(first, root), Tree(second, root), raw(A, B, C))
+    assert not extends(Tree(first, root), Tree(second, root), ())
+
+
+def test_case_115_empty_tree_proves_nothing():
+    """From no heads every log follows, so a proof from there says nothing and is refused."""
+    assert not extends(Tree(0, EMPTY), VECTORS.tree(8), ())
+    assert not extends(Tree(0, EMPTY), Tree(0, EMPTY), ())
+    assert not includes(Tree(0, EMPTY), 0, EMPTY, ())
+
+
+def test_case_115_second_preimage_leaf_is_refused():
+    """A node's two children shown as the data of a leaf: under another first byte they have another hash."""
+    left, right = VECTORS.node(1, 0), VECTORS.node(1, 1)
+    assert node_hash(left, right) == VECTORS.tree(4).root
+    assert leaf_hash(left + right) != VECTORS.tree(4).root
+    assert not includes(VECTORS.tree(4), 0, leaf_hash(left + right), ())
+    assert not includes(Tree(2, VECTORS.tree(4).root), 0, leaf_hash(b"\1" + left), (right,))
+
+
+def test_case_115_two_equal_sizes_need_equal_roots_and_no_proof():
+    tree = VECTORS.tree(7)
+    assert extends(tree, tree, ())
+    assert not extends(tree, tree, raw(A))
+    assert not extends(tree, Tree(7, VECTORS.tree(8).root), ())

@@ -1,0 +1,66 @@
+"""What a process owes its machine: word to its service manager, and one owner per folder."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from wire.process.daemon import Lock, notify, watchdog_every_s
+from wire.process.exit_codes import Exit, ExitError
+
+
+def in_process(script: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, check=True)
+    return run.stdout.decode().strip()
+
+
+def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
+    script = "from wire.process.daemon import notify; print(notify('READY=1'))"
+    for address in (str(tmp_path / "notify"), f"@skerry-test-{os.getpid()}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(address.replace("@", "\0"))
+            said = in_process(script, NOTIFY_SOCKET=address)
+            assert (said, manager.recv(100)) == ("True", b"READY=1")
+    for address in ("", str(tmp_path / "nobody"), "not a path"):
+        assert in_process(script, NOTIFY_SOCKET=address) == "False"
+    assert notify("READY=1") is False
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"WATCHDOG_USEC": "30000000"}, "15.0"),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, "None"),
+        ({"WATCHDOG_USEC": "0"}, "None"),
+        ({"WATCHDOG_USEC": "soon"}, "None"),
+    ],
+)
+def test_the_watchdog_is_fed_twice_as_often_as_it_bites(variables, expected):
+    assert (
+        in_process("from wire.process.daemon import watchdog_every_s; print(watchdog_every_s())", **variables)
+        == expected
+    )
+    assert watchdog_every_s() is None
+
+
+def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
+    script = "import os, pathlib; from wire.process.daemon import Lock; Lock(pathlib.Path()).__enter__(); os._exit(9)"
+    with Lock(tmp_path):
+        with pytest.raises(ExitError, match=f"in use by process {os.getpid()}") as caught:
+            Lock(tmp_path).__enter__()
+        assert caught.value.code is Exit.LOCKED
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    died = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=False)
+    assert died.returncode == 9
+    with Lock(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path):
+    with pytest.raises(ExitError) as caught:
+        Lock(tmp_path / "nothing").__enter__()
+    assert caught.value.code is Exit.DISK

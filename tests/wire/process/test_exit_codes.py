@@ -1,0 +1,39 @@
+"""How a process ends: with the code of its work, or with that of the `ExitError` it met and one line."""
+
+from collections.abc import Callable
+
+import pytest
+
+from wire.process.exit_codes import Exit, ExitError, run_to_exit
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def work() -> int:
+        raise error
+
+    return work
+
+
+def test_the_code_of_the_work_is_that_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_to_exit("skerry hub", lambda: Exit.OK) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ExitError(Exit.PORT, "taken"),
+        BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [ExitError(Exit.PORT, "taken")])]),
+    ],
+)
+def test_a_stop_is_one_line_and_its_code_also_out_of_a_task_group(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_to_exit("skerry hub", raising(error)) == Exit.PORT
+    assert capsys.readouterr().err == "skerry hub: taken\n"
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ExceptionGroup("tasks", [KeyError("x")])])
+def test_a_defect_of_ours_goes_on(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run_to_exit("skerry hub", raising(error))

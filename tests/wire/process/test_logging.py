@@ -1,0 +1,138 @@
+"""Log lines under attack: payloads kept out, floods of one event, a full disk."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import ROOT
+from wire.process.logging import BURST_LINES, Log, fault, name
+
+CANARY = "canary 3f9a: a secret sentence"
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def logged(*, least: str = "info") -> tuple[Log, io.StringIO, Clock]:
+    stream, clock = io.StringIO(), Clock()
+    return Log(stream, clock, least), stream, clock
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def in_process(script: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, check=True)
+    return run.stdout.decode().strip()
+
+
+def test_a_line_is_json_with_numbers_enums_and_names():
+    log, stream, _ = logged()
+    log.info("sent", bytes=12, share=0.1234567, up=True, colour=Colour.RED, device=name("demo--d1"))
+    expected = {"bytes": 12, "share": 0.123457, "up": True, "colour": "red", "device": "demo--d1"}
+    assert lines(stream) == [{"at": 0.0, "level": "info", "event": "sent", **expected}]
+
+
+@pytest.mark.parametrize("value", [CANARY, CANARY.encode(), [CANARY], {"a": CANARY}, object(), None, "a\nb"])
+def test_case_111_what_is_no_name_is_withheld_even_if_types_were_ignored(value):
+    log, stream, _ = logged()
+    log.error("oops", value=value)
+    assert "withheld" in stream.getvalue()
+    assert "canary" not in stream.getvalue()
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+@given(st.text(max_size=200))
+def test_a_name_is_short_printable_and_breaks_no_line(text):
+    made = name(text)
+    assert made == text or made == f"withheld:{len(text)}"
+    assert len(made) <= 120
+    assert made.isascii()
+    assert made.isprintable()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_has_not_is_null(value):
+    log, stream, _ = logged()
+    log.info("odd", value=value)
+    assert lines(stream)[0]["value"] is None
+
+
+def test_an_error_is_told_by_type_and_place_never_by_text():
+    with pytest.raises(ValueError, match="canary") as caught:
+        int(CANARY)
+    told = fault(caught.value)
+    assert told.startswith("ValueError@test_daemon_log.py:")
+    assert fault(KeyError(CANARY)) == "KeyError"
+
+
+def test_what_libraries_log_comes_without_its_text():
+    log, stream, _ = logged()
+    before = logging.root.handlers[:], logging.root.level
+    try:
+        log.take_over()
+        logging.getLogger("some.library").warning("lost %s", CANARY)
+        logging.getLogger("some.library").error(CANARY, exc_info=ValueError(CANARY))
+        logging.getLogger("some.library").info("chatter")
+    finally:
+        logging.root.handlers[:], logging.root.level = before
+    first, second = lines(stream)
+    assert (first["event"], first["logger"], first["level"]) == ("library", "some.library", "warning")
+    assert second["error"].startswith("ValueError")
+    assert "canary" not in stream.getvalue()
+
+
+def test_a_flood_of_one_event_is_cut_and_counted_and_hides_no_other():
+    log, stream, clock = logged()
+    for _ in range(1000):
+        log.warning("flood")
+    log.warning("other")
+    assert [line["event"] for line in lines(stream)] == ["flood"] * BURST_LINES + ["other"]
+    clock.now = 1.0
+    log.warning("flood")
+    assert lines(stream)[-1] == {"at": 1.0, "level": "warning", "event": "flood", "suppressed": 1000 - BURST_LINES}
+    clock.now = 0.0  # the clock went back: no burst out of it
+    log.warning("flood")
+    assert len(lines(stream)) == BURST_LINES + 2
+
+
+def test_a_level_below_the_least_is_silent():
+    log, stream, _ = logged(least="warning")
+    log.info("quiet")
+    log.warning("loud")
+    assert [line["event"] for line in lines(stream)] == ["loud"]
+
+
+def test_a_log_that_cannot_be_written_stops_nothing():
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    Log(Full()).error("lost")
+    stream = io.StringIO()
+    stream.close()
+    Log(stream).error("lost")
+    assert (
+        in_process("import sys; from wire.process.logging import Log; sys.stderr = None; Log().error('x'); print(1)")
+        == "1"
+    )

@@ -1,0 +1,130 @@
+"""Blocking HTTP client for short exchanges: one request on one connection, over TCP, TLS or a Unix socket.
+
+Rule: it follows no redirect and keeps nothing between requests, so a token goes to the address named and nowhere else;
+whatever goes wrong is an `ExitError` of one line.
+"""
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private
+
+MAX_ERROR_CHARS = 200
+_REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server bound to all addresses, seen from here
+
+
+class HttpReply(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Any 2xx."""
+        return http.HTTPStatus.OK <= self.status < http.HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def error_line(self) -> str:
+        """The server's own `{"error": line}`, made printable: it is text of another machine. "" if it gave none."""
+        line = (self.json_object() or {}).get("error")
+        return _printable(line) if isinstance(line, str) else ""
+
+    def json_object(self) -> dict[str, Any] | None:
+        """None for whatever is no JSON object."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks one server. `url`: http://..., https://... or unix:PATH; a path in it is put before that of each request.
+
+    `server`: what should answer there ("hub"), for the lines of errors, as is `hint`. `token_file`: of the bearer
+    token, "" for none. `tls`: makes the context of an https connection.
+    """
+
+    url: str
+    server: str
+    token_file: str = ""
+    tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
+    hint: str = "is it running?"
+    timeout_s: float = 10.0
+    max_reply_bytes: int = 1 << 20
+
+    def send(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
+        """ExitError(HUB) if nobody answers, (USAGE) if `url` is no address, (CREDENTIALS) without the token."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self.token_file:
+            headers["Authorization"] = f"Bearer {read_private(Path(self.token_file)).decode('latin-1').strip()}"
+        try:
+            status, reply = self._exchange(method, path, body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ExitError(
+                Exit.HUB, f"no {self.server} answers at {self.url}: {_printable(reason)}; {self.hint}"
+            ) from None
+        if len(reply) > self.max_reply_bytes:
+            raise ExitError(Exit.HUB, f"{self.url}: the reply is longer than {self.max_reply_bytes} bytes")
+        return HttpReply(status, reply)
+
+    def read_object(self, reply: HttpReply) -> dict[str, Any]:
+        """The JSON object of a reply, whatever its status. ExitError(HUB) if it has none: another server answered."""
+        found = reply.json_object()
+        if found is None:
+            raise ExitError(Exit.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
+        return found
+
+    def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        connection, prefix = self._connection()
+        try:
+            connection.request(method, prefix + path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read(self.max_reply_bytes + 1)
+        finally:
+            connection.close()
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
+        """Not opened yet; and the path that `url` names."""
+        if self.url.startswith("unix:"):
+            return _UnixConnection(self.url.removeprefix("unix:"), self.timeout_s), ""
+        try:
+            where = urlsplit(self.url)
+            port = where.port
+        except ValueError:
+            raise self._no_address() from None
+        if where.scheme not in ("http", "https") or not where.hostname:
+            raise self._no_address()
+        host, prefix = _REACHABLE.get(where.hostname, where.hostname), where.path.rstrip("/")
+        if where.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=self.timeout_s), prefix
+        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls()), prefix
+
+    def _no_address(self) -> ExitError:
+        return ExitError(Exit.USAGE, f"{self.url!r} is no address: http://127.0.0.1:8090, for example")
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_ERROR_CHARS])
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket; the host name stands in the request only."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

@@ -1,0 +1,265 @@
+"""The checks before any route of a local or hub HTTP server: who may connect, from where, with what, how much.
+
+Law: closed unless opened. A loopback address or a Unix socket needs nothing; every other address needs TLS and a bearer
+token, or the server does not start. `Host` and `Origin` are checked always (DNS rebinding), whatever the address.
+"""
+
+import asyncio
+import errno
+import hmac
+import ipaddress
+import re
+import secrets
+import ssl
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from wire.http.merging_oip_oip import OipError
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - never a name a caller may use
+BODY_TIMEOUT_S = 30.0
+BACKLOG = 128
+_PLAIN_ENCODINGS = ("", "identity")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+
+
+class ServerAccess(msgspec.Struct, frozen=True):
+    """Where a server listens. `unix` beats host and port. `names` are further host names callers may use."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    unix: str = ""
+    names: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+
+    @property
+    def local(self) -> bool:
+        """Reachable from this machine alone."""
+        return bool(self.unix) or is_loopback(self.host)
+
+    @property
+    def tls(self) -> bool:
+        return bool(self.tls_cert and self.tls_key)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Names and addresses that may stand in `Host`."""
+        return frozenset(text.lower() for text in (*LOCAL_NAMES, self.host, *self.names) if text not in WILDCARDS)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def validate_access(access: ServerAccess) -> None:
+    """ExitError(CONFIG) unless this address may be opened: what is not local needs TLS and a token file."""
+    if access.local:
+        return
+    missing = [key for key in ("tls_cert", "tls_key", "token_file") if not getattr(access, key)]
+    if missing:
+        raise ExitError(Exit.CONFIG, f"{access.host} is not a loopback address: also set {', '.join(missing)}")
+
+
+def token_of(access: ServerAccess) -> str:
+    """The bearer token; made with mode 0600 at first start. "" where none is asked for."""
+    if not access.token_file:
+        return ""
+    path = Path(access.token_file)
+    if not path.exists():
+        write_private(path, (secrets.token_urlsafe(32) + "\n").encode())
+    token = read_private(path).decode(errors="replace").strip()
+    if not _TOKEN.fullmatch(token):
+        raise ExitError(
+            Exit.CREDENTIALS, f"{path} holds no token (32 to 128 of A-Z a-z 0-9 - _); remove it to get a new one"
+        )
+    return token
+
+
+def tls_context(access: ServerAccess) -> ssl.SSLContext | None:
+    """TLS 1.3 and 1.2 with the server's certificate; None where it has none.
+
+    ExitError(CREDENTIALS) if it cannot be loaded.
+    """
+    if not access.tls:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(access.tls_cert, access.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ExitError(Exit.CREDENTIALS, f"{access.tls_cert}, {access.tls_key}: {error.strerror or error}") from None
+    return context
+
+
+async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLContext | None = None) -> str:
+    """Listen, and return the address to print.
+
+    ExitError(PORT) if it is taken, ExitError(CONFIG) if it may not be opened. `tls`: made before with
+    `tls_context(access)`, for whoever wants to change its certificate later.
+    """
+    validate_access(access)
+    context = tls or tls_context(access)
+    try:
+        if access.unix:
+            await web.UnixSite(runner, access.unix, backlog=BACKLOG).start()
+            Path(access.unix).chmod(0o600)
+            return f"unix:{access.unix}"
+        await web.TCPSite(runner, access.host, access.port, ssl_context=context, backlog=BACKLOG).start()
+    except OSError as error:
+        code = Exit.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else Exit.CONFIG
+        where = access.unix or f"{access.host}:{access.port}"
+        reason = "address in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+        raise ExitError(code, f"cannot listen on {where}: {reason}; choose another") from None
+    host, port = runner.addresses[0][:2]
+    return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def security_middlewares(access: ServerAccess, token: str, open_routes: frozenset[str]) -> list[Middleware]:
+    """The usual checks in the usual order. A local server without a token is open to everybody on this machine."""
+    checks = [one_line_errors(), known_host(access), plain_bodies()]
+    return [*checks, bearer(token, open_routes)] if token else checks
+
+
+def one_line_errors() -> Middleware:
+    """Every refusal is `{"error": one line}`. A defect of ours is left to aiohttp: logged, answered with a bare 500."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except OipError as error:
+            return refusal(error.status, str(error))
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return refusal(error.status, error.reason.lower(), dict(_kept(error)))
+
+    return middleware
+
+
+def known_host(access: ServerAccess) -> Middleware:
+    """403 for a foreign `Host` or `Origin`: a page of another site must not speak to this server."""
+    hosts = access.hosts
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.getall("Host", [])
+        if len(host) != 1 or _host_name(host[0]) not in hosts:
+            raise OipError(403, "this Host is not served here; add it to the server's names")
+        origins = request.headers.getall("Origin", [])
+        if any(not _same_origin(origin, host[0]) for origin in origins):
+            raise OipError(403, "requests from another Origin are refused")
+        return await handler(request)
+
+    return middleware
+
+
+def plain_bodies() -> Middleware:
+    """415 for a compressed body: a small one can hold gigabytes."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        encodings = [e.strip().lower() for e in request.headers.getall("Content-Encoding", [])]
+        if any(encoding not in _PLAIN_ENCODINGS for encoding in encodings):
+            raise OipError(415, "compressed bodies are refused: send without Content-Encoding")
+        return await handler(request)
+
+    return middleware
+
+
+def bearer(token: str, open_routes: frozenset[str]) -> Middleware:
+    """401 without the token, on every route that `open_routes` (as registered, e.g. "/v1/x/{id}") does not list."""
+    if not token:
+        raise ValueError("an empty token would open every route")
+    expected = sha256(token.encode()).digest()
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if _route(request) not in open_routes and not has_token(request, expected):
+            return refusal(401, "this route needs the bearer token", {"WWW-Authenticate": "Bearer"})
+        return await handler(request)
+
+    return middleware
+
+
+def has_token(request: web.Request, expected_sha256: bytes) -> bool:
+    """Whether the one bearer token of the request is the expected one."""
+    token = given_token(request)
+    return token is not None and is_token(token, expected_sha256)
+
+
+def given_token(request: web.Request) -> str | None:
+    """What stands in the one `Authorization: Bearer`; "" for any other or doubled header, None where there is none."""
+    values = request.headers.getall("Authorization", [])
+    if not values:
+        return None
+    scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_token(token: str, expected_sha256: bytes) -> bool:
+    """Compared by digest and in constant time: neither length nor prefix shows in the time taken."""
+    return hmac.compare_digest(sha256(token.encode(errors="surrogateescape")).digest(), expected_sha256)
+
+
+async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY_TIMEOUT_S) -> bytes:
+    """The whole body. OipError 413 as soon as it is known to be too long, 408 if it does not come in time."""
+    if (request.content_length or 0) > max_bytes:
+        raise OipError(413, f"a body of {request.content_length} bytes, at most {max_bytes}")
+    try:
+        async with asyncio.timeout(within_s):
+            return await _whole(request, max_bytes)
+    except TimeoutError:
+        raise OipError(408, f"the body did not come within {within_s:g} s") from None
+
+
+async def _whole(request: web.Request, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > max_bytes:
+            raise OipError(413, f"the body is longer than {max_bytes} bytes")
+    return bytes(body)
+
+
+def refusal(status: int, line: str, headers: dict[str, str] | None = None) -> web.Response:
+    """`{"error": line}`."""
+    body = msgspec.json.encode({"error": line})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+def _route(request: web.Request) -> str:
+    """The route as registered; "" for a path that has none, so that it is never an open one."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else ""
+
+
+def _host_name(host: str) -> str:
+    match = _HOST.fullmatch(host)
+    return match[1].strip("[]").lower() if match else ""
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def _kept(error: web.HTTPException) -> list[tuple[str, str]]:
+    return [(key, error.headers[key]) for key in ("Allow", "Retry-After") if key in error.headers]

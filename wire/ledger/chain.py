@@ -1,0 +1,143 @@
+"""The egress ledger as a device, a hub and an auditor know it: how entries are chained, what a head says. Pure.
+
+Law: each entry's hash covers the hash before it and every fact of the entry. What left is named by its form and the
+digest of its ciphertext, never by a value of a sample. A head is the device's signed word on how far its chain came.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from hashlib import sha256
+from struct import Struct, error
+from typing import Any, NamedTuple
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from wire.ledger.merkle import HASH_BYTES
+
+_CHAIN_TAG = b"skerry-chain/1\0"
+_FORM_TAG = b"skerry-form/1\0"
+_HEAD_TAG = b"skerry-head/1\0"
+_FACTS = Struct(">QQQBIQI32s32s")
+_form_encoder = msgspec.json.Encoder(order="deterministic")
+_encoder = msgspec.msgpack.Encoder()
+
+
+PROTOCOL = "protocol"  # the rule of notes: they carry nothing of a sample, no policy decides on them
+
+
+class Kind(IntEnum):
+    """What was handed to the link. `AGAIN`: the same bytes once more. `WITHHELD`: recorded before, and never sent."""
+
+    QUESTION = 1
+    RESEALED = 2
+    AGAIN = 3
+    WITHHELD = 4
+    HELLO = 5
+    ASK = 6
+    REPORT = 7
+    STATE = 8
+
+
+class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What many entries have in common: `fields` by schema name with their level ("P2"), transforms by field, where to.
+
+    `rule`: the rules that let it leave, joined by "+"; `accounts`: the budgets it was charged to.
+    """
+
+    fields: dict[str, str]
+    transforms: dict[str, Any]
+    rule: str
+    policy: str
+    hub: str
+    region: str
+    accounts: tuple[str, ...] = ()
+
+
+class Link(NamedTuple):
+    """One entry: times in ms of hub time, sizes in bytes; `form` and `digest` are SHA-256, `id` the answer's or ""."""
+
+    entry: int
+    at_ms: int
+    seq: int
+    kind: int
+    size: int
+    charge: int
+    releases: int
+    form: bytes
+    digest: bytes
+    id: str
+
+
+class Head(NamedTuple):
+    """How far a device's ledger has come: its last entry's number, time and hash."""
+
+    device: str
+    epoch: int
+    entries: int
+    at_ms: int
+    hash: bytes
+
+
+class Leaf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A head as the hub logs it: the device's words and key, when they came, and of how many epochs the log knows.
+
+    Two heads of one device with the same `epochs` have no other ledger of that device between them.
+    """
+
+    device: str
+    key: bytes
+    epoch: int
+    entries: int
+    at_ms: int
+    head: bytes
+    signature: bytes
+    received_ms: int
+    epochs: int
+
+    @property
+    def said(self) -> Head:
+        return Head(self.device, self.epoch, self.entries, self.at_ms, self.head)
+
+    def encoded(self) -> bytes:
+        """The bytes of the leaf in the hub's tree."""
+        return _encoder.encode(self)
+
+
+def genesis(epoch: int) -> bytes:
+    """The hash before the first entry of a database's life."""
+    return sha256(_CHAIN_TAG + epoch.to_bytes(8, "big")).digest()
+
+
+def follow(before: bytes, link: Link) -> bytes:
+    """The hash of an entry behind one of hash `before`. ValueError for what no ledger holds."""
+    if len(link.form) != HASH_BYTES or len(link.digest) != HASH_BYTES:  # packing would cut or fill them
+        raise ValueError(f"entry {link.entry}: a hash has {HASH_BYTES} bytes")
+    try:
+        return sha256(before + _FACTS.pack(*link[:9]) + link.id.encode()).digest()
+    except error as misfit:
+        raise ValueError(f"entry {link.entry}: {misfit}") from None
+
+
+def form_id(form: Form) -> bytes:
+    return sha256(_FORM_TAG + _form_encoder.encode(form)).digest()
+
+
+def form_json(value: Mapping[str, Any]) -> str:
+    """The one text of a form's `fields` or `transforms`."""
+    return _form_encoder.encode(value).decode()
+
+
+def head_text(head: Head) -> bytes:
+    """What the device signs."""
+    return _HEAD_TAG + _encoder.encode(tuple(head))
+
+
+def is_signed(head: Head, signature: bytes, key: bytes) -> bool:
+    """Whether the holder of the Ed25519 key (raw) signed this head."""
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, head_text(head))
+    except (InvalidSignature, ValueError):
+        return False
+    return True

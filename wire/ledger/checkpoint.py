@@ -1,0 +1,75 @@
+"""A hub's word on how large its log is and under which root, as a signed note that any witness's tool reads.
+
+The format is C2SP's: tlog-checkpoint (origin, size, root; a line each) in a signed-note, whose signatures are lines of
+their own behind an empty one. So a second party may sign the same text, and whoever has two texts can compare them.
+"""
+
+import base64
+import binascii
+import re
+from hashlib import sha256
+from typing import NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from wire.errors import Fault, RemoteError
+from wire.ledger.merkle import HASH_BYTES, Tree
+
+_ED25519 = b"\x01"
+_KEY_HASH_BYTES = 4
+_MAX_CHARS = 4096
+_BODY = re.compile(r"([^\n+ ]{1,128})\n(0|[1-9][0-9]{0,18})\n([A-Za-z0-9+/]{43}=)\n(?:[^\n]+\n)*")
+
+
+class Seen(NamedTuple):
+    """A checkpoint whose signature holds."""
+
+    origin: str
+    tree: Tree
+
+
+def origin_of(hub: str) -> str:
+    """The name of a hub's log, and of the key that signs it."""
+    return f"skerry/{hub}"
+
+
+def signed(origin: str, tree: Tree, key: Ed25519PrivateKey) -> str:
+    """The whole note."""
+    body = f"{origin}\n{tree.size}\n{base64.b64encode(tree.root).decode()}\n"
+    named = _key_hash(origin, key.public_key().public_bytes_raw()) + key.sign(body.encode())
+    return f"{body}\n— {origin} {base64.b64encode(named).decode()}\n"
+
+
+def opened(text: str, key: bytes) -> Seen:
+    """What the holder of the Ed25519 key (raw) signed. RemoteError if it is no checkpoint or not signed by it."""
+    body, gap, signatures = text.rpartition("\n\n")
+    match = _BODY.fullmatch(body + "\n") if gap and len(text) <= _MAX_CHARS else None
+    if match is None:
+        raise RemoteError(Fault.MALFORMED, "no checkpoint")
+    origin, root = match[1], base64.b64decode(match[3])
+    if len(root) != HASH_BYTES:
+        raise RemoteError(Fault.MALFORMED, "the root of a checkpoint")
+    for line in signatures.splitlines():
+        if _signs(line, origin, key, body.encode() + b"\n"):
+            return Seen(origin, Tree(int(match[2]), root))
+    raise RemoteError(Fault.SIGNATURE, "a checkpoint")
+
+
+def _signs(line: str, origin: str, key: bytes, body: bytes) -> bool:
+    dash, _, rest = line.partition(" ")
+    name, _, encoded = rest.rpartition(" ")
+    if (dash, name) != ("—", origin):
+        return False  # a witness's: not ours to judge
+    try:
+        data = base64.b64decode(encoded, validate=True)
+        if data[:_KEY_HASH_BYTES] != _key_hash(origin, key):
+            return False
+        Ed25519PublicKey.from_public_bytes(key).verify(data[_KEY_HASH_BYTES:], body)
+    except (InvalidSignature, ValueError, binascii.Error):
+        return False
+    return True
+
+
+def _key_hash(name: str, key: bytes) -> bytes:
+    return sha256(name.encode() + b"\n" + _ED25519 + key).digest()[:_KEY_HASH_BYTES]

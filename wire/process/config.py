@@ -1,0 +1,139 @@
+"""Configuration of a process: one TOML file, then the environment (`SKERRY_..._API__PORT=8443`), read once at start.
+
+Rule: closed. An unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored.
+Paths in the file are relative to the file; paths from the environment to the working directory.
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from wire.process.exit_codes import Exit, ExitError
+
+DELIMITER = "__"
+
+
+class ConfigSection(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProcessConfig(BaseSettings):
+    """The file as a whole. A subclass names its `env_prefix`."""
+
+    model_config = SettingsConfigDict(env_nested_delimiter=DELIMITER, extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment beats the file; nothing else is read."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+
+C = TypeVar("C", bound=ProcessConfig)
+
+
+def build_config(
+    model: type[C], values: dict[str, Any], file: Path | None, environment: Mapping[str, str] | None = None
+) -> C:
+    """The values of `file` under those of the environment.
+
+    ExitError(CONFIG) with one line that names the faulty key.
+    """
+    check_environment(model, os.environ if environment is None else environment)
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise ExitError(Exit.CONFIG, f"{file or 'environment'}: {_first_error(model, error)}") from None
+    except SettingsError as error:
+        raise ExitError(Exit.CONFIG, f"environment: {error}; write lists and sections as JSON") from None
+
+
+def make_absolute(
+    values: dict[str, Any], keys: Iterable[tuple[str, ...]], folder: Path, is_path: Callable[[str], bool]
+) -> None:
+    """Put `folder` before the relative paths at `keys`, in place. What is no text is left to the types to refuse.
+
+    A key is ("name",) or ("table", "name"); a value may be a list of paths, and a table a list of tables.
+    """
+    for *table, key in keys:
+        sections = values.get(table[0]) if table else values
+        for section in sections if isinstance(sections, list) else [sections]:
+            if isinstance(section, dict) and key in section:
+                section[key] = _absolute(section[key], folder, is_path)
+
+
+def _absolute(value: Any, folder: Path, is_path: Callable[[str], bool]) -> Any:
+    if isinstance(value, list):
+        return [_absolute(each, folder, is_path) for each in value]
+    return str(folder / Path(value).expanduser()) if isinstance(value, str) and is_path(value) else value
+
+
+def find_sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The tables of the file, by name."""
+    kinds = {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ConfigSection)}
+
+
+def known_keys(model: type[BaseModel]) -> Iterator[str]:
+    """Every key as it stands in the file, e.g. "api.port"."""
+    sections = find_sections(model)
+    for name in model.model_fields:
+        if name in sections:
+            yield from (f"{name}.{key}" for key in _names(sections[name]))
+        else:
+            yield name
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str:
+    """The one most like it, however little; "" if none is known."""
+    return next(iter(difflib.get_close_matches(key, sorted(known), 1, 0.0)), "")
+
+
+def check_environment(model: type[ProcessConfig], environment: Mapping[str, str]) -> None:
+    """ExitError(CONFIG) for a variable with our prefix that names nothing: pydantic-settings passes over it."""
+    prefix = model.model_config["env_prefix"]
+    names = (*known_keys(model), *find_sections(model))
+    known = {prefix + name.replace(".", DELIMITER).upper() for name in names}
+    for variable in environment:
+        if variable.upper().startswith(prefix) and variable.upper() not in known:
+            near = nearest_key(variable.upper(), known)
+            raise ExitError(Exit.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
+
+
+def _first_error(model: type[BaseModel], error: ValidationError) -> str:
+    """The first of pydantic's complaints as one line."""
+    found = error.errors(include_url=False, include_input=False)[0]
+    key = ".".join(str(part) for part in found["loc"])
+    if found["type"] == "missing":
+        return f"'{key}' is missing"
+    if found["type"] == "extra_forbidden":
+        near = nearest_key(str(found["loc"][-1]), _names(_section_at(model, found["loc"][:-1])))
+        return f"unknown key {key[:60]}, did you mean {near}?".replace("\n", " ")
+    return f"'{key}': {found['msg'][:200]}".replace("\n", " ")
+
+
+def _section_at(model: type[BaseModel], where: Iterable[str | int]) -> type[BaseModel]:
+    """The table at this place of the document; an integer is a place in a list of tables."""
+    kind: Any = model
+    for part in where:
+        kind = get_args(kind)[0] if isinstance(part, int) else kind.model_fields[part].annotation
+    section: type[BaseModel] = kind
+    return section
+
+
+def _names(section: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in section.model_fields.items()]

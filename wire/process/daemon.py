@@ -1,0 +1,69 @@
+"""What a long-running process owes its machine: one owner per folder, word to its service manager, no core dumps."""
+
+import fcntl
+import os
+import resource
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from wire.process.exit_codes import Exit, ExitError
+
+
+def no_core_dumps() -> None:
+    """A dump of our memory would hold samples and keys; for this process and its children there is none."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def notify(state: str) -> bool:
+    """Tell systemd "READY=1", "WATCHDOG=1" or "STOPPING=1" (sd_notify(3)). False where no service manager listens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.connect("\0" + address[1:] if address.startswith("@") else address)
+            channel.sendall(state.encode())
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_every_s() -> float | None:
+    """How often to send WATCHDOG=1: half of what systemd allows. None if it watches nobody, or somebody else."""
+    limit_us = os.environ.get("WATCHDOG_USEC", "")
+    if not limit_us.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(limit_us) / 2_000_000 or None
+
+
+class Lock:
+    """One process per folder: `with Lock(folder):`.
+
+    A second one gets ExitError(LOCKED); a dead owner's lock is free.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ExitError(
+                Exit.DISK, f"{self._path}: {error.strerror}; make the folder writable for this user"
+            ) from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._fd, 20).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise ExitError(Exit.LOCKED, f"{self._path.parent} is in use by process {owner}; stop it first") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._fd)

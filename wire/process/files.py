@@ -1,0 +1,92 @@
+"""Files of a process: secrets and durable state, mode 0600; and those that a person names, read up to a limit.
+
+Rule: a fault is an `ExitError` of one line; what a person names is never overwritten.
+"""
+
+import os
+import secrets
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from wire.process.exit_codes import Exit, ExitError
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Atomic and durable, mode 0600 from the first byte on. ExitError(DISK) if the folder cannot take it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None
+
+
+def read_private(path: Path, max_bytes: int = 65536) -> bytes:
+    """A secret file's bytes. ExitError(CREDENTIALS) if others may read it, or if it is missing or unreadable."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & 0o077:
+                raise ExitError(Exit.CREDENTIALS, f"{path} can be read by others; run: chmod 600 {path}")
+            return file.read(max_bytes)
+    except OSError as error:
+        raise ExitError(Exit.CREDENTIALS, f"{path}: {error.strerror}") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename is durable only after its folder is synced."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_bytes(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:
+    """ExitError(code) for anything else; `missing` is what to do next where there is no such file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except FileNotFoundError as error:
+        raise ExitError(code, f"{path}: {error.strerror}{missing and f'; {missing}'}") from None
+    except OSError as error:
+        raise ExitError(code, f"{path}: {error.strerror}") from None
+    if len(data) > max_bytes:
+        raise ExitError(code, f"{path}: longer than {max_bytes} bytes")
+    return data
+
+
+def read_text(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> str:
+    """UTF-8; ExitError(code) for anything else."""
+    try:
+        return read_bytes(path, code, max_bytes, missing).decode()
+    except UnicodeDecodeError:
+        raise ExitError(code, f"{path}: not UTF-8 text") from None
+
+
+def read_toml(path: Path, code: Exit, missing: str = "") -> dict[str, Any]:
+    """Parsed, not judged; ExitError(code) for anything else."""
+    try:
+        return tomllib.loads(read_bytes(path, code, missing=missing).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ExitError(code, f"{path}: not TOML: {error}") from None
+
+
+def write_new(path: Path, text: str) -> None:
+    """ExitError(CONFIG) if it is there, ExitError(DISK) if it cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ExitError(Exit.CONFIG, f"{path} is there already; it was not touched: name another file") from None
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{path}: {error.strerror}") from None

@@ -1,0 +1,126 @@
+"""Bytes on the link: frame, message, padding. Decoding raises `RemoteError` and nothing else.
+
+Frame (big-endian lengths)::
+
+    version u8 | suite u8 | header_len u16 | header (positional msgpack) | body | signature (64)
+
+`body` is the ciphertext of a padded message (suite SEALED) or the message itself (suite SIGNED).
+"""
+
+from hashlib import sha256
+from typing import TypeVar
+
+import msgspec
+
+from wire.errors import Fault, LocalError, RemoteError
+from wire.protocol.messages import DownNote, Escalation, Header, Suite, UpNote, Verdict
+
+VERSION = 1
+MAX_FRAME_BYTES = 128 * 1024  # AWS IoT's publish limit, the smallest of the common brokers'
+MAX_HEADER_BYTES = 256
+SIGNATURE_BYTES = 64
+SIZE_CLASS_BYTES = 64
+_PREFIX_BYTES = 4
+_DETAIL_CHARS = 120
+
+_encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(Header)
+_escalation_decoder = msgspec.msgpack.Decoder(Escalation)
+_verdict_decoder = msgspec.msgpack.Decoder(Verdict)
+_up_decoder: msgspec.msgpack.Decoder[UpNote] = msgspec.msgpack.Decoder(UpNote)
+_down_decoder: msgspec.msgpack.Decoder[DownNote] = msgspec.msgpack.Decoder(DownNote)
+
+T = TypeVar("T")
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A received message, split but not yet believed. `clear` = the bytes before the body, exactly as signed."""
+
+    suite: Suite
+    header: Header
+    clear: bytes
+    body: bytes
+    signature: bytes
+
+
+def clear_part(suite: Suite, header: Header) -> bytes:
+    """The bytes before the body: what HPKE binds as `info` and the signature covers."""
+    encoded = _encoder.encode(header)
+    if len(encoded) > MAX_HEADER_BYTES:
+        raise LocalError(f"header of {len(encoded)} bytes, at most {MAX_HEADER_BYTES}: device id too long")
+    return bytes((VERSION, suite)) + len(encoded).to_bytes(2, "big") + encoded
+
+
+def split(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
+    """Cheap checks first (size, version, suite), then the header. No cryptography."""
+    if len(data) > max_bytes:
+        raise RemoteError(Fault.TOO_BIG, f"{len(data)} bytes, at most {max_bytes}")
+    if len(data) < _PREFIX_BYTES + SIGNATURE_BYTES:
+        raise RemoteError(Fault.MALFORMED, f"{len(data)} bytes are too few for a frame")
+    if data[0] != VERSION:
+        raise RemoteError(Fault.VERSION, f"version {data[0]}, this side speaks {VERSION}")
+    suite = _suite(data[1])
+    end = _PREFIX_BYTES + int.from_bytes(data[2:4], "big")
+    if end - _PREFIX_BYTES > MAX_HEADER_BYTES or end + SIGNATURE_BYTES > len(data):
+        raise RemoteError(Fault.MALFORMED, "header length")
+    header = _decode(_header_decoder, data[_PREFIX_BYTES:end])
+    return Frame(suite, header, data[:end], data[end:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
+
+
+def _suite(value: int) -> Suite:
+    try:
+        return Suite(value)
+    except ValueError:
+        raise RemoteError(Fault.SUITE, f"suite {value:#04x} is not spoken here") from None
+
+
+def encode(message: Escalation | Verdict | UpNote | DownNote) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_escalation(data: bytes) -> Escalation:
+    return _decode(_escalation_decoder, data)
+
+
+def decode_verdict(data: bytes) -> Verdict:
+    return _decode(_verdict_decoder, data)
+
+
+def decode_up(data: bytes) -> UpNote:
+    return _decode(_up_decoder, data)
+
+
+def decode_down(data: bytes) -> DownNote:
+    return _decode(_down_decoder, data)
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        # cut short: the text may quote what was sent, and it ends in a log
+        raise RemoteError(Fault.MALFORMED, str(error)[:_DETAIL_CHARS]) from None
+
+
+def pad(data: bytes, fixed_bytes: int = 0) -> bytes:
+    """`u32 length | data | zeros`, filled to the next 64 B step, or to `fixed_bytes` (one size for every sample).
+
+    Length leaks: from level P2 up the schema names one fixed size. Raises LocalError if `data` does not fit it.
+    """
+    size = len(data) + 4
+    target = fixed_bytes or -(-size // SIZE_CLASS_BYTES) * SIZE_CLASS_BYTES
+    if size > target:
+        raise LocalError(f"{size} bytes do not fit the schema's fixed size of {fixed_bytes}")
+    return len(data).to_bytes(4, "big") + data + bytes(target - size)
+
+
+def unpad(padded: bytes) -> bytes:
+    size = int.from_bytes(padded[:4], "big")
+    if len(padded) < 4 or size > len(padded) - 4 or any(padded[4 + size :]):
+        raise RemoteError(Fault.PADDING)
+    return padded[4 : 4 + size]
+
+
+def fingerprint(padded: bytes) -> bytes:
+    """Idempotency: two sealings of one question differ, the plaintext's SHA-256 does not."""
+    return sha256(padded).digest()

@@ -1,0 +1,160 @@
+"""The Transport seam, and the double that tests and simulations use.
+
+Rule: a transport promises nothing. `Delivery` tells what the broker said of one message; only a signed word of the hub
+(Receipt, Verdict, Refusal) changes the state of a question.
+"""
+
+import asyncio
+from collections import defaultdict
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from wire.errors import LocalError
+from wire.protocol.codec import MAX_FRAME_BYTES
+
+DRAIN_AT_MOST = 64
+
+
+class Delivery(StrEnum):
+    """What became of one publish, as far as the broker says."""
+
+    TAKEN = "taken"  # PUBACK 0x00: proves nothing about the subscriber
+    NOBODY = "nobody"  # PUBACK 0x10
+    DENIED = "denied"  # PUBACK >= 0x80
+    LOST = "lost"  # the link went before the PUBACK came
+
+
+class Incoming(NamedTuple):
+    topic: str
+    payload: bytes
+
+
+class LinkLostError(Exception):
+    """The connection is gone; the owner reconnects with jitter. `sent_bytes`: of one that never came about."""
+
+    sent_bytes = 0
+
+
+class Transport(Protocol):
+    """One connection. A new object is made for each reconnect."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """What its socket has sent, all layers above TCP, once each; also after its end. 0 where nobody counts."""
+        ...
+
+    async def subscribe(self, filters: tuple[str, ...]) -> None: ...
+
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        """Hand over without waiting. LocalError if the broker would refuse the size.
+
+        LinkLostError if there is no link.
+        """
+        ...
+
+    async def receive(self) -> list[Incoming]:
+        """Wait for a message, then take what else is there (at most 64). LinkLostError when the connection ends."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class MemoryBroker:
+    """Routes between `MemoryTransport`s in one event loop, with exact-level `+` filters. Counts what it carried."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.carried: list[Incoming] = []
+        self._subscribers: dict[str, list[MemoryTransport]] = defaultdict(list)
+        self._connected: list[MemoryTransport] = []
+
+    def connect(self) -> "MemoryTransport":
+        if not self.up:
+            raise LinkLostError("broker down")
+        return MemoryTransport(self)
+
+    def admit(self, transport: "MemoryTransport") -> None:
+        self._connected.append(transport)
+
+    def forget(self, transport: "MemoryTransport") -> None:
+        """A connection has ended: nothing is routed to it any more."""
+        self._connected = [t for t in self._connected if t is not transport]
+        for pattern, transports in self._subscribers.items():
+            self._subscribers[pattern] = [t for t in transports if t is not transport]
+
+    def subscribe(self, pattern: str, transport: "MemoryTransport") -> None:
+        self._subscribers[pattern].append(transport)
+
+    def publish(self, message: Incoming) -> Delivery:
+        self.carried.append(message)
+        hits = [t for pattern, ts in self._subscribers.items() if _matches(pattern, message.topic) for t in ts]
+        for transport in hits:
+            transport.deliver(message)
+        return Delivery.TAKEN if hits else Delivery.NOBODY
+
+    def kill(self) -> None:
+        """Every connection ends, subscribed or not; `up = True` lets new ones in."""
+        self.up = False
+        for transport in self._connected:
+            transport.drop()
+        self._connected.clear()
+        self._subscribers.clear()
+
+
+class MemoryTransport:
+    """A `Transport` inside one event loop: the shipped double for tests."""
+
+    def __init__(self, broker: MemoryBroker, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._broker = broker
+        self._max_bytes = max_bytes
+        self._inbox: asyncio.Queue[Incoming | None] = asyncio.Queue()
+        self._lost = False
+        self.sent_bytes = 0
+        broker.admit(self)
+
+    async def subscribe(self, filters: tuple[str, ...]) -> None:
+        if self._lost:
+            raise LinkLostError("broker gone")
+        for pattern in filters:
+            self._broker.subscribe(pattern, self)
+
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        if len(payload) > self._max_bytes:
+            raise LocalError(f"{len(payload)} bytes, the broker takes {self._max_bytes}")
+        if self._lost or not self._broker.up:
+            raise LinkLostError("broker down")
+        self.sent_bytes += len(payload)
+        future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        future.set_result(self._broker.publish(Incoming(topic, payload)))
+        return future
+
+    async def receive(self) -> list[Incoming]:
+        if self._lost and self._inbox.empty():
+            raise LinkLostError("broker gone")  # every call says so, not only the first
+        first = await self._inbox.get()
+        batch: list[Incoming] = []
+        while first is not None:
+            batch.append(first)
+            if len(batch) == DRAIN_AT_MOST or self._inbox.empty():
+                return batch
+            first = self._inbox.get_nowait()
+        if batch:
+            self._inbox.put_nowait(None)
+            return batch
+        raise LinkLostError("broker gone")
+
+    async def close(self) -> None:
+        self._broker.forget(self)
+        self.drop()
+
+    def deliver(self, message: Incoming) -> None:
+        self._inbox.put_nowait(message)
+
+    def drop(self) -> None:
+        self._lost = True
+        self._inbox.put_nowait(None)
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    wanted, levels = pattern.split("/"), topic.split("/")
+    return len(wanted) == len(levels) and all(w in ("+", level) for w, level in zip(wanted, levels, strict=True))

@@ -1,0 +1,245 @@
+"""The MQTT 5 transport, one for both sides: aiomqtt, plus what it drops (reason codes, CONNACK limits, TLS refusals).
+
+Private hooks of aiomqtt 2.5 are overridden (docs/adr/0002), hence the version range in pyproject.toml.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import sys
+from typing import Any, cast
+
+import aiomqtt
+from paho.mqtt.client import ConnectFlags, DisconnectFlags
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from wire.errors import LocalError
+from wire.protocol.codec import MAX_FRAME_BYTES
+from wire.transport.base import DRAIN_AT_MOST, Delivery, Incoming, LinkLostError
+
+# Nagle's algorithm and delayed ACKs together cost 88 ms a round trip; this option brings it to 0.3 ms.
+_NODELAY = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+_NOBODY = 0x10
+_FAILURE = 0x80
+_PACKET_OVERHEAD_BYTES = 64  # fixed header, topic length, packet id, properties
+_WINDOW = 1000
+_UNLIMITED = 268_435_455  # the protocol's own largest packet
+_BYTES_SENT_AT = 200  # in struct tcp_info of linux/tcp.h: tcpi_bytes_sent, tcpi_bytes_retrans
+_BYTES_SENT = struct.Struct("=QQ")
+
+
+class MqttTransport:
+    """One connection. Make it with `connect`; after `LinkLostError` make another."""
+
+    def __init__(self, client: "_Client") -> None:
+        self._client = client
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        client_id: str,
+        tls: ssl.SSLContext | None,
+        *,
+        session_expiry_s: int = 0,
+        timeout_s: float = 5.0,
+    ) -> "MqttTransport":
+        """Connect, or raise LinkLostError with the broker's or TLS's reason.
+
+        `session_expiry_s` > 0 resumes the session the broker kept.
+        """
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = session_expiry_s
+        client = _Client(
+            host,
+            port,
+            identifier=client_id,
+            protocol=aiomqtt.ProtocolVersion.V5,
+            tls_context=tls,
+            socket_options=_NODELAY,
+            max_inflight_messages=_WINDOW,
+            max_queued_outgoing_messages=0,
+            timeout=timeout_s,
+            clean_start=session_expiry_s == 0,
+            properties=properties,
+            keepalive=20,
+        )
+        try:
+            await client.__aenter__()
+        except (aiomqtt.MqttError, OSError) as error:
+            lost = LinkLostError(str(error))
+            lost.sent_bytes = client.sent_bytes
+            raise lost from None
+        except asyncio.CancelledError:
+            client.abandon()
+            raise
+        return cls(client)
+
+    @property
+    def sent_bytes(self) -> int:
+        """The kernel's own count: TLS, MQTT and payloads, each byte once."""
+        return self._client.sent_bytes
+
+    @property
+    def session_present(self) -> bool:
+        """Whether the broker kept our subscriptions and queue since last time."""
+        return self._client.session_present
+
+    @property
+    def max_packet_bytes(self) -> int:
+        """The broker's MaximumPacketSize from its CONNACK."""
+        return self._client.max_packet_bytes
+
+    async def subscribe(self, filters: tuple[str, ...]) -> None:
+        try:
+            codes = await self._client.subscribe([(pattern, 1) for pattern in filters])
+        except aiomqtt.MqttError as error:
+            raise LinkLostError(str(error)) from None
+        refused = [f for f, code in zip(filters, codes, strict=True) if _value(code) >= _FAILURE]
+        if refused:
+            raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
+
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        size = len(payload) + len(topic) + _PACKET_OVERHEAD_BYTES
+        # One message over the broker's limit makes it hang up, and again after each reconnect: never hand it over.
+        if len(payload) > MAX_FRAME_BYTES or size > self._client.max_packet_bytes:
+            limit = min(MAX_FRAME_BYTES, self._client.max_packet_bytes)
+            raise LocalError(f"message of {len(payload)} bytes, the broker takes {limit}")
+        return self._client.post(topic, payload)
+
+    async def receive(self) -> list[Incoming]:
+        batch = [_incoming(await self._client.next_message())]
+        while len(batch) < DRAIN_AT_MOST and not self._client.inbox.empty():
+            message = self._client.inbox.get_nowait()
+            if message is None:
+                self._client.inbox.put_nowait(None)
+                break
+            batch.append(_incoming(message))
+        return batch
+
+    async def close(self) -> None:
+        with contextlib.suppress(aiomqtt.MqttError, OSError):
+            await self._client.__aexit__(None, None, None)
+
+
+class _Client(aiomqtt.Client):
+    """Gives back the PUBACK reason codes, the CONNACK limits, and fails at once where TLS 1.3 refuses late."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.max_packet_bytes = _UNLIMITED
+        self.session_present = False
+        self._socket: socket.socket | None = None
+        self._abandoned = False
+        self._sent_before = 0  # of sockets that are closed
+        self.inbox: asyncio.Queue[aiomqtt.Message | None] = cast("asyncio.Queue[aiomqtt.Message | None]", self._queue)
+        self._acks: dict[int, asyncio.Future[Delivery]] = {}
+        # Whichever way the connection ends, a waiting reader is woken: no task and no timer per message.
+        self._disconnected.add_done_callback(self._wake_reader)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent_before + (sent_on(self._socket) if self._socket is not None else 0)
+
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        if self._disconnected.done():
+            raise LinkLostError("not connected")
+        # Not awaited: no task and no timer per message.
+        info = self._client.publish(topic, payload, 1)
+        if info.rc:
+            raise LinkLostError(f"publish refused here: {info.rc}")
+        future: asyncio.Future[Delivery] = self._loop.create_future()
+        self._acks[info.mid] = future
+        return future
+
+    def _wake_reader(self, ended: "asyncio.Future[None]") -> None:
+        if not ended.cancelled():
+            ended.exception()  # retrieved here: the reader learns of it as LinkLostError
+        self.inbox.put_nowait(None)
+
+    async def next_message(self) -> aiomqtt.Message:
+        message = await self.inbox.get()
+        if message is None:
+            self.inbox.put_nowait(None)  # for whoever asks again
+            raise LinkLostError("connection ended")
+        return message
+
+    def abandon(self) -> None:
+        """Nobody waits any more. A connection that came up all the same would throw off the one that is made next."""
+        self._abandoned = True
+        self._client._sock_close()  # noqa: SLF001
+
+    def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
+        if self._abandoned:  # a handshake cannot be broken off: its thread only now comes to an end
+            sock.close()
+            return
+        self._socket = sock
+        super()._on_socket_open(client, userdata, sock)
+
+    def _on_socket_close(self, client: Any, userdata: Any, sock: Any) -> None:
+        self._sent_before, self._socket = self._sent_before + sent_on(sock), None
+        super()._on_socket_close(client, userdata, sock)
+
+    def _on_connect(
+        self, client: Any, userdata: Any, flags: ConnectFlags, reason_code: ReasonCode, properties: Any = None
+    ) -> None:
+        self.max_packet_bytes = getattr(properties, "MaximumPacketSize", _UNLIMITED)
+        self.session_present = flags.session_present
+        super()._on_connect(client, userdata, flags, reason_code, properties)
+
+    def _on_disconnect(
+        self, client: Any, userdata: Any, flags: DisconnectFlags, reason_code: ReasonCode, properties: Any = None
+    ) -> None:
+        for future in self._acks.values():
+            if not future.done():
+                future.set_result(Delivery.LOST)
+        self._acks.clear()
+        if not self._connected.done():
+            # In TLS 1.3 the alert about our certificate comes after our side of the handshake.
+            self._connected.set_exception(aiomqtt.MqttError(f"refused before CONNACK: {reason_code}"))
+            return
+        super()._on_disconnect(client, userdata, flags, reason_code, properties)
+
+    def _on_publish(
+        self, client: Any, userdata: Any, mid: int, reason_code: ReasonCode, properties: Properties
+    ) -> None:
+        future = self._acks.pop(mid, None)
+        if future is None:
+            super()._on_publish(client, userdata, mid, reason_code, properties)
+        elif not future.done():
+            future.set_result(_delivery(_value(reason_code)))
+
+
+def sent_on(sock: socket.socket) -> int:
+    """Bytes that a TCP socket has sent, repeats by TCP itself not counted. Linux 4.19 and later tell; 0 elsewhere."""
+    option = getattr(socket, "TCP_INFO", None)
+    if option is None or not sys.platform.startswith("linux"):
+        return 0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, _BYTES_SENT.size + _BYTES_SENT_AT)
+    except OSError:
+        return 0
+    if len(info) < _BYTES_SENT.size + _BYTES_SENT_AT:
+        return 0
+    sent, repeated = _BYTES_SENT.unpack_from(info, _BYTES_SENT_AT)
+    return int(sent - repeated)
+
+
+def _delivery(code: int) -> Delivery:
+    if code >= _FAILURE:
+        return Delivery.DENIED
+    return Delivery.NOBODY if code == _NOBODY else Delivery.TAKEN
+
+
+def _value(code: Any) -> int:
+    return int(code.value) if isinstance(code, ReasonCode) else int(code)
+
+
+def _incoming(message: aiomqtt.Message) -> Incoming:
+    payload = message.payload
+    return Incoming(message.topic.value, payload if isinstance(payload, bytes) else b"")
