@@ -32,13 +32,13 @@ _PUBLISH = {
 ROOMS = {
     "demo": Room("simulations.cli.demo:app", "Watch a fleet of five do the whole job on this machine."),
     "agent": Room("edge_agent.cli.agent:app", "A device: enrol it, run it, ask how it is."),
-    "hub": Room("cloud_hub.cli.merging_hub_command:app", "A hub: run it, invite devices, replace its CA."),
+    "hub": Room("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA."),
     "devices": Room(
-        "cloud_hub.cli.merging_devices_devices_command:app",
+        "cloud_hub.cli.devices:app",
         "Devices of a hub: list, show, suspend, resume, retire, revoke; their ledgers' heads.",
         {
             "heads": Room(
-                "cloud_hub.cli.merging_devices_ledger_command:heads",
+                "cloud_hub.cli.devices:heads",
                 "What the hub has logged of a device's egress ledger.",
             )
         },
@@ -50,11 +50,9 @@ ROOMS = {
         {
             "publish": _PUBLISH["models"],
             "measure": Room("cloud_hub.cli.measure:measure", "Attack what a bundle's codes give away."),
-            "permit": Room(
-                "cloud_hub.cli.merging_models_permit_command:app", "Let devices go down to an older version: a request."
-            ),
+            "permit": Room("cloud_hub.cli.models:app", "Let devices go down to an older version: a request."),
             "retire": Room(
-                "cloud_hub.cli.merging_models_retire_command:retire",
+                "cloud_hub.cli.models:retire",
                 "End a version on a hub, once no device speaks it.",
             ),
         },
@@ -65,12 +63,10 @@ ROOMS = {
         {"publish": _PUBLISH["policy"]},
     ),
     "rollout": Room(
-        "cloud_hub.cli.merging_rollout_rollout_command:app",
+        "cloud_hub.cli.rollout:app",
         "Give a fleet another version wave by wave: start, status, pause, resume, abort, approve, undo.",
     ),
-    "keys": Room(
-        "models.cli.merging_keys_keys_command:app", "Offline signing keys: make, show, rotate them; sign requests."
-    ),
+    "keys": Room("models.cli.keys:app", "Offline signing keys: make, show, rotate them; sign requests."),
     "repository": Room("cloud_hub.cli.publish:app", "The hub's update repository: export, install, status."),
     "why": Room("edge_agent.cli.agent:why", "Explain one answer of a running device."),
     "sim": Room("simulations.cli.sim:app", "Ask a simulated fleet: does it hold, in this weather, with these faults?"),

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import merging_suites_forge_suite, merging_suites_hub_suite, merging_suites_sim_suite
-from benchmarks.agent import first_answer, local_answer, memory, merging_round_trip_round_trip
+from benchmarks import suites
+from benchmarks.agent import first_answer, local_answer, memory, round_trip
 from benchmarks.harness.benchmark import Benchmark, run
 from benchmarks.harness.figures import Figure, markdown
 from benchmarks.harness.machine import describe, load_before
@@ -37,7 +37,7 @@ SUITES = {
         "The main job",
         "make bench",
         {
-            "round_trip": merging_round_trip_round_trip.run,
+            "round_trip": round_trip.run,
             "local_answer": local_answer.run,
             "agent_memory": memory.run,
             "intake": mqtt.run,
@@ -45,18 +45,18 @@ SUITES = {
         },
     ),
     "trust": Suite("Trust", "make bench-trust", {"client": client.run, "enrolment": enrollment.run}),
-    "hub": Suite("The hub", "make bench-hub", merging_suites_hub_suite.HUB_BENCHMARKS),
-    "sim": Suite("The simulator", "make bench-sim", merging_suites_sim_suite.SIM_BENCHMARKS),
+    "hub": Suite("The hub", "make bench-hub", suites.HUB_BENCHMARKS),
+    "sim": Suite("The simulator", "make bench-sim", suites.SIM_BENCHMARKS),
     "rollout": Suite("Rollouts", "make bench-rollout", {"fleet": rollout.run, "device": crash_loop.run}),
     "forge": Suite(
         "The forge",
         "make bench-forge",
         {
-            "sets": merging_suites_forge_suite.sets,
-            "text": merging_suites_forge_suite.text,
-            "routing": merging_suites_forge_suite.routing,
-            "risk": merging_suites_forge_suite.risk,
-            "quantised": merging_suites_forge_suite.quantised,
+            "sets": suites.sets,
+            "text": suites.text,
+            "routing": suites.routing,
+            "risk": suites.risk,
+            "quantised": suites.quantised,
         },
     ),
 }

@@ -8,10 +8,10 @@ import asyncio
 import sys
 from pathlib import Path
 
+from cloud_hub.runtime.bootstrap import Ground, lay
 from cloud_hub.runtime.broker import choose_port, find_program
 from cloud_hub.runtime.config import HubConfig, load
-from cloud_hub.runtime.merging_bootstrap_ground import Ground, lay
-from cloud_hub.runtime.merging_process_serve import Process, open_engines
+from cloud_hub.runtime.process import Process, open_engines
 from wire.process.daemon import Lock, no_core_dumps
 from wire.process.exit_codes import Exit, run_to_exit
 from wire.process.logging import Log

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from edge_agent.app.config import AgentConfig, load
-from edge_agent.app.merging_process_serve import Parts, Process, prepare
+from edge_agent.app.process import Parts, Process, prepare
 from edge_agent.identity.identity import load as load_identity
 from wire.process.daemon import Lock, no_core_dumps
 from wire.process.exit_codes import Exit, run_to_exit

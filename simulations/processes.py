@@ -23,12 +23,12 @@ import tomli_w
 from cloud_hub.repository.publish import found_demo
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
+from cloud_hub.runtime.bootstrap import lay
 from cloud_hub.runtime.config import load
-from cloud_hub.runtime.merging_bootstrap_ground import lay
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.system.state_folder import StateDir
 from edge_agent.identity.enrollment import enrol
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from wire.process.exit_codes import Exit, ExitError
 
 START_TIMEOUT_S = 45.0

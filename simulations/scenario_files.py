@@ -17,15 +17,14 @@ from models.bundle.bundle import peek
 from models.bundle.manifest import BundleError
 from models.forge.data.types import ForgeError
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, read_outcomes
-from policies.language.merging_document_document import parse
-from policies.language.merging_values_complaint import one_line
+from policies.language.document import parse
+from policies.language.values import one_line
 from policies.model.policy import PolicyError
-from policies.rollout.merging_plan_rollout import RulesError
+from policies.rollout.plan import RulesError
 from simulations.report.expectations import known
 from simulations.rollout.fleet import rules_of
 from simulations.scenario import types as made
-from simulations.scenario.merging_schema_complaint import ScenarioError, first_of
-from simulations.scenario.merging_schema_grammar import EventTable, LoadTable, ModelTable, ScenarioTable
+from simulations.scenario.schema import EventTable, LoadTable, ModelTable, ScenarioError, ScenarioTable, first_of
 from simulations.scenario.traces import TraceError, checked, read_trace
 
 MAX_CHARS = 64 << 20  # a trace or a recorded run may stand in the file itself

@@ -142,7 +142,7 @@ def test_the_floors_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["edge_agent.core.core", "edge_agent.app.merging_agent_loop", "edge_agent.api", "edge_agent.__main__"]
+    "entry", ["edge_agent.core.core", "edge_agent.app.agent", "edge_agent.api", "edge_agent.__main__"]
 )
 def test_the_edge_starts_without_what_belongs_to_the_hub_the_forge_or_the_command_line(entry: str) -> None:
     """A fresh interpreter, because this one has imported everything already."""

@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.harness.benchmark import alone
 from benchmarks.harness.figures import Figure
-from edge_agent.ledger.merging_verify_ledger_verify import Whose, verify
+from edge_agent.ledger.verify import Whose, verify
 from edge_agent.storage import ledger, ledger_heads
 from edge_agent.storage.database import Database
 from edge_agent.storage.ledger import Item
 from edge_agent.storage.ledger_heads import Wish
-from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.storage.schema import connect
 from wire.ledger.chain import Form, Head, Kind, head_text
 
 ENTRIES = 40_000

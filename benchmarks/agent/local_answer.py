@@ -18,15 +18,15 @@ import onnxruntime as ort
 from benchmarks.harness.benchmark import alone
 from benchmarks.harness.figures import US, Figure, p50, shown
 from benchmarks.harness.rig import POLICY
-from edge_agent.app.merging_agent_loop import Agent
+from edge_agent.app.agent import Agent
 from edge_agent.core.records import AnswerRecord, Sample
 from edge_agent.identity.identity import HubKeys, Identity, new_payload_key
-from edge_agent.system.merging_settings_settings import AgentSettings
+from edge_agent.system.settings import AgentSettings
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import EDGE_FILE
 from models.forge.data.digits import heldout
 from models.runtime.onnx_runner import LOGITS, OnnxRunner
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from wire.transport.base import LinkLostError, Transport
 
 ROUNDS = 5

@@ -19,13 +19,13 @@ import msgspec
 from benchmarks.harness.figures import US, Figure, line, percentile, shown
 from policies.decisions import escalation
 from policies.decisions.budget import Cost, Spend
+from policies.decisions.egress import DERIVED
 from policies.decisions.escalation import Link
 from policies.decisions.leakage import Clearance
-from policies.decisions.merging_egress_egress import DERIVED
-from policies.decisions.merging_routing_locality import HubSite
 from policies.decisions.permit import Permit, Price, judge
-from policies.language.merging_document_document import parse
-from policies.model.merging_context_context import Context
+from policies.decisions.routing import HubSite
+from policies.language.document import parse
+from policies.model.context import Context
 from policies.model.policy import Policy, Terms
 from policies.model.terms import terms
 from wire.protocol.messages import DType, FieldSpec, Level

@@ -23,14 +23,14 @@ from benchmarks.harness.figures import Figure, line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
 from models.bundle.measurements import LeakKind, Metric
-from models.cli.merging_forge_forge_command import stages
+from models.cli.forge import stages
 from models.forge.data.types import Data
 from models.forge.evaluation.baselines import baselines
 from models.forge.evaluation.deferral import curve
 from models.forge.evaluation.outcomes import Outcomes, read_outcomes
-from models.forge.merging_spec_wish import Aids, Wish
 from models.forge.partition.cuts import trace
 from models.forge.pipeline.forge import forge
+from models.forge.spec import Aids, Wish
 
 BUNDLES = "SKERRY_ZOO_BUNDLES"
 STAGES = ".stages"

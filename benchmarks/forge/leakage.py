@@ -22,14 +22,14 @@ from models.forge.data.types import Data
 from models.forge.leakage import inversion
 from models.forge.leakage.inversion import FULL, Effort, Truth
 from models.forge.leakage.measure import POWER
-from models.forge.leakage.merging_remeasure_defences import NOISE, changed
 from models.forge.leakage.metrics import Interval
+from models.forge.leakage.remeasure import NOISE, changed
 from models.forge.partition.code_levels import fitted, size
 from models.forge.partition.cuts import Cut, find_cuts
 from models.forge.partition.split import features_of, halves
 from models.forge.partition.trace import Traced, trace
 from models.forge.training.teacher import ask
-from models.graph.merging_hub_model_graph_hub import open_hub
+from models.graph.hub_model import open_hub
 from models.runtime.chain import Step
 from models.runtime.onnx_runner import OnnxRunner
 

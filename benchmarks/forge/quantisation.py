@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness.figures import Figure, line
-from models.forge.export.merging_onnx_export import anonymous, graph_of
+from models.forge.export.onnx import anonymous, graph_of
 from models.forge.export.quantise import NOISE, Candidate, Choice, candidates, choose, run
 from models.forge.export.targets import Precision, here
 from tests.models.doubles import nets

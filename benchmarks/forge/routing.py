@@ -17,7 +17,7 @@ from benchmarks.forge.router import Recorded, cross_fitted, folds, routed
 from benchmarks.harness.figures import Figure, line
 from models.forge.evaluation.deferral import Frontier, frontier
 from models.forge.evaluation.outcomes import Outcomes, encode_outcomes
-from models.zoo.merging_datasets_sets import folder
+from models.zoo.datasets import folder
 
 FOLDS = 5
 SEEDS = 5

@@ -22,12 +22,12 @@ from models.bundle.manifest import EDGE_FILE
 from models.forge.data.types import OUT_OF_SCOPE, Part
 from models.forge.evaluation.outcomes import rejecting, rejection
 from models.forge.evaluation.shipped import EdgeAnswers, edge_answers, hub_answers
-from models.forge.merging_spec_wish import Aids, Wish
 from models.forge.pipeline.forge import forge
+from models.forge.spec import Aids, Wish
 from models.forge.training.calibration import probabilities
-from models.graph.merging_hub_model_graph import decode_graphs
+from models.graph.hub_model import decode_graphs
 from models.zoo import clinc150
-from models.zoo.merging_training_trained import folder
+from models.zoo.training import folder
 
 Values = npt.NDArray[Any]
 Scores = npt.NDArray[np.float64]

@@ -34,19 +34,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.harness.layout import PRODUCT
 from benchmarks.harness.rig import POLICY
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.engine.merging_types_work import card_of
+from cloud_hub.engine.types import card_of
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.security.hub_keys import HubKeys as HubIdentity
 from cloud_hub.security.hub_keys import fresh
 from cloud_hub.storage.ledger_log import HubLog
-from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerBackend, LedgerLogService
+from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.system.settings import HubSettings
-from edge_agent.app.merging_agent_loop import Agent
+from edge_agent.app.agent import Agent
 from edge_agent.core.records import Sample, Source
 from edge_agent.identity.identity import HubKeys, Identity, new_payload_key
-from edge_agent.system.merging_settings_settings import AgentSettings
+from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner, echo_manifest
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from tests.cloud_hub.doubles.devices import Enrolled, MemoryRegistry
 from wire.process.logging import Log
 from wire.transport.base import MemoryBroker, MemoryTransport

@@ -4,11 +4,11 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.engine.types import ModelCard
 from edge_agent.identity.identity import Identity
 from wire.protocol.codec import decode_down, encode, pad, split
-from wire.protocol.merging_sealing_seal import seal
 from wire.protocol.messages import DType, Escalation, FieldSpec, Header, Level, ModelRef, Receipt, Suite, Tensor
+from wire.protocol.sealing import seal
 from wire.protocol.topics import Channel, shard_of, topic
 from wire.transport.mqtt import MqttTransport
 

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.harness.figures import US, p50, time_each
 from wire.protocol.codec import encode, pad, split
-from wire.protocol.merging_sealing_seal import open_sealed, seal, verify
 from wire.protocol.messages import Header, Prediction, Verdict
+from wire.protocol.sealing import open_sealed, seal, verify
 from wire.protocol.topics import Channel, shard_of
 
 DEVICE = "demo--device-0"

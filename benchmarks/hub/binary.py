@@ -16,7 +16,7 @@ from benchmarks.harness.rig import child, said
 from benchmarks.hub.engines import IMAGE
 from benchmarks.hub.load import Target, load
 from benchmarks.hub.sealed import cpu_s
-from wire.http.merging_oip_oip import HEADER_LENGTH, encode_request
+from wire.http.oip import HEADER_LENGTH, encode_request
 
 ROUNDS, SECONDS = 3, 3.0
 

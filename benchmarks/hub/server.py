@@ -16,14 +16,14 @@ from benchmarks.hub.engines import CostEngine, ImageEngine
 from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.enrollment import Issuer
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import Renewals
 from cloud_hub.enrollment.replies import BrokerAddress, Place
 from cloud_hub.registry.access import Keys
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.hub import Hub
-from cloud_hub.runtime.merging_link_link import TransportFactory
+from cloud_hub.runtime.link import TransportFactory
 from cloud_hub.security import hub_keys
 from cloud_hub.security.authorities import Authorities
 from cloud_hub.security.authority import utc_now

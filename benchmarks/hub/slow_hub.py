@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.hub.server import api_of, transport
 from cloud_hub.engine.base import EchoEngine, Work
-from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.engine.types import ModelCard
 from cloud_hub.registry.access import Keys, Scope, Wanted
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.hub import Hub, Sides

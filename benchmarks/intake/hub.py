@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.harness.questions import CARD
 from benchmarks.harness.rig import hub_context
 from cloud_hub.engine.base import EchoEngine, Engine, EngineError
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.types import Work
 from cloud_hub.registry.registry import Registry
 from cloud_hub.runtime.hub import Hub
 from cloud_hub.security import hub_keys

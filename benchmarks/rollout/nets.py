@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.zoo.merging_datasets_sets import fashion_mnist
+from models.zoo.datasets import fashion_mnist
 from simulations.rollout.versions import Answers, Version
 
 EPOCHS = 4

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_GRAPH_FILE, HubModel, InputSpec, ParallelPlan
-from models.graph.merging_hub_model_graph import encode_graphs, exported, shards
+from models.graph.hub_model import encode_graphs, exported, shards
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import DType, FieldSpec, Level
 

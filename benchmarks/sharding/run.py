@@ -22,10 +22,9 @@ from benchmarks.harness.figures import Figure, p50
 from benchmarks.sharding.baseline import Hand
 from benchmarks.sharding.nets import LENGTH, PIECE, Large, bundle_of, transformer
 from cloud_hub.engine.base import EngineError
-from cloud_hub.engine.merging_factory_choose import open_engine
-from cloud_hub.engine.merging_types_means import Means
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import GangGraphs, ShardedEngine
+from cloud_hub.engine.types import Means, Work
 from cloud_hub.engine.worker import Lane
 
 MS = 1e3

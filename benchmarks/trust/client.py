@@ -13,8 +13,7 @@ from pathlib import Path
 
 from benchmarks.harness.figures import Figure, line, p50, percentile
 from models.update.client import Errand, Source
-from models.update.merging_downloader_fetcher import Fetcher, Hands
-from models.update.merging_downloader_part import Part
+from models.update.downloader import Fetcher, Hands, Part
 from tests.models.doubles.mirror import Faults, Mirror
 from tests.models.doubles.repository import Repository
 

@@ -13,17 +13,16 @@ from aiohttp import web
 
 from cloud_hub.api.auth import caller_of, only_own
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.merging_routing_bodies import answer, read_json
-from cloud_hub.api.merging_routing_routes import Door, Route
+from cloud_hub.api.routing import Door, Route, answer, read_json
 from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.merging_enrollment_enrol import invite_text
+from cloud_hub.enrollment.enrollment import invite_text
 from cloud_hub.registry.access import Scope
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Device, Invite, Registry, RegistryError, Welcome
 from cloud_hub.security.authorities import RotationError
 from cloud_hub.security.authority import shows, utc_now
 from wire.http.guards import ServerAccess
-from wire.http.merging_oip_oip import OipError, short
+from wire.http.oip import OipError, short
 
 MAX_INVITE_S = 30 * 86_400.0
 MIN_INVITE_S = 1.0

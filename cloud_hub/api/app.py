@@ -12,24 +12,16 @@ from hashlib import sha256
 from aiohttp import web
 
 from cloud_hub.api.admin import Admin
+from cloud_hub.api.admin_models import Granting, Ordering, Retiring
 from cloud_hub.api.auth import Entrance, guarding
+from cloud_hub.api.devices import Erasing, Joining, Renewing
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.merging_admin_models_granting import Granting
-from cloud_hub.api.merging_admin_models_ordering import Ordering
-from cloud_hub.api.merging_admin_models_retiring import Retiring
-from cloud_hub.api.merging_devices_erasing import Erasing
-from cloud_hub.api.merging_devices_joining import Joining
-from cloud_hub.api.merging_devices_renewing import Renewing
-from cloud_hub.api.merging_monitoring_health import Health
-from cloud_hub.api.merging_monitoring_metrics import Metrics
-from cloud_hub.api.merging_monitoring_rollout_metrics import RolloutCollector
-from cloud_hub.api.merging_oip_oip import Models
-from cloud_hub.api.merging_public_ledger import Ledger
-from cloud_hub.api.merging_public_mirror import Mirror
-from cloud_hub.api.merging_routing_described import Described
-from cloud_hub.api.merging_routing_routes import Route
+from cloud_hub.api.monitoring import Health, Metrics, RolloutCollector
+from cloud_hub.api.oip import Models
 from cloud_hub.api.oip_repository import RepositoryRoutes
+from cloud_hub.api.public import Ledger, Mirror
 from cloud_hub.api.rollouts import Rolling
+from cloud_hub.api.routing import Described, Route
 from wire.http.guards import ServerAccess, open_site, security_middlewares, tls_context, token_of
 
 SHUTDOWN_S = 2.0

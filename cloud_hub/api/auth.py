@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from cloud_hub.api.merging_routing_routes import Door, Route
+from cloud_hub.api.routing import Door, Route
 from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, Caller, Keys, Scope
 from cloud_hub.registry.audit import Audit, Entry
 from wire.http.guards import given_token, is_token, refusal
-from wire.http.merging_oip_oip import OipError, short
+from wire.http.oip import OipError, short
 
 _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
 _HERE = frozenset({Door.HERE, Door.WHOLE_HERE})

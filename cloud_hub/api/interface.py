@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.core.commands import Erase, Tombstone
-from cloud_hub.core.merging_web_requests_requests import Kept, Probe, Wish
+from cloud_hub.core.web_requests import Kept, Probe, Wish
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.enrollment import Issuer
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import Renewals
 from cloud_hub.registry.access import Keys
@@ -23,9 +23,9 @@ from cloud_hub.rollout.catalog import Catalog
 from cloud_hub.rollout.planning import Order
 from cloud_hub.rollout.types import Entry
 from cloud_hub.rollout.view import DeviceView, View
-from cloud_hub.serving.merging_telemetry_watch import Observer
-from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerLogService
-from cloud_hub.storage.merging_retention_aggregates import Tally
+from cloud_hub.serving.telemetry import Observer
+from cloud_hub.storage.ledger_service import LedgerLogService
+from cloud_hub.storage.retention import Tally
 from wire.protocol.messages import Prediction
 
 
@@ -38,7 +38,7 @@ class HubState(Protocol):
 
 
 class Inference(Protocol):
-    """See `cloud_hub.serving.merging_web_reception.Reception`."""
+    """See `cloud_hub.serving.web.Reception`."""
 
     @property
     def cards(self) -> tuple[ModelCard, ...]: ...
@@ -63,7 +63,7 @@ class ModelVersions(Protocol):
 
 
 class EngineProbes(Protocol):
-    """See `cloud_hub.serving.merging_executor_engines.Engines`."""
+    """See `cloud_hub.serving.executor.Engines`."""
 
     async def probe(self) -> list[Probe]: ...
 
@@ -79,7 +79,7 @@ class StoreRecords(Protocol):
 
 
 class Announcer(Protocol):
-    """See `cloud_hub.runtime.merging_link_voice.Voice`."""
+    """See `cloud_hub.runtime.link.Voice`."""
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
 

@@ -10,15 +10,14 @@ import msgspec
 from aiohttp import web
 
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.api.merging_oip_oip import refused_answer
-from cloud_hub.api.merging_routing_bodies import MAX_BYTES, answer, parse
-from cloud_hub.api.merging_routing_routes import Door, Route
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError
+from cloud_hub.api.oip import refused_answer
+from cloud_hub.api.routing import MAX_BYTES, Door, Route, answer, parse
+from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import ModelCard
 from cloud_hub.registry.access import Scope
-from cloud_hub.serving.merging_telemetry_timings import ModelTimings, Spread, Sum, total
+from cloud_hub.serving.telemetry import ModelTimings, Spread, Sum, total
 from wire.http.guards import read_body
-from wire.http.merging_oip_oip import OipError
+from wire.http.oip import OipError
 from wire.protocol.messages import Reason
 
 _NS = 1e9

@@ -12,15 +12,14 @@ from aiohttp import web
 
 from cloud_hub.api.auth import caller_of
 from cloud_hub.api.interface import ApiContext, RolloutControl
-from cloud_hub.api.merging_routing_bodies import answer, read_json
-from cloud_hub.api.merging_routing_routes import Route
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError
+from cloud_hub.api.routing import Route, answer, read_json
+from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.registry.access import Scope
 from cloud_hub.rollout.catalog import Catalog
 from cloud_hub.rollout.planning import Order
 from cloud_hub.rollout.types import TERMINAL, RolloutError, Target
 from cloud_hub.rollout.view import View
-from wire.http.merging_oip_oip import OipError
+from wire.http.oip import OipError
 
 _STATUS = {"not_found": 404, "conflict": 409, "refused": 409, "invalid": 400}
 PATH = "/v1/admin/rollouts"

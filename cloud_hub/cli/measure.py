@@ -20,9 +20,9 @@ from models.bundle.manifest import BundleError
 from models.cli.flags import takes
 from models.runtime.runner import SampleError
 from policies.analysis.cases import TooManyError
-from policies.analysis.merging_check_chains import chains
-from policies.decisions import leakage, merging_egress_egress
-from policies.language.merging_document_document import PolicyError, parse
+from policies.analysis.check import chains
+from policies.decisions import egress, leakage
+from policies.language.document import PolicyError, parse
 from policies.model.policy import Policy, Privacy
 from policies.model.reasons import Denied
 from wire.process.exit_codes import Exit, ExitError
@@ -30,7 +30,7 @@ from wire.process.files import read_text
 
 if TYPE_CHECKING:
     from models.forge.data.types import Data
-    from models.forge.leakage.merging_remeasure_remeasure import Case
+    from models.forge.leakage.remeasure import Case
 
 Steps = dict[str, tuple[Any, ...]]  # transforms per feature
 
@@ -114,7 +114,7 @@ def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
     except TooManyError as error:
         raise ExitError(Exit.POLICY, f"{policy.name}@{policy.version}: {error}") from None
     if not found:
-        out = merging_egress_egress.plan(policy.base, features)
+        out = egress.plan(policy.base, features)
         why = f": {out.detail}" if isinstance(out, Denied) else ""
         raise ExitError(Exit.POLICY, f"under {policy.name}@{policy.version} nothing leaves{why}; nothing to measure")
     return [{plan.spec.name: plan.transforms for plan in chain} for chain in found]
@@ -122,7 +122,7 @@ def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
 
 def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, defences: bool) -> "tuple[Case, ...]":
     from models.forge.data.types import ForgeError  # noqa: PLC0415
-    from models.forge.leakage.merging_remeasure_remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
+    from models.forge.leakage.remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
 
     data = _data(where)
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
@@ -156,7 +156,7 @@ def _data(where: str) -> "Data":
 def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
     """Rows of the first `asked` cases count; a quick look at defences does not take the place of a full measurement."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
-    from models.forge.leakage.merging_remeasure_remeasure import with_rows  # noqa: PLC0415
+    from models.forge.leakage.remeasure import with_rows  # noqa: PLC0415
 
     known = {row.chain for row in bundle.manifest.leakage} | {case.chain for case in cases[:asked]}
     new = [*cases[:asked], *(case for case in cases[asked:] if case.chain not in known)]

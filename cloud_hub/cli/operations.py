@@ -15,24 +15,21 @@ import msgspec
 from msgspec import to_builtins
 
 from cloud_hub.api.admin import CaRequest, StateRequest, Step, Trust, change, device_json, invite_json, turn
-from cloud_hub.api.merging_admin_models_granting import key_json
-from cloud_hub.api.merging_admin_models_ordering import order_json
-from cloud_hub.api.merging_admin_models_retiring import spoke_json, still_spoken
+from cloud_hub.api.admin_models import key_json, order_json, spoke_json, still_spoken
 from cloud_hub.enrollment.ca_rotation import Rotation
 from cloud_hub.registry.access import AccessError, Keys, Wanted
 from cloud_hub.registry.audit import Audit
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.orders import Orders
 from cloud_hub.registry.registry import Registry, RegistryError, Welcome
+from cloud_hub.runtime.bootstrap import anchor_of
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.runtime.merging_bootstrap_ground import anchor_of
 from cloud_hub.security.authorities import Authorities, RotationError
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import load_or_create
 from cloud_hub.storage.ledger_log import HubLog
-from cloud_hub.storage.merging_ledger_service_ledger_export import export
-from cloud_hub.storage.merging_retention_aggregates import published
-from cloud_hub.storage.merging_retention_retention import DAY_MS
+from cloud_hub.storage.ledger_service import export
+from cloud_hub.storage.retention import DAY_MS, published
 from cloud_hub.storage.store import read_aside
 from cloud_hub.storage.versions import Spoken
 from cloud_hub.system.client import Address, ask, running_at

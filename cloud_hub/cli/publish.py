@@ -22,10 +22,10 @@ from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import HubConfig, load
 from models.bundle.manifest import BundleError
 from models.signing.keyring import read_file
-from models.signing.merging_roles_roles import KEYS, ONLINE, TOP_LEVEL, role_named
 from models.signing.request import MAX_REQUEST_BYTES, RequestError, dump_request, dump_state, load_request
 from models.signing.review import describe
-from policies.language.merging_document_document import PolicyError
+from models.signing.roles import KEYS, ONLINE, TOP_LEVEL, role_named
+from policies.language.document import PolicyError
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import write_private
 

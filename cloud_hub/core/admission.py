@@ -6,7 +6,7 @@ Rule: a refusal costs nothing but its own few bytes: nothing is written, and wha
 from collections import OrderedDict
 from typing import Any, TypeVar
 
-from cloud_hub.core.merging_context_memory import Memory
+from cloud_hub.core.context import Memory
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import Bucket, Limits, Line, Load, Refuse, decide, in_line, take, token_in_s

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from cloud_hub.engine.merging_types_work import Work
-from cloud_hub.registry.merging_device_states_devices import Device
+from cloud_hub.engine.types import Work
+from cloud_hub.registry.device_states import Device
 from policies.serving.fair_queue import NORMAL
-from wire.protocol.merging_sealing_erasure import mark_of
 from wire.protocol.messages import DownNote, Heads, Prediction, Reason, Verdict
 from wire.protocol.rollout import InstallReport
+from wire.protocol.sealing import mark_of
 
 LOCAL = ""  # the "device" of the hub's own web API; no topic can carry it
 

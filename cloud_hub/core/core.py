@@ -29,26 +29,21 @@ from cloud_hub.core.commands import (
     Tell,
     Tombstone,
 )
+from cloud_hub.core.context import CoreContext, Memory, end, refusal
+from cloud_hub.core.intake import QUESTION_TICKET, Intake, revive
 from cloud_hub.core.lineup import Lineup, Speaker
-from cloud_hub.core.merging_context_memory import Memory
-from cloud_hub.core.merging_context_parts import CoreContext, end, refusal
-from cloud_hub.core.merging_intake_intake import QUESTION_TICKET, Intake
-from cloud_hub.core.merging_intake_revival import revive
-from cloud_hub.core.merging_notes_desk import NoteHandler
-from cloud_hub.core.merging_policy_check_rulebook import Rulebook
-from cloud_hub.core.merging_policy_check_schema import Rules
-from cloud_hub.core.merging_web_requests_requests import Wish
-from cloud_hub.core.merging_web_requests_web import Web
+from cloud_hub.core.notes import NoteHandler
+from cloud_hub.core.policy_check import Rulebook, Rules
 from cloud_hub.core.queues import Batch
 from cloud_hub.core.scheduler import Batcher
 from cloud_hub.core.verification import FrameVerifier
-from cloud_hub.engine.merging_types_work import ModelCard
-from cloud_hub.registry.merging_device_states_devices import Registry
-from cloud_hub.registry.merging_device_states_standing import GONE
+from cloud_hub.core.web_requests import Web, Wish
+from cloud_hub.engine.types import ModelCard
+from cloud_hub.registry.device_states import GONE, Registry
 from cloud_hub.registry.orders import Orders
 from cloud_hub.security.envelopes import Envelopes
 from cloud_hub.system.settings import HubSettings
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.serving.admission import Refuse
 from wire.errors import RemoteError

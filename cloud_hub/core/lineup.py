@@ -10,11 +10,10 @@ from math import inf
 import msgspec
 
 from cloud_hub.core.commands import LOCAL, Command, Hand, Load, Unload
-from cloud_hub.core.merging_context_parts import CoreContext, end
+from cloud_hub.core.context import CoreContext, end
 from cloud_hub.core.queues import ModelState
-from cloud_hub.engine.merging_types_work import ModelCard
-from cloud_hub.registry.merging_device_states_devices import Registry
-from cloud_hub.registry.merging_device_states_standing import GONE
+from cloud_hub.engine.types import ModelCard
+from cloud_hub.registry.device_states import GONE, Registry
 from policies.serving.batching import Cost
 from wire.protocol.messages import Hello, ModelRef, Reason
 

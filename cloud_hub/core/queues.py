@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from cloud_hub.core.commands import LOCAL, Item
-from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.engine.types import ModelCard
 from policies.serving import batching
 from policies.serving.batching import Cost, Learnt, Room, Waiting
 from policies.serving.fair_queue import FairQueue, Place, tenant_of

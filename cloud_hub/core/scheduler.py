@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from cloud_hub.core.commands import Check, Infer, Item, Key, Load, Unload
 from cloud_hub.core.queues import Batch, ModelQueue, ModelState
-from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.engine.types import ModelCard
 from policies.monitoring.backoff import delay
 from policies.serving.batching import Cost
 

@@ -6,15 +6,14 @@ answered at most a few times a second, and what has a bad one not at all: a repl
 
 import msgspec
 
-from cloud_hub.registry.merging_device_states_devices import Device, Registry
-from cloud_hub.registry.merging_device_states_standing import GONE, HEARD
+from cloud_hub.registry.device_states import GONE, HEARD, Device, Registry
 from cloud_hub.security.envelopes import Envelopes
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import Bucket, take
 from wire.errors import Fault, RemoteError
 from wire.protocol.codec import MAX_FRAME_BYTES, Frame, split
-from wire.protocol.merging_sealing_seal import digest
 from wire.protocol.messages import Header, Reason, Refusal, Suite
+from wire.protocol.sealing import digest
 from wire.protocol.topics import Channel, shard_of
 
 BIGGEST = 2**63 - 1  # epochs, seqs and times are signed 64-bit columns

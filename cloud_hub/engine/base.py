@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from cloud_hub.engine.merging_types_work import ModelCard, Work
+from cloud_hub.engine.types import ModelCard, Work
 from wire.protocol.messages import Prediction
 
 __all__ = ["FAULTS", "EchoEngine", "Engine", "EngineError", "Health", "ModelCard", "State", "Work"]

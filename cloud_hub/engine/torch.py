@@ -10,12 +10,11 @@ import numpy.typing as npt
 import torch
 
 from cloud_hub.engine.base import EngineError, Health, State
-from cloud_hub.engine.merging_bundle_buckets import Array
-from cloud_hub.engine.merging_bundle_bundled import TAIL, WHOLE, BundleEngine
-from cloud_hub.engine.merging_types_work import card_of_bundle
+from cloud_hub.engine.bundle import TAIL, WHOLE, Array, BundleEngine
+from cloud_hub.engine.types import card_of_bundle
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError, Manifest
-from models.graph.merging_hub_model_graph_hub import open_hub
+from models.graph.hub_model import open_hub
 from models.graph.module import Served
 
 

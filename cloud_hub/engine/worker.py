@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cloud_hub.engine.base import FAULTS, Engine, Health, State
-from cloud_hub.engine.merging_types_work import ModelCard, Work
+from cloud_hub.engine.types import ModelCard, Work
 from models.bundle.manifest import BundleError
 from wire.protocol.messages import Prediction
 

@@ -11,12 +11,11 @@ import msgspec
 
 from cloud_hub.core.commands import Erase
 from cloud_hub.core.commands import Tombstone as Buried
-from cloud_hub.enrollment.merging_enrollment_enrol import Rejection
+from cloud_hub.enrollment.enrollment import Rejection
 from cloud_hub.enrollment.renewal import STRANGER, proven
-from cloud_hub.registry.merging_device_states_devices import Device
-from cloud_hub.registry.merging_device_states_standing import HEARD
+from cloud_hub.registry.device_states import HEARD, Device
 from cloud_hub.registry.registry import Registry
-from wire.protocol.merging_sealing_erasure import Signed, Tombstone, erase_text
+from wire.protocol.sealing import Signed, Tombstone, erase_text
 
 _HEX64 = r"^[0-9a-f]{64}$"
 

@@ -14,9 +14,9 @@ from typing import Annotated
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
-from cloud_hub.enrollment.merging_enrollment_enrol import Rejection
+from cloud_hub.enrollment.enrollment import Rejection
 from cloud_hub.enrollment.replies import Ca, Issued, Place, SignedReply, facts_of, signed_reply
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Device, Keys, Registry
 from cloud_hub.security.authority import RequestError, pem, utc_now
 from cloud_hub.security.hub_keys import HubCard

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from cryptography import x509
 
-from cloud_hub.repository.merging_files_anchor import NOWHERE, Anchor
+from cloud_hub.repository.files import NOWHERE, Anchor
 from cloud_hub.security.hub_keys import HubCard
 
 

@@ -17,15 +17,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from cloud_hub.registry.merging_device_states_standing import (
-    GONE,
-    HEARD,
-    Because,
-    DeviceState,
-    may_be_invited,
-    may_become,
-    refusal,
-)
+from cloud_hub.registry.device_states import GONE, HEARD, Because, DeviceState, may_be_invited, may_become, refusal
 from cloud_hub.registry.schema import devices as _devices
 from cloud_hub.registry.schema import invites as _invites
 from cloud_hub.registry.schema import open_engine

@@ -22,23 +22,24 @@ from cloud_hub.security.hub_keys import HubCard
 from models.bundle.archive import pack
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import EDGE_FILE
-from models.signing.merging_roles_permits import Permit, read_permit
-from models.signing.merging_roles_roles import (
+from models.signing.operations import Plan, begin
+from models.signing.request import Request, RequestError, sign
+from models.signing.review import REVOKED
+from models.signing.roles import (
     KEYS,
     POLICY,
     SMALL,
     TARGETS,
+    Permit,
     keys_path,
     may_list,
     model_path,
     model_role,
     policy_path,
+    read_permit,
 )
-from models.signing.operations import Plan, begin
-from models.signing.request import Request, RequestError, sign
-from models.signing.review import REVOKED
 from models.verification.lint import lint
-from policies.language.merging_document_document import PolicyError, parse
+from policies.language.document import PolicyError, parse
 
 MIN_AGENT = "0.1.0"  # the first agent that knows this layout
 HUB_KEY_LIFE = timedelta(days=14)  # how long a published hub key will be able to open questions at least

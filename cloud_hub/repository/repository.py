@@ -15,11 +15,11 @@ from typing import Any
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
 from tuf.ngclient.config import UpdaterConfig
 
-from cloud_hub.repository.merging_files_shelf import TIMESTAMP_FILE, Shelf
+from cloud_hub.repository.files import TIMESTAMP_FILE, Shelf
 from cloud_hub.repository.signing_keys import OnlineKeys
 from models.signing import review
-from models.signing.merging_roles_roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, due, expiry, life
 from models.signing.request import Changed, Request, RequestError, State, decode, encode, successor, verified
+from models.signing.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, due, expiry, life
 from models.update.trust import SIGNED_MS
 from wire.process.daemon import Lock
 from wire.process.exit_codes import Exit, ExitError

@@ -15,7 +15,7 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from cloud_hub.system.state_folder import private_folder
 from models.signing.keyring import signer_of
-from models.signing.merging_roles_roles import KEYS, ONLINE
+from models.signing.roles import KEYS, ONLINE
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import read_private, write_private
 

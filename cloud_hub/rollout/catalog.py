@@ -11,8 +11,8 @@ from tuf.api.metadata import TargetFile
 from cloud_hub.repository.publish import permits
 from cloud_hub.repository.repository import Repository
 from cloud_hub.rollout.types import Plan, RolloutError, Target
-from models.signing.merging_roles_roles import model_path, model_role
 from models.signing.review import REVOKED
+from models.signing.roles import model_path, model_role
 
 Speaking = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that speak it
 

@@ -31,7 +31,7 @@ from cloud_hub.rollout.types import (
     RolloutError,
 )
 from cloud_hub.rollout.view import DeviceView, View, device_view, view
-from policies.rollout.merging_plan_waves import Member
+from policies.rollout.plan import Member
 from wire.process.logging import Log, fault, name
 from wire.protocol.rollout import Assignment, InstallReport
 

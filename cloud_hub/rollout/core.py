@@ -8,9 +8,9 @@ once at most. Nothing but a passed gate leads to the next wave; an abort beats e
 from collections.abc import Callable
 from math import inf
 
+from cloud_hub.rollout.dispatch import Book, Judge, Told
 from cloud_hub.rollout.fleet import Fleet
-from cloud_hub.rollout.merging_dispatch_rollout_wave import Book, Judge, Told
-from cloud_hub.rollout.merging_progress_rollout_course import HUB, Course
+from cloud_hub.rollout.progress import HUB, Course
 from cloud_hub.rollout.types import (
     BEFORE,
     PAUSED,
@@ -29,7 +29,7 @@ from cloud_hub.rollout.types import (
     Validate,
 )
 from policies.rollout.gate import Gate, Outcome, gate
-from policies.rollout.merging_plan_rollout import Excused, Rules, Word, enough, judged, known, succeeds
+from policies.rollout.plan import Excused, Rules, Word, enough, judged, known, succeeds
 from wire.protocol.rollout import Assignment, InstallReport
 
 S = RolloutState

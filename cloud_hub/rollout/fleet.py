@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from cloud_hub.rollout.types import OPEN, UNSURE, Goal, Plan, RolloutDeviceState, Row
-from policies.rollout.merging_plan_rollout import Counts, Rules
+from policies.rollout.plan import Counts, Rules
 from wire.protocol.rollout import Failure, InstallReport, InstallState
 
 D = RolloutDeviceState

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from cloud_hub.rollout.types import Approval, Entry, Head, Plan, Record, RolloutError, RolloutState, Row, Target
-from policies.rollout.merging_plan_rollout import RulesError, approvals, parse
-from policies.rollout.merging_plan_waves import Member, Selector, default_steps, ordered, waves
+from policies.rollout.plan import Member, RulesError, Selector, approvals, default_steps, ordered, parse, waves
 from wire.errors import LocalError
 from wire.protocol.topics import check_id
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.rollout.merging_plan_rollout import Excused
-from policies.rollout.merging_plan_waves import SMALL_FLEET
+from policies.rollout.plan import SMALL_FLEET, Excused
 from wire.protocol.rollout import Assignment, Failure, InstallState, Quality, Signals
 
 

@@ -7,7 +7,7 @@ import msgspec
 from cloud_hub.rollout.core import RolloutCore
 from cloud_hub.rollout.types import BEFORE, Goal, RolloutDeviceState, RolloutState, Row, Target
 from policies.rollout.gate import Gate
-from policies.rollout.merging_plan_rollout import excluded_above, minimum, per_minute
+from policies.rollout.plan import excluded_above, minimum, per_minute
 
 
 class WaveView(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from cloud_hub.engine.merging_types_means import Means
+from cloud_hub.engine.types import Means
 from cloud_hub.runtime.broker import BrokerSettings
 from cloud_hub.runtime.policies import TUF, Entry, Published, nothing, policies_of
 from cloud_hub.system.settings import HubSettings

@@ -15,23 +15,21 @@ from typing import Any, NamedTuple
 from cloud_hub.core import commands as c
 from cloud_hub.core.core import HubCore
 from cloud_hub.engine.base import Engine
-from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.engine.types import ModelCard
 from cloud_hub.engine.worker import Result
-from cloud_hub.registry.merging_device_states_devices import Registry
+from cloud_hub.registry.device_states import Registry
 from cloud_hub.registry.orders import Orders
-from cloud_hub.runtime.merging_link_link import Link, TransportFactory
-from cloud_hub.runtime.merging_link_voice import Voice
+from cloud_hub.runtime.link import Link, TransportFactory, Voice
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from cloud_hub.serving.bundles import MemoryStock, Stock
-from cloud_hub.serving.merging_executor_engines import Engines
-from cloud_hub.serving.merging_executor_runs import Runs
-from cloud_hub.serving.merging_telemetry_watch import Observer
-from cloud_hub.serving.merging_web_reception import Reception
+from cloud_hub.serving.executor import Engines, Runs
+from cloud_hub.serving.telemetry import Observer
 from cloud_hub.serving.versions import Versions
+from cloud_hub.serving.web import Reception
 from cloud_hub.storage.gateway import StoreGateway
 from cloud_hub.storage.versions import Spoken
-from cloud_hub.system.merging_clock_clock import HubClock
+from cloud_hub.system.clock import HubClock
 from cloud_hub.system.settings import HubSettings
 from policies.model.policy import Policy
 from wire.process.logging import Log, fault, name

@@ -10,15 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cloud_hub.enrollment.ca_rotation import Rotation
+from cloud_hub.enrollment.enrollment import HardwareList, Issuer
 from cloud_hub.enrollment.eviction import Doorman, stand_in_context
-from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
-from cloud_hub.enrollment.merging_enrollment_hardware import HardwareList
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import Renewals
 from cloud_hub.enrollment.replies import BrokerAddress, Place
 from cloud_hub.registry.registry import Registry
+from cloud_hub.runtime.bootstrap import Ground, own_certificates
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.runtime.merging_bootstrap_ground import Ground, own_certificates
 from cloud_hub.security.authority import HUB_NAME
 from cloud_hub.security.hub_keys import HubCard
 from wire.process.logging import Log

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cloud_hub.repository.repository import Repository
-from models.signing.merging_roles_roles import POLICY, policy_path
-from policies.language.merging_document_compose import compose
-from policies.language.merging_document_document import Document, parse
+from models.signing.roles import POLICY, policy_path
+from policies.language.document import Document, compose, parse
 from policies.model.policy import Policy, PolicyError
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.logging import Log, fault

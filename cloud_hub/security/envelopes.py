@@ -5,14 +5,13 @@ Rule: `HubCore` decides, this seals. Only here does the hub touch a private key.
 
 from typing import ClassVar, Protocol
 
-from cloud_hub.registry.merging_device_states_devices import Device
+from cloud_hub.registry.device_states import Device
 from cloud_hub.security.hub_keys import HubKeys
 from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol.codec import SIGNATURE_BYTES, Frame, clear_part, encode, pad
-from wire.protocol.merging_sealing_erasure import STATEMENT_TAG
-from wire.protocol.merging_sealing_seal import key_id, open_sealed, seal, sign, verify
 from wire.protocol.messages import DenyAll, DownNote, Header, Refusal, Suite, Verdict
 from wire.protocol.rollout import Assignment
+from wire.protocol.sealing import STATEMENT_TAG, key_id, open_sealed, seal, sign, verify
 from wire.protocol.topics import Channel, shard_of
 
 

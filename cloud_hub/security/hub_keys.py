@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import read_private, write_private
-from wire.protocol.merging_sealing_seal import key_id
+from wire.protocol.sealing import key_id
 
 _HPKE_FILE = re.compile(r"hpke-(\d{4})\.key")
 _SIGNING_FILE = "reply.key"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud_hub.engine.base import Engine, EngineError
-from cloud_hub.engine.merging_types_work import ModelCard, card_of_bundle
+from cloud_hub.engine.types import ModelCard, card_of_bundle
 from cloud_hub.system.settings import HubSettings
 from models.bundle.bundle import open_apart
 from models.bundle.manifest import MANIFEST_FILE, BundleError

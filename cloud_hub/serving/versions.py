@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from cloud_hub.core.lineup import Lineup, Speaker
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError, Kept
 from cloud_hub.core.queues import ModelState
-from cloud_hub.engine.merging_types_work import ModelCard
-from cloud_hub.serving.merging_executor_engines import Engines
+from cloud_hub.core.web_requests import InferRefusedError, Kept
+from cloud_hub.engine.types import ModelCard
+from cloud_hub.serving.executor import Engines
 from cloud_hub.storage.versions import Spoken
 from models.runtime.codec import CodecError
 from wire.protocol.messages import Reason

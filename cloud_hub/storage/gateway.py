@@ -13,7 +13,7 @@ from cloud_hub.core import commands as c
 from cloud_hub.core.commands import Erase, Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.security.envelopes import HubEnvelopes
-from cloud_hub.storage.merging_retention_aggregates import Tally
+from cloud_hub.storage.retention import Tally
 from cloud_hub.storage.store import Done, Job, Store, StoreError, read_aside
 from cloud_hub.storage.writer import Writer
 from wire.errors import LocalError

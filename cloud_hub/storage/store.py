@@ -14,8 +14,7 @@ import sqlalchemy as sa
 
 from cloud_hub.core.commands import Ending, Erase, Find, Key, Question, Row, Stream, Tombstone
 from cloud_hub.storage.database import connect, effects, explain, fault_name, prepare, sealed
-from cloud_hub.storage.merging_retention_aggregates import Tally
-from cloud_hub.storage.merging_retention_retention import count, erase, purge, read_tallies, read_tombstones
+from cloud_hub.storage.retention import Tally, count, erase, purge, read_tallies, read_tombstones
 from wire.protocol.messages import Reason
 
 _CHUNK = 500  # keys per SELECT

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cloud_hub.core.lineup import Speaker, speaking
-from cloud_hub.registry.merging_device_states_devices import Registry
+from cloud_hub.registry.device_states import Registry
 from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.messages import ModelRef
 

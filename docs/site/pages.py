@@ -31,17 +31,17 @@ COPIED = {
 # what programs that embed Skerry call
 API = {
     "Policies": (
-        "policies.language.merging_document_document",
+        "policies.language.document",
         "policies.model.policy",
         "policies.decisions.escalation",
         "policies.model.terms",
-        "policies.model.merging_context_context",
+        "policies.model.context",
     ),
     "Bundles": ("models.bundle.bundle", "models.bundle.manifest", "models.runtime.runner"),
     "The agent": (
-        "edge_agent.app.merging_agent_loop",
+        "edge_agent.app.agent",
         "edge_agent.core.records",
-        "edge_agent.system.merging_settings_settings",
+        "edge_agent.system.settings",
     ),
     "The hub": ("cloud_hub.engine.base", "cloud_hub.system.client"),
     "The link": ("wire.protocol.messages", "wire.transport.base", "wire.errors"),

@@ -16,7 +16,7 @@ from aiohttp import web
 from edge_agent.api.service import AnswerService, answer_json, is_answer_id, label_name, truth_of
 from edge_agent.core.records import EventRecord
 from wire.http.guards import read_body
-from wire.http.merging_oip_oip import OipError, short
+from wire.http.oip import OipError, short
 
 MAX_WAIT_S = 60.0
 MAX_STREAMS = 16

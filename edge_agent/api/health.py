@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from edge_agent.api.service import AnswerService
-from wire.http.merging_oip_oip import OipError
+from wire.http.oip import OipError
 
 
 class HealthRoutes:

@@ -14,13 +14,12 @@ from aiohttp import web
 
 from edge_agent.api.service import AnswerService, parameters, traceparent_of
 from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
-from edge_agent.inference.merging_requests_subjects import MAX_CHARS
+from edge_agent.inference.requests import MAX_CHARS
 from models.bundle.manifest import Manifest
 from models.runtime.runner import SampleError, check_samples
-from wire.http import merging_oip_oip
+from wire.http import oip
 from wire.http.guards import read_body
-from wire.http.merging_oip_oip import OipError
-from wire.http.merging_oip_oip_answers import answer_outputs, answer_tensors
+from wire.http.oip import OipError, answer_outputs, answer_tensors
 
 SERVER = "skerry-agent"
 PLATFORM = "skerry_edge"
@@ -37,19 +36,19 @@ class InferLimits(msgspec.Struct, frozen=True):
     data_class: str = ""
 
 
-def model_card(manifest: Manifest) -> merging_oip_oip.ModelCard:
+def model_card(manifest: Manifest) -> oip.ModelCard:
     """Metadata of the one model an agent serves: its input, and outputs that every answer has."""
     spec = manifest.input
     outputs = answer_outputs(manifest.labels, manifest.outputs)
-    inputs = (merging_oip_oip.TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape)),)
-    return merging_oip_oip.ModelCard(manifest.name, (str(manifest.version),), PLATFORM, inputs, outputs)
+    inputs = (oip.TensorSpec(spec.name, spec.dtype.value, (-1, *spec.shape)),)
+    return oip.ModelCard(manifest.name, (str(manifest.version),), PLATFORM, inputs, outputs)
 
 
 class Served(NamedTuple):
     """The model that answers, and its card."""
 
     manifest: Manifest
-    card: merging_oip_oip.ModelCard
+    card: oip.ModelCard
 
 
 class OipRoutes:
@@ -73,7 +72,7 @@ class OipRoutes:
         ]
 
     async def server(self, _: web.Request) -> web.Response:
-        return _json(merging_oip_oip.server_metadata(SERVER, self._server_version))
+        return _json(oip.server_metadata(SERVER, self._server_version))
 
     async def live(self, _: web.Request) -> web.Response:
         return _json({"live": True})
@@ -84,7 +83,7 @@ class OipRoutes:
         return _json({"ready": True})
 
     async def model(self, request: web.Request) -> web.Response:
-        return _json(merging_oip_oip.model_metadata(self._known(request).card))
+        return _json(oip.model_metadata(self._known(request).card))
 
     async def model_ready(self, request: web.Request) -> web.Response:
         served = self._known(request)
@@ -95,7 +94,7 @@ class OipRoutes:
         """One answer per sample of the batch. Parameters: `data_class`, and `subject`: whom the samples are about."""
         served = self._known(request)
         body = await read_body(request, self._limits.max_body_bytes)
-        asked = merging_oip_oip.parse_infer(body, request.headers.get(merging_oip_oip.HEADER_LENGTH))
+        asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
         samples = self._samples(asked, request, served)
         try:
             records = await asyncio.gather(*(self._service.infer(sample) for sample in samples))
@@ -105,18 +104,18 @@ class OipRoutes:
             raise _no_model() from None
         except DisabledError:
             raise _disabled() from None
-        reply = merging_oip_oip.encode_infer(_response(records, asked.id, served), asked)
+        reply = oip.encode_infer(_response(records, asked.id, served), asked)
         return web.Response(body=reply.body, headers=reply.headers())
 
-    def _samples(self, asked: merging_oip_oip.InferRequest, request: web.Request, served: Served) -> list[Sample]:
+    def _samples(self, asked: oip.InferRequest, request: web.Request, served: Served) -> list[Sample]:
         data_class = _data_class(asked.parameters, self._limits.data_class)
         (name,) = (spec.name for spec in served.card.inputs)
-        batch = merging_oip_oip.require(asked, served.card.inputs, self._limits.max_batch)[name]
+        batch = oip.require(asked, served.card.inputs, self._limits.max_batch)[name]
         try:
             check_samples(batch, served.manifest.input)
         except SampleError as error:
             raise OipError(400, str(error)) from None
-        merging_oip_oip.check_wanted(asked, [spec.name for spec in served.card.outputs])
+        oip.check_wanted(asked, [spec.name for spec in served.card.outputs])
         trace = traceparent_of(request.headers, secrets.token_hex(24))
         subject = _subject(asked.parameters)
         return [Sample(x, data_class, trace, subject) for x in batch]
@@ -126,14 +125,10 @@ class OipRoutes:
         served = self._now()
         model, version = request.match_info["model"], request.match_info.get("version")
         if model != served.card.name:
-            raise OipError(
-                404, f"unknown model '{merging_oip_oip.short(model)}', this device serves '{served.card.name}'"
-            )
+            raise OipError(404, f"unknown model '{oip.short(model)}', this device serves '{served.card.name}'")
         if version is not None and version not in served.card.versions:
             here = served.card.versions[0]
-            raise OipError(
-                404, f"unknown version '{merging_oip_oip.short(version)}' of '{model}', this device runs {here}"
-            )
+            raise OipError(404, f"unknown version '{oip.short(version)}' of '{model}', this device runs {here}")
         return served
 
     def _now(self) -> Served:
@@ -149,26 +144,26 @@ class OipRoutes:
             raise _disabled()
 
 
-def _response(records: list[AnswerRecord], request_id: str, served: Served) -> merging_oip_oip.InferResponse:
+def _response(records: list[AnswerRecord], request_id: str, served: Served) -> oip.InferResponse:
     outputs = answer_tensors([record.prediction for record in records], served.manifest.labels)
     version = served.card.versions[0]
-    return merging_oip_oip.InferResponse(served.card.name, version, request_id, outputs, {**parameters(records)})
+    return oip.InferResponse(served.card.name, version, request_id, outputs, {**parameters(records)})
 
 
-def _data_class(given: dict[str, merging_oip_oip.Parameter], default: str) -> str:
+def _data_class(given: dict[str, oip.Parameter], default: str) -> str:
     """A misspelt parameter is an error: it may have been meant to keep the sample on the device."""
     for key in given:
         if key not in PARAMETERS and key not in _HARMLESS:
             near = difflib.get_close_matches(key, PARAMETERS, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(PARAMETERS)}"
-            raise OipError(400, f"unknown parameter '{merging_oip_oip.short(key)}', {hint}")
+            raise OipError(400, f"unknown parameter '{oip.short(key)}', {hint}")
     value = given.get("data_class", default)
     if not isinstance(value, str) or (value and not _DATA_CLASS.fullmatch(value)):
         raise OipError(400, "data_class is a word of at most 64 letters, digits, '_', '.', '-'")
     return value
 
 
-def _subject(given: dict[str, merging_oip_oip.Parameter]) -> str:
+def _subject(given: dict[str, oip.Parameter]) -> str:
     value = given.get("subject", "")
     if not isinstance(value, str) or len(value) > MAX_CHARS:
         raise OipError(400, f"subject is a text of at most {MAX_CHARS} characters")
@@ -184,4 +179,4 @@ def _disabled() -> OipError:
 
 
 def _json(data: dict[str, Any]) -> web.Response:
-    return web.Response(body=msgspec.json.encode(data), content_type=merging_oip_oip.JSON)
+    return web.Response(body=msgspec.json.encode(data), content_type=oip.JSON)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from models.bundle.manifest import Kind, Manifest
-from wire.http.merging_oip_oip_answers import name_of
+from wire.http.oip import name_of
 from wire.protocol.messages import Prediction
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -18,7 +18,7 @@ _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class AnswerService(Protocol):
-    """`edge_agent.app.merging_agent_loop.Agent`, as the API sees it. All calls on the event loop that serves."""
+    """`edge_agent.app.agent.Agent`, as the API sees it. All calls on the event loop that serves."""
 
     async def infer(self, sample: Sample) -> AnswerRecord: ...
 

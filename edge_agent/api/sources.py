@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.api.merging_image_files_files import SUFFIXES, max_file_bytes, sample_of
+from edge_agent.api.image_files import SUFFIXES, max_file_bytes, sample_of
 from edge_agent.api.service import AnswerService, answer_json
 from edge_agent.core.records import DisabledError, NoModelError, Sample
 from models.bundle.manifest import Manifest

@@ -9,8 +9,8 @@ from pydantic_settings import SettingsConfigDict
 
 from edge_agent.api.oip import InferLimits
 from edge_agent.system.environment import POWER_SUPPLY, Attributes
-from edge_agent.system.merging_settings_settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.system.policy_layers import Layers, layers_of
+from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
 from edge_agent.update.types import Limits
 from wire.http.guards import ServerAccess, validate_access
 from wire.process.config import (

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.cli import merging_explain_update_words
+from edge_agent.cli import explain
 from edge_agent.cli.client import get, running_at
-from edge_agent.cli.merging_explain_words import lines
-from edge_agent.storage.merging_answers_past import facts_of_file
-from edge_agent.system.merging_settings_address import Address
+from edge_agent.cli.explain import lines
+from edge_agent.storage.answers import facts_of_file
+from edge_agent.system.settings import Address
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import write_new
 
@@ -141,7 +141,7 @@ def trace(
     config: ConfigOption = None,
 ) -> None:
     """Print this device's spans of a trace as JSON lines, in the form of the hub's."""
-    from edge_agent.app.merging_status_spans import SERVICE, of_file  # noqa: PLC0415 - for this command alone
+    from edge_agent.app.status import SERVICE, of_file  # noqa: PLC0415 - for this command alone
 
     for span in of_file(state_of(state, config) / DATABASE_FILE, trace_id):
         sys.stdout.write(span.line(SERVICE).decode())
@@ -151,8 +151,7 @@ def _drained(config: Path, within_s: int) -> int:
     import asyncio  # noqa: PLC0415
 
     from edge_agent.app.config import load  # noqa: PLC0415
-    from edge_agent.app.merging_process_drain import drain  # noqa: PLC0415
-    from edge_agent.app.merging_process_serve import prepare  # noqa: PLC0415
+    from edge_agent.app.process import drain, prepare  # noqa: PLC0415
 
     loaded = load(config)
     return asyncio.run(drain(prepare(loaded), loaded.settings(), within_s))
@@ -169,8 +168,8 @@ def status(
         print(json.dumps({"url": address.url, **facts}, indent=2))
         return
     told = [("drift", _drift(facts.pop("drift")))] if "drift" in facts else []
-    told += merging_explain_update_words.rows(facts.pop("updates")) if "updates" in facts else []
-    told += merging_explain_update_words.install_rows(facts.pop("install")) if "install" in facts else []
+    told += explain.rows(facts.pop("updates")) if "updates" in facts else []
+    told += explain.install_rows(facts.pop("install")) if "install" in facts else []
     told += [(f"budget {key}", _budget(held)) for key, held in facts.pop("budgets", {}).items()]
     _show([*((key, _plain(value)) for key, value in {"address": address.url, **facts}.items()), *told])
 
@@ -191,7 +190,7 @@ def refresh(
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        _show(merging_explain_update_words.rows(found))
+        _show(explain.rows(found))
     if found["failures"]:
         raise typer.Exit(Exit.CHECK_FAILED)
 

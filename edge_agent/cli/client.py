@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.system.merging_settings_address import ADDRESS_FILE, Address
+from edge_agent.system.settings import ADDRESS_FILE, Address
 from wire.http.client import HttpClient
 from wire.process.exit_codes import Exit, ExitError
 

@@ -16,18 +16,19 @@ from cryptography.exceptions import InvalidSignature
 from edge_agent.cli.client import get, running_at
 from edge_agent.core.records import Outcome
 from edge_agent.identity.identity import Identity, load
-from edge_agent.inference.merging_requests_subjects import Subjects
-from edge_agent.storage import merging_answers_answers, merging_outbox_outbox
-from edge_agent.storage.merging_answers_answers import End
-from edge_agent.storage.merging_outbox_vault import Vault
-from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.inference.requests import Subjects
+from edge_agent.storage import answers as answer_table
+from edge_agent.storage import outbox
+from edge_agent.storage.answers import End
+from edge_agent.storage.outbox import Vault
+from edge_agent.storage.schema import connect
 from edge_agent.system.clock import HubClock
-from edge_agent.system.merging_http_hub_post import Trust, post
+from edge_agent.system.http import Trust, post
 from policies.model.reasons import Why
 from wire.process.daemon import Lock
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import write_private
-from wire.protocol.merging_sealing_erasure import STATEMENT_TAG, Signed, Tombstone, erase_text, mark_of
+from wire.protocol.sealing import STATEMENT_TAG, Signed, Tombstone, erase_text, mark_of
 
 DATABASE_FILE = "agent.db"
 STONES_FILE = "tombstones.jsonl"
@@ -73,14 +74,14 @@ def _here(folder: Path, home: Identity, keyed: bytes) -> int:
 def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
     """One transaction: open questions end, what was said is deleted. How many answers went."""
     db.execute("begin immediate")
-    for row in merging_outbox_outbox.everything(db):
+    for row in outbox.everything(db):
         if row.subject == keyed:
-            merging_answers_answers.finish(
+            answer_table.finish(
                 db,
                 End(seq=row.seq, epoch=row.epoch, id=row.id, outcome=Outcome.EXPIRED, reason=Why.ERASED, at_ms=at_ms),
             )
-            merging_outbox_outbox.delete(db, row.seq)
-    gone = merging_answers_answers.erase(db, keyed)
+            outbox.delete(db, row.seq)
+    gone = answer_table.erase(db, keyed)
     db.execute("commit")
     return gone
 

@@ -15,16 +15,12 @@ from rich.text import Text
 
 from edge_agent.cli.agent import ConfigOption, StateOption, state_of
 from edge_agent.identity.identity import load as load_identity
-from edge_agent.ledger import (
-    merging_proof_ledger_check,
-    merging_proof_ledger_proof,
-    merging_verify_ledger_verify,
-    summary,
-)
-from edge_agent.ledger.merging_proof_ledger_proof import Claim
-from edge_agent.ledger.merging_verify_ledger_files import content, hub_file, key_of, moment_ms, reading
-from edge_agent.ledger.merging_verify_ledger_verify import Finding
+from edge_agent.ledger import proof as proofs
+from edge_agent.ledger import summary
+from edge_agent.ledger import verify as verification
+from edge_agent.ledger.proof import Claim
 from edge_agent.ledger.summary import By, Shown
+from edge_agent.ledger.verify import Finding, content, hub_file, key_of, moment_ms, reading
 from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.messages import Level
 
@@ -67,11 +63,11 @@ def verify(
 ) -> None:
     """Is the record whole and unchanged? Exit code 40 if not. With --heads beside what the hub has logged of it."""
     folder = state_of(state, config)
-    owner = merging_verify_ledger_verify.whose(load_identity(folder))
+    owner = verification.whose(load_identity(folder))
     with reading(folder) as db:
-        findings = merging_verify_ledger_verify.verify(db, owner)
+        findings = verification.verify(db, owner)
         if heads is not None:
-            findings += merging_verify_ledger_verify.against(db, owner, hub_file(heads))
+            findings += verification.against(db, owner, hub_file(heads))
     _conclude(findings, "the ledger is whole", as_json=as_json)
 
 
@@ -94,16 +90,16 @@ def prove(  # noqa: PLR0917 - options of a command line
     folder = state_of(state, config)
     identity = load_identity(folder)
     with reading(folder) as db:
-        until_ms = moment_ms(until, now_ms) if until else merging_proof_ledger_proof.reaches_ms(db)
+        until_ms = moment_ms(until, now_ms) if until else proofs.reaches_ms(db)
         claim = Claim(Level[no_field_above], region, moment_ms(since, now_ms), until_ms)
-        data = merging_proof_ledger_proof.prove(db, identity, claim)
+        data = proofs.prove(db, identity, claim)
     try:
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except OSError as error:
         raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
-    found = merging_proof_ledger_check.read(data)
+    found = proofs.read(data)
     typer.echo(f"wrote {out}: {len(found.entries)} entries up to {_when(claim.until_ms)}, {len(data)} bytes")
     typer.echo(f"anybody checks it with: skerry ledger check {out}")
 
@@ -117,8 +113,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check a proof file, on any machine. Exit code 40 if it does not prove what it claims."""
-    proof = merging_proof_ledger_check.read(content(file))
-    checked = merging_proof_ledger_check.check(proof, key_of(hub_key), key_of(device_key))
+    proof = proofs.read(content(file))
+    checked = proofs.check(proof, key_of(hub_key), key_of(device_key))
     claim = proof.claim
     where = f"region {claim.region}" if claim.region else "any region"
     span = f"from {_when(claim.since_ms)} to {_when(claim.until_ms)}"

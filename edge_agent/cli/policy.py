@@ -67,7 +67,7 @@ def explain(
     """
     from policies.analysis.explain import explain_sample  # noqa: PLC0415
     from policies.analysis.facts import context_of  # noqa: PLC0415
-    from policies.analysis.merging_summary_layered import layered  # noqa: PLC0415
+    from policies.analysis.summary import layered  # noqa: PLC0415
     from policies.model.reasons import Denied  # noqa: PLC0415
     from policies.model.terms import terms  # noqa: PLC0415
 
@@ -102,7 +102,7 @@ def probe(
     Exit code 43 if a case comes out otherwise.
     """
     from policies.analysis.probes import probed  # noqa: PLC0415
-    from policies.model.merging_context_days import day_of  # noqa: PLC0415
+    from policies.model.context import day_of  # noqa: PLC0415
 
     layers, cases = files.split_probes(documents)
     policy = files.read_policy(layers)
@@ -192,8 +192,7 @@ def _facts(context: str) -> Any:
 
 def _show_layers(policy: "Policy", *, as_json: bool) -> None:
     """The ceiling alone: no sample was named, so no rule applies for certain."""
-    from policies.analysis.merging_summary_layered import layered  # noqa: PLC0415
-    from policies.analysis.merging_summary_summary import summary  # noqa: PLC0415
+    from policies.analysis.summary import layered, summary  # noqa: PLC0415
 
     keys = layered(policy, policy.base)
     if as_json:

@@ -8,10 +8,10 @@ import msgspec
 import typer
 
 from edge_agent.cli import policy_files as files
-from policies.analysis.merging_check_check import Finding, findings
-from policies.analysis.merging_summary_summary import releases_by, remarks, summary
+from policies.analysis.check import Finding, findings
+from policies.analysis.summary import releases_by, remarks, summary
 from policies.analysis.wording import moment
-from policies.language.merging_document_compose import compose
+from policies.language.document import compose
 from policies.model.policy import Policy, PolicyError
 from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.messages import Level

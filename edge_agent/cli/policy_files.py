@@ -15,7 +15,7 @@ from wire.process.files import read_text
 
 if TYPE_CHECKING:
     from policies.analysis.probes import Probe
-    from policies.language.merging_document_document import Document
+    from policies.language.document import Document
     from policies.model.policy import Policy
 
 PROBED = ("clinic", "factory", "shop-camera", "telecom-probe", "airgap")
@@ -39,7 +39,7 @@ def read_documents(files: Sequence[Path]) -> "tuple[Document, ...]":
 
 def read_document(file: Path) -> "Document":
     """ExitError(POLICY) if it is unreadable or unsound."""
-    from policies.language.merging_document_document import PolicyError, parse  # noqa: PLC0415 - `skerry policy show` needs no parser
+    from policies.language.document import PolicyError, parse  # noqa: PLC0415 - `skerry policy show` needs no parser
 
     text = read_text(file, Exit.POLICY, missing=_hint(file))
     try:
@@ -50,7 +50,7 @@ def read_document(file: Path) -> "Document":
 
 def read_policy(files: Sequence[Path]) -> "Policy":
     """The composition of all these layers. ExitError(POLICY) if one is unsound, or they do not go together."""
-    from policies.language.merging_document_compose import compose  # noqa: PLC0415
+    from policies.language.document import compose  # noqa: PLC0415
     from policies.model.policy import PolicyError  # noqa: PLC0415
 
     try:

@@ -29,12 +29,12 @@ from edge_agent.identity.identity import (
     load,
 )
 from edge_agent.ledger.export import Exported, export, read
-from edge_agent.storage import merging_answers_answers, merging_outbox_outbox, merging_tables_meta
-from edge_agent.storage.merging_answers_answers import End
-from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.storage import answers, outbox, tables
+from edge_agent.storage.answers import End
+from edge_agent.storage.schema import connect
 from edge_agent.system.clock import HubClock
-from edge_agent.system.merging_http_hub_post import Trust, post
-from edge_agent.system.merging_settings_address import ADDRESS_FILE
+from edge_agent.system.http import Trust, post
+from edge_agent.system.settings import ADDRESS_FILE
 from edge_agent.update.installed import FOLDER as UPDATES_FOLDER
 from policies.model.reasons import Why
 from wire.process.exit_codes import Exit, ExitError
@@ -67,7 +67,7 @@ def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
     _check_place(folder, ledger)
     clock = HubClock(identity.hub_time_ms)
     with _database(folder) as db:
-        clock.raise_floor(merging_tables_meta.get(db, "floor_ms", 0))
+        clock.raise_floor(tables.get(db, "floor_ms", 0))
         expired = expire(db, clock.ms())
         # One that is there is of a first try that did not reach the hub.
         exported = read(ledger, identity) if ledger.exists() else export(db, identity, ledger, clock.ms())
@@ -78,13 +78,13 @@ def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
 
 def expire(db: sqlite3.Connection, at_ms: int) -> int:
     """Every question that is still open ends, on record, in one transaction. How many there were."""
-    rows = merging_outbox_outbox.everything(db)
+    rows = outbox.everything(db)
     db.execute("begin immediate")
     for row in rows:
-        merging_answers_answers.finish(
+        answers.finish(
             db, End(seq=row.seq, epoch=row.epoch, id=row.id, outcome=Outcome.EXPIRED, reason=Why.RETIRED, at_ms=at_ms)
         )
-        merging_outbox_outbox.delete(db, row.seq)
+        outbox.delete(db, row.seq)
     db.execute("commit")
     return len(rows)
 

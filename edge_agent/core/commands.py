@@ -9,10 +9,10 @@ import msgspec
 
 from edge_agent.core.records import Outcome, Source
 from policies.decisions.budget import Charge, Spend
+from policies.decisions.egress import Egress
 from policies.decisions.leakage import Evidence
-from policies.decisions.merging_egress_egress import Egress
-from policies.decisions.merging_routing_locality import HubSite
 from policies.decisions.permit import Permit
+from policies.decisions.routing import HubSite
 from policies.model.reasons import Why
 from wire.protocol.messages import Escalation, FieldSpec, Prediction, Reason, Seqs, Totals
 

@@ -27,14 +27,14 @@ from edge_agent.core.commands import (
 from edge_agent.core.hubs import HOME, Lines
 from edge_agent.core.pending import Question, Questions
 from edge_agent.core.records import Outcome, Source
-from edge_agent.core.merging_permissions_ruling import Ruled, Ruling
+from edge_agent.core.permissions import Ruled, Ruling
 from edge_agent.core.delivery import DeliveryQueue
 from policies.decisions import escalation
 from policies.decisions.budget import Spend
-from policies.model.merging_context_context import Context
+from policies.model.context import Context
 from policies.decisions.escalation import Action, Decision, Link
 from policies.decisions.permit import Permit
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.model.policy import Mode, Policy, Terms
 from policies.model.reasons import Denied, Why
 from wire.protocol.messages import DownNote, Mirror, Prediction, Reason, Receipt, Refusal, Seqs, Statuses, Verdict

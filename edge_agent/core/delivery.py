@@ -18,11 +18,11 @@ from edge_agent.core.commands import (
     WakeAt,
 )
 from edge_agent.core.hubs import Line, Lines
-from edge_agent.core.merging_permissions_ruling import Ruled, Ruling
 from edge_agent.core.pending import Question, Questions
+from edge_agent.core.permissions import Ruled, Ruling
 from edge_agent.core.records import Outcome
-from policies.decisions.merging_routing_locality import HubSite
 from policies.decisions.permit import Permit, covers, in_force
+from policies.decisions.routing import HubSite
 from policies.model.reasons import Denied, Why
 from wire.protocol.messages import Reason, Seqs
 

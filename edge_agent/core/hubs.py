@@ -9,8 +9,7 @@ from math import inf
 from edge_agent.core.commands import State
 from edge_agent.core.pending import Question
 from policies.decisions.escalation import Link
-from policies.decisions.merging_routing_locality import HubSite
-from policies.decisions.merging_routing_ranking import View, rank
+from policies.decisions.routing import HubSite, View, rank
 from policies.model.reasons import Why
 
 HOME = ""

@@ -10,8 +10,8 @@ from math import inf
 from edge_agent.core.commands import Answer, Correction, Dice, OutboxLimits, Row, State
 from edge_agent.core.records import Source
 from policies.decisions.budget import Charge, Spend
-from policies.decisions.merging_routing_locality import HubSite
 from policies.decisions.permit import Permit
+from policies.decisions.routing import HubSite
 from policies.model.reasons import Why
 from policies.monitoring import backoff
 from wire.protocol.messages import Prediction, Verdict

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from edge_agent.identity.identity import HubKeys
-from edge_agent.system.merging_http_hub_post import split
+from edge_agent.system.http import split
 from wire.process.exit_codes import Exit, ExitError
 
 _DAY_MS = 86_400_000

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from edge_agent.identity.certificates import Body, Opened, key_pem, new_key, open_letter, request_pem, unfit
 from edge_agent.identity.identity import Identity, folder_is_enrolled, new_payload_key
-from edge_agent.system.merging_http_hub_post import Trust, post, split
+from edge_agent.system.http import Trust, post, split
 from policies.monitoring.backoff import delay
 from wire.errors import LocalError
 from wire.http.client import HttpReply

@@ -19,12 +19,12 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from edge_agent.system import merging_http_tls
-from policies.decisions.merging_routing_locality import HubSite
+from edge_agent.system import http
+from policies.decisions.routing import HubSite
 from wire.errors import LocalError
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import read_private, write_private
-from wire.protocol.merging_sealing_seal import key_id
+from wire.protocol.sealing import key_id
 from wire.protocol.topics import check_id
 
 FORMAT = 2
@@ -137,7 +137,7 @@ class Identity:
         """
         folder = self.folder or Path()
         try:
-            context = merging_http_tls.context(self.trusted, self.hub_time_ms)
+            context = http.context(self.trusted, self.hub_time_ms)
             context.load_cert_chain(*_pair(folder))
         except (OSError, ssl.SSLError) as error:
             raise ExitError(Exit.CREDENTIALS, f"{folder}: certificate or key unusable ({error}); enrol again") from None

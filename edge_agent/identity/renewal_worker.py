@@ -16,7 +16,7 @@ from cryptography import x509
 
 from edge_agent.identity.certificates import key_pem, new_key, open_letter, request_pem, unfit
 from edge_agent.identity.identity import Identity, load
-from edge_agent.system.merging_http_hub_post import Trust, post
+from edge_agent.system.http import Trust, post
 from wire.http.client import HttpReply
 from wire.process.exit_codes import Exit, ExitError
 

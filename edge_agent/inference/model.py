@@ -19,9 +19,9 @@ from models.runtime.chain import digest
 from models.runtime.codec import codec_of
 from models.runtime.runner import Inference, Runner, echo_manifest
 from models.runtime.runner import Sample as Values
-from policies.decisions import merging_egress_egress
+from policies.decisions import egress
 from policies.decisions.leakage import Evidence
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.monitoring.drift import Drift, Reference, observe
 from wire.process.logging import Log, name
 from wire.protocol.messages import DType, Escalation, FieldSpec, ModelRef, Tensor
@@ -120,7 +120,7 @@ class Model:
 def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
     """What the core has to know of a model."""
     manifest = form.manifest
-    derived = merging_egress_egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
+    derived = egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
     evidence = Evidence(manifest.leakage, partial(digest, manifest.cut, manifest.codec))
     frame_bytes = envelopes.frame_bytes(manifest.fixed_bytes)
     region = max((hub.region for hub in hubs), key=len, default="")
@@ -134,9 +134,7 @@ def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes,
 def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
     """A question with every field that could be in it; what a policy adds is not in it yet."""
     manifest = form.manifest
-    fields = {
-        spec.name: Tensor(spec.dtype, spec.shape, bytes(merging_egress_egress.raw_bytes(spec))) for spec in derived
-    }
+    fields = {spec.name: Tensor(spec.dtype, spec.shape, bytes(egress.raw_bytes(spec))) for spec in derived}
     for spec in manifest.features:
         size = form.codec.payload_bytes(spec.name)
         fields[spec.name] = Tensor(DType.UINT8, (size,), bytes(size))

@@ -8,7 +8,7 @@ restarts until a newer edition is put in its place.
 from pathlib import Path
 from typing import Any
 
-from edge_agent.core.merging_permissions_ruling import Ruling
+from edge_agent.core.permissions import Ruling
 from edge_agent.inference.evaluation import agrees
 from models.bundle.manifest import BundleError
 from models.bundle.measurements import Metric

@@ -16,7 +16,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from edge_agent.identity.identity import Identity
-from edge_agent.storage import ledger, merging_answers_answers, merging_tables_meta
+from edge_agent.storage import answers, ledger, tables
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import sync_folder
 
@@ -47,7 +47,7 @@ def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -
     head = {
         "skerry_ledger": FORMAT,
         "device": identity.device,
-        "epoch": f"{merging_tables_meta.get(db, 'epoch', 0):x}",
+        "epoch": f"{tables.get(db, 'epoch', 0):x}",
         "exported_ms": at_ms,
         "signing_key": base64.b64encode(identity.signing.public_key().public_bytes_raw()).decode(),
     }
@@ -75,7 +75,7 @@ def _lines(db: sqlite3.Connection, head: dict[str, Any], counts: dict[str, int])
     for entry in ledger.everything(db):
         counts["entries"] += 1
         yield _line({"entry": entry})
-    for end in merging_answers_answers.outcomes(db):
+    for end in answers.outcomes(db):
         counts["outcomes"] += 1
         yield _line({"outcome": {**end._asdict(), "epoch": f"{end.epoch:x}"}})
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from edge_agent.storage import merging_tables_traffic
-from edge_agent.storage.merging_tables_traffic import HOUR_MS
+from edge_agent.storage import tables
+from edge_agent.storage.tables import HOUR_MS
 from wire.ledger.chain import PROTOCOL
 
 DAY_MS = 24 * HOUR_MS
@@ -75,7 +75,7 @@ def show(db: sqlite3.Connection, since_ms: int, until_ms: int, by: By = By.RULE)
     groups: dict[str, list[tuple[Any, ...]]] = {}
     for row in db.execute(query, (since, until)):
         groups.setdefault(_key(by, row[0]), []).append(row[1:])
-    sockets = merging_tables_traffic.between(db, since, until) or None
+    sockets = tables.between(db, since, until) or None
     rows = tuple(_sum(key, parts) for key, parts in groups.items())
     return Shown(since_ms=since, until_ms=until, by=by, rows=rows, sockets=sockets, pruned_ms=_pruned_ms(db))
 

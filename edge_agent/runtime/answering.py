@@ -14,15 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.core.commands import Answer, Dice, Setup, Store
-from edge_agent.core.merging_permissions_ruling import Ruled
+from edge_agent.core.permissions import Ruled
 from edge_agent.core.records import AnswerRecord, DisabledError, Sample, SampleOrigin, Timings
 from edge_agent.inference.evaluation import Drawn, Trial
-from edge_agent.inference.merging_requests_callers import check_words
-from edge_agent.inference.merging_requests_subjects import Subjects
 from edge_agent.inference.model import Model
+from edge_agent.inference.requests import Subjects, check_words
 from edge_agent.inference.threshold import Threshold
 from edge_agent.runtime.executor import CommandExecutor
-from edge_agent.runtime.merging_maintenance_upkeep import Upkeep
+from edge_agent.runtime.maintenance import Upkeep
 from edge_agent.uplink.sealing import EscalationSource, ModelFormat
 from edge_agent.uplink.services import Parts
 from models.runtime.runner import Inference, RunError, Runner, SampleError

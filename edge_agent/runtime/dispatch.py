@@ -5,11 +5,11 @@ from typing import Protocol
 
 from edge_agent.core.hubs import HOME
 from edge_agent.runtime.executor import CommandExecutor
-from edge_agent.runtime.merging_maintenance_guard import Guard
+from edge_agent.runtime.maintenance import Guard
 from edge_agent.uplink.inbound import Heard, Intake
-from edge_agent.uplink.merging_witness_witness import Witness
 from edge_agent.uplink.reports import Outgoing
 from edge_agent.uplink.services import Parts
+from edge_agent.uplink.witness import Witness
 from wire.protocol.messages import Checkpoint, Mirror, Prediction, Reason, Refusal, Welcome
 from wire.protocol.rollout import Assignment, ReportSeen
 from wire.transport.base import Incoming

@@ -24,10 +24,9 @@ from edge_agent.core.commands import (
     WakeAt,
 )
 from edge_agent.core.records import AnswerRecord, SampleOrigin
-from edge_agent.storage import accounts, ledger, merging_answers_answers, merging_outbox_outbox
+from edge_agent.storage import accounts, answers, ledger, outbox
 from edge_agent.storage.database import Op, Trouble
-from edge_agent.storage.merging_outbox_outbox import OutboxRow
-from edge_agent.storage.merging_outbox_vault import VaultError
+from edge_agent.storage.outbox import OutboxRow, VaultError
 from edge_agent.uplink.outbound import LedgeredSender, result
 from edge_agent.uplink.sealing import EscalationSource
 from edge_agent.uplink.services import Parts
@@ -60,7 +59,7 @@ class CommandExecutor:
         for command in commands:
             if isinstance(command, Answer | Correction):
                 said.append(self._record(command, source))
-                ops.append(partial(merging_answers_answers.insert, r=said[-1]))
+                ops.append(partial(answers.insert, r=said[-1]))
                 owed = owed or command.seq is not None
             elif isinstance(command, Finish):
                 ops += self._finish(command)
@@ -135,15 +134,15 @@ class CommandExecutor:
     def _finish(self, end: Finish) -> tuple[Op, ...]:
         parts = self._parts
         parts.counts[f"outcome_{end.outcome}"] += 1
-        row = merging_answers_answers.End(
+        row = answers.End(
             seq=end.seq, epoch=self._core.epoch, id=end.id, outcome=end.outcome, reason=end.reason,
             at_ms=parts.clock.ms(),
         )  # fmt: skip
         back = (partial(accounts.take_back, charges=end.unsent),) if end.unsent else ()
         ends = (
-            partial(merging_answers_answers.finish, end=row),
+            partial(answers.finish, end=row),
             *self.sender.end(end.seq),
-            partial(merging_outbox_outbox.delete, seq=end.seq),
+            partial(outbox.delete, seq=end.seq),
         )
         return (*ends, *back)
 
@@ -165,7 +164,7 @@ class CommandExecutor:
         ops: tuple[Op, ...] = (
             partial(accounts.charge, charges=store.permit.charges),
             partial(ledger.insert, row=row, kind=Kind.QUESTION, at_ms=row.created_ms, charges=store.permit.charges),
-            partial(merging_outbox_outbox.insert, row=row, sealed=sealed.frame),
+            partial(outbox.insert, row=row, sealed=sealed.frame),
         )
         parts.database.write(ops, partial(self._stored, row, source))
 
@@ -198,7 +197,7 @@ class CommandExecutor:
 
     def _reseal(self, command: Reseal) -> None:
         self._parts.pending.drop_frame(command.seq)
-        row = self._parts.database.read(partial(merging_outbox_outbox.one, seq=command.seq))
+        row = self._parts.database.read(partial(outbox.one, seq=command.seq))
         row.add_done_callback(partial(self._reseal_row, command))
 
     def _reseal_row(self, command: Reseal, found: "asyncio.Future[OutboxRow | None]") -> None:
@@ -216,7 +215,7 @@ class CommandExecutor:
         ops: tuple[Op, ...] = (
             *self.sender.withhold(seq),
             partial(ledger.insert, row=new, kind=Kind.RESEALED, at_ms=parts.clock.ms()),
-            partial(merging_outbox_outbox.reseal, row=new, sealed=sealed.frame),
+            partial(outbox.reseal, row=new, sealed=sealed.frame),
         )
         parts.database.write(ops, partial(self._resealed, new, sealed.frame))
 
@@ -239,7 +238,7 @@ class CommandExecutor:
     def _mark(self, mark: Mark) -> None:
         not_before_ms = self._parts.clock.at_ms(mark.not_before) if mark.not_before else 0
         op = partial(
-            merging_outbox_outbox.mark,
+            outbox.mark,
             seq=mark.seq,
             state=mark.state,
             not_before_ms=not_before_ms,

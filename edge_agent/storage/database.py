@@ -15,17 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from edge_agent.storage import (
-    accounts,
-    ledger,
-    merging_answers_answers,
-    merging_outbox_outbox,
-    merging_schema_marker,
-    merging_tables_meta,
-)
-from edge_agent.storage.merging_outbox_outbox import OutboxRow
-from edge_agent.storage.merging_schema_marker import Past
-from edge_agent.storage.merging_schema_store_file import Opened, connect
+from edge_agent.storage import accounts, answers, ledger, outbox, schema, tables
+from edge_agent.storage.outbox import OutboxRow
+from edge_agent.storage.schema import Opened, Past, connect
 from policies.decisions.budget import Spend
 
 GROUP_AT_MOST = 512
@@ -168,7 +160,7 @@ class Database:
             await asyncio.to_thread(self._thread.join)
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
-                merging_tables_meta.put(self._db, "clean", 1)
+                tables.put(self._db, "clean", 1)
             self._db.close()
             self._db = None
 
@@ -319,14 +311,14 @@ def trouble_of(error: Exception) -> Trouble:
 
 def stored_in(opened: Opened, path: Path) -> Stored:
     """What a start finds in a database just opened."""
-    db, next_seq, past = opened.db, ledger.next_seq(opened.db), merging_schema_marker.look(opened.db, path)
+    db, next_seq, past = opened.db, ledger.next_seq(opened.db), schema.look(opened.db, path)
     if past is Past.SAME and not opened.gap:
-        merging_schema_marker.write(db, path)
+        schema.write(db, path)
     return Stored(
-        epoch=merging_tables_meta.epoch(db), next_seq=next_seq, spend=accounts.stored(db),
-        floor_ms=merging_tables_meta.get(db, "floor_ms", 0), sure_ms=merging_tables_meta.get(db, "sure_ms", 0),
-        rows=merging_outbox_outbox.everything(db), damaged=opened.damaged, gap=opened.gap, unsent=ledger.take_unsent(db),
-        past=Past.LOST if opened.gap else past, notice=merging_tables_meta.get(db, "notice", 0),
+        epoch=tables.epoch(db), next_seq=next_seq, spend=accounts.stored(db),
+        floor_ms=tables.get(db, "floor_ms", 0), sure_ms=tables.get(db, "sure_ms", 0),
+        rows=outbox.everything(db), damaged=opened.damaged, gap=opened.gap, unsent=ledger.take_unsent(db),
+        past=Past.LOST if opened.gap else past, notice=tables.get(db, "notice", 0),
     )  # fmt: skip
 
 
@@ -335,4 +327,4 @@ def prune(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:
     answers_max, outcomes_max, ledger_max = limits
     ledger.prune(db, ledger_max)
     accounts.prune(db)
-    return merging_answers_answers.prune(db, answers_max, outcomes_max)
+    return answers.prune(db, answers_max, outcomes_max)

@@ -13,10 +13,10 @@ from typing import Any
 
 from edge_agent.core.commands import Answer, Correction
 from edge_agent.core.records import AnswerRecord, EventRecord, Kind, SampleOrigin, Source, Timings
-from edge_agent.storage import merging_answers_answers, merging_answers_past
+from edge_agent.storage import answers
 from edge_agent.storage.database import Database, Trouble
 from edge_agent.system.clock import HubClock
-from edge_agent.system.merging_settings_settings import AgentSettings
+from edge_agent.system.settings import AgentSettings
 from policies.model.reasons import Why
 
 _COMPANY = 256  # rows that need not wait for more
@@ -105,9 +105,7 @@ class Journal:
         """Hand the waiting local answers to the writer."""
         if self._pending:
             batch, self._pending = self._pending, []
-            self._db.write(
-                (partial(merging_answers_answers.insert_all, records=batch),), partial(self._written, len(batch))
-            )
+            self._db.write((partial(answers.insert_all, records=batch),), partial(self._written, len(batch)))
 
     def committed(self) -> None:
         """New rows can be read: wake every stream and every long poll."""
@@ -158,13 +156,13 @@ class Journal:
     async def last_event(self) -> int:
         """Where a stream starts that is to hear only what is new."""
         try:
-            return await self._db.read(merging_answers_answers.last_event)
+            return await self._db.read(answers.last_event)
         except sqlite3.Error:
             return 0
 
     async def _page(self, after: int) -> list[AnswerRecord]:
         try:
-            return await self._db.read(partial(merging_answers_answers.after, event=after, limit=_PAGE))
+            return await self._db.read(partial(answers.after, event=after, limit=_PAGE))
         except sqlite3.Error:
             return []  # the stream goes on when the database does
 
@@ -172,20 +170,18 @@ class Journal:
         """False if the id is unknown, or if the disk does not take it."""
         self.flush()
         try:
-            return await self._db.read(
-                partial(merging_answers_answers.keep_truth, id=id, truth=truth, at_ms=self._clock.ms())
-            )
+            return await self._db.read(partial(answers.keep_truth, id=id, truth=truth, at_ms=self._clock.ms()))
         except sqlite3.Error:
             return False
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
         self.flush()
         try:
-            return await self._db.read(partial(merging_answers_past.facts, id=id))
+            return await self._db.read(partial(answers.facts, id=id))
         except sqlite3.Error:
             return {}
 
 
 def _standing(db: sqlite3.Connection, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
     owed = db.execute("select 1 from outbox where id=?", (id,)).fetchone() is not None
-    return merging_answers_answers.of(db, id), owed
+    return answers.of(db, id), owed

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge_agent.storage import merging_tables_meta
-from edge_agent.storage.merging_outbox_outbox import OutboxRow
+from edge_agent.storage import tables
+from edge_agent.storage.outbox import OutboxRow
 from policies.decisions.budget import Charge
-from policies.decisions.merging_egress_egress import Egress
+from policies.decisions.egress import Egress
 from wire.ledger import chain
 from wire.ledger.chain import Form, Kind, Link
 
@@ -120,14 +120,14 @@ def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
 
 def tail(db: sqlite3.Connection) -> Tail:
     row = db.execute("select entry, at_ms, hash from entries order by entry desc limit 1").fetchone()
-    last = Tail(*row) if row else Tail(0, 0, chain.genesis(merging_tables_meta.epoch(db)))
+    last = Tail(*row) if row else Tail(0, 0, chain.genesis(tables.epoch(db)))
     head = db.execute("select at_ms from heads order by entry desc limit 1").fetchone()
     return last if head is None else last._replace(at_ms=max(last.at_ms, head[0]))
 
 
 def next_seq(db: sqlite3.Connection) -> int:
     newest = db.execute("select max(seq) from entries where seq>0").fetchone()[0]
-    return max(int(newest or 0) + 1, merging_tables_meta.get(db, "seq_floor", 1))
+    return max(int(newest or 0) + 1, tables.get(db, "seq_floor", 1))
 
 
 def of(db: sqlite3.Connection, id: str) -> list[dict[str, Any]]:  # noqa: A002 - the column's name
@@ -197,7 +197,7 @@ def prune(db: sqlite3.Connection, max_rows: int) -> int:
     ).fetchone()[0]
     if not bound:
         return 0
-    merging_tables_meta.put(db, "seq_floor", next_seq(db))
+    tables.put(db, "seq_floor", next_seq(db))
     gone = db.execute("delete from entries where entry <= ?", (bound,)).rowcount
     for table in ("heads", "witnessed"):
         db.execute(f"delete from {table} where entry < ?", (bound,))  # noqa: S608 - names of our own

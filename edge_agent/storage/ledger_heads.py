@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from edge_agent.storage import accounts, ledger, merging_tables_meta
+from edge_agent.storage import accounts, ledger, tables
 from wire.protocol.messages import Totals
 
 _SIGNED = "entry,at_ms,hash,signature"
@@ -74,7 +74,7 @@ Sign = Callable[[int, int, int, bytes], bytes]  # (epoch, entries, at_ms, hash) 
 def due(db: sqlite3.Connection, wish: Wish, sign: Sign) -> Due | None:
     """Sign the newest entry if that is due. A head that no hub has seen yet is told again."""
     last, tail = newest(db), ledger.tail(db)
-    epoch = merging_tables_meta.epoch(db)
+    epoch = tables.epoch(db)
     if last is not None and last.entry == tail.entry:
         told = wish.now and not _is_witnessed(db, last.entry)
         return Due(epoch, last, accounts.running(db), views(db)) if told else None

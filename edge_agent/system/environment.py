@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from edge_agent.system.clock import HubClock
-from policies.model.merging_context_context import Context
+from policies.model.context import Context
 
 POWER_SUPPLY = "/sys/class/power_supply"
 _LONGEST_LINE = 64

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.system.merging_settings_settings import name_of
-from policies.language.merging_document_compose import compose
-from policies.language.merging_document_document import Document, PolicyError, parse
+from edge_agent.system.settings import name_of
+from policies.language.document import Document, PolicyError, compose, parse
 from policies.model.policy import Part, Policy, may_replace
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import read_text

@@ -21,8 +21,7 @@ from models.bundle.manifest import BundleError
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Runner
-from models.update.merging_floors_floors import commit
-from models.update.merging_floors_quarantine import Quarantine
+from models.update.floors import Quarantine, commit
 from models.update.slots import Slot, Store
 from models.update.trust import failure_of
 from wire.process.exit_codes import Exit, ExitError

@@ -1,6 +1,6 @@
-"""`python -m edge_agent.update.install_worker`:
+"""Worker process of an install: an assigned bundle is looked up, or fetched and tried; then it ends.
 
-an assigned bundle is looked up, or brought home and tried; then it ends.
+Started as `python -m edge_agent.update.install_worker`.
 
 Law: before each step it says which, and waits until the agent has written that down. What TUF, the network and a bundle
 that nobody has run yet need in memory, or break, is never the agent's. It ends when its agent does.
@@ -20,11 +20,11 @@ import msgspec
 from edge_agent.update.worker import HOPELESS, road
 from edge_agent.update.worker_protocol import WorkerMessage, WorkerRequest
 from models.bundle.manifest import BundleError
-from models.signing.merging_roles_permits import Permit
 from models.signing.review import REVOKED
+from models.signing.roles import Permit
 from models.update.assignments import Facts, Listed, Target, judge
 from models.update.client import RefusedError, Session
-from models.update.merging_floors_quarantine import MAX_TRIES, Quarantine
+from models.update.floors import MAX_TRIES, Quarantine
 from models.update.poll import Offer, offers, slot_of
 from models.update.slots import Slot, Step, Store
 from models.update.trust import Refusal, failure_of

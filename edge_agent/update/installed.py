@@ -11,14 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from edge_agent.identity.hubs import read_keys
 from edge_agent.identity.identity import HubKeys
-from edge_agent.identity.merging_hubs_hub_keys import read_keys
 from edge_agent.system.policy_layers import Documents, read_published
 from models.bundle.manifest import BundleError
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import Runner
-from models.update.merging_floors_floors import commit
-from models.update.merging_floors_quarantine import Quarantine
+from models.update.floors import Quarantine, commit
 from models.update.slots import Slot, Store
 from models.update.trust import Refusal
 from wire.process.exit_codes import Exit, ExitError

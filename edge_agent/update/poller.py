@@ -42,7 +42,7 @@ _HARMLESS = frozenset(
 
 
 class Taker(Protocol):
-    """`edge_agent.app.merging_agent_loop.Agent`, as updates see it."""
+    """`edge_agent.app.agent.Agent`, as updates see it."""
 
     def on_hint(self, hint: Callable[[], None]) -> None:
         """From now on `hint` has updates looked for."""

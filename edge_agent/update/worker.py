@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_agent.identity.merging_hubs_hub_keys import read_keys
-from edge_agent.system.merging_http_tls import context
+from edge_agent.identity.hubs import read_keys
+from edge_agent.system.http import context
 from edge_agent.update.worker_protocol import Follow, Report, UpdateJob
 from models.bundle.manifest import BundleError
 from models.signing.review import REVOKED
 from models.update.client import Errand, Source
-from models.update.merging_downloader_fetcher import Fetcher
-from models.update.merging_floors_quarantine import MAX_TRIES, Quarantine
+from models.update.downloader import Fetcher
+from models.update.floors import MAX_TRIES, Quarantine
 from models.update.poll import News, Offer, Vouched, Wants, poll
 from models.update.slots import Slot, Store
 from models.update.trust import Refusal, failure_of
@@ -155,7 +155,7 @@ def _judge(store: Store, path: str, data: bytes) -> Refusal | None:
 
 def _judge_policy(store: Store, path: str, data: bytes) -> Refusal | None:
     """A sound policy of that name that may replace the one that is here."""
-    from policies.language.merging_document_document import PolicyError, parse  # noqa: PLC0415 - half of this process's memory, seldom needed
+    from policies.language.document import PolicyError, parse  # noqa: PLC0415 - half of this process's memory, seldom needed
     from policies.model.policy import may_replace  # noqa: PLC0415
 
     held = store.document(path)

@@ -14,7 +14,7 @@ from edge_agent.core.hubs import HOME
 from edge_agent.core.pending import Questions
 from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock
-from edge_agent.system.merging_settings_settings import AgentSettings
+from edge_agent.system.settings import AgentSettings
 from policies.monitoring import backoff
 from wire.process.exit_codes import ExitError
 from wire.protocol.topics import Channel, topic

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from edge_agent.identity.identity import HubKeys, Identity
 from wire.errors import Fault, LocalError, RemoteError
 from wire.ledger.chain import Head, head_text
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
 from wire.protocol.messages import DownNote, Header, Heads, Suite, UpNote, Verdict
 from wire.protocol.rollout import InstallReport
@@ -84,7 +84,7 @@ class Envelopes:
     def use(self, hubs: tuple[HubKeys, ...]) -> None:
         """Hub keys may be replaced while we run."""
         self.hubs = {hub.name: hub for hub in hubs}
-        self._voices = tuple((merging_sealing_seal.key_id(hub.signing_key), hub.signed_by) for hub in hubs)
+        self._voices = tuple((sealing.key_id(hub.signing_key), hub.signed_by) for hub in hubs)
 
     def frame_bytes(self, padded_bytes: int) -> int:
         """Size on the link of a question of this padded size; an upper bound, exact for full-size numbers."""
@@ -95,7 +95,7 @@ class Envelopes:
             epoch=2**63 - 1,
             seq=2**40,
             created_ms=2**42,
-            key_id=bytes(merging_sealing_seal.KEY_ID_BYTES),
+            key_id=bytes(sealing.KEY_ID_BYTES),
         )
         clear = len(codec.clear_part(Suite.SEALED, header))
         return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES
@@ -109,10 +109,8 @@ class Envelopes:
         header = Header(
             shard=self._shard, device=self._id.device, epoch=epoch, seq=seq, created_ms=created_ms, key_id=keys.key_id
         )
-        frame = merging_sealing_seal.seal(
-            header, padded, to=keys.seal_to, by=self._id.signing, channel=Channel.QUESTION
-        )
-        return Sealed(frame, padded, codec.fingerprint(padded), merging_sealing_seal.digest(frame), keys.key_id)
+        frame = sealing.seal(header, padded, to=keys.seal_to, by=self._id.signing, channel=Channel.QUESTION)
+        return Sealed(frame, padded, codec.fingerprint(padded), sealing.digest(frame), keys.key_id)
 
     def note(self, note: UpNote, created_ms: int) -> bytes:
         """A signed frame; one that is sealed as well for a report, which holds sums over samples."""
@@ -122,7 +120,7 @@ class Envelopes:
             shard=self._shard, device=self._id.device, epoch=note.epoch, seq=0, created_ms=created_ms,
             key_id=self._signing_id,
         )  # fmt: skip
-        return merging_sealing_seal.sign(header, codec.encode(note), by=self._id.signing, channel=channel_of(note))
+        return sealing.sign(header, codec.encode(note), by=self._id.signing, channel=channel_of(note))
 
     def _report(self, report: InstallReport, created_ms: int) -> bytes:
         """Sealed to the home line's hubs in turn: which of them serves this device is theirs to know."""
@@ -135,7 +133,7 @@ class Envelopes:
             key_id=hub.key_id,
         )  # fmt: skip
         padded = codec.pad(codec.encode(report))
-        return merging_sealing_seal.seal(header, padded, to=hub.seal_to, by=self._id.signing, channel=Channel.REPORT)
+        return sealing.seal(header, padded, to=hub.seal_to, by=self._id.signing, channel=Channel.REPORT)
 
     def head(self, epoch: int, entries: int, at_ms: int, hash: bytes) -> bytes:  # noqa: A002 - the chain's word
         """Our signature on how far the egress ledger has come."""
@@ -160,8 +158,8 @@ class Envelopes:
 
     def open_verdict(self, frame: Frame, binding: Binding) -> Verdict:
         """The verdict in a believed frame, if it was made for exactly this question."""
-        bound = merging_sealing_seal.verdict_binding(*binding)
-        padded = merging_sealing_seal.open_sealed(frame, key=self._id.hpke, channel=Channel.REPLY, binding=bound)
+        bound = sealing.verdict_binding(*binding)
+        padded = sealing.open_sealed(frame, key=self._id.hpke, channel=Channel.REPLY, binding=bound)
         return codec.decode_verdict(codec.unpad(padded))
 
     def _verify(self, frame: Frame, channel: Channel) -> None:
@@ -171,7 +169,7 @@ class Envelopes:
             raise RemoteError(Fault.SEAL, "sealed to another key")
         for key in named:
             try:
-                merging_sealing_seal.verify(frame, by=key, channel=channel)
+                sealing.verify(frame, by=key, channel=channel)
             except RemoteError:
                 continue
             return

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from edge_agent.core.commands import State
-from edge_agent.storage import accounts, ledger, merging_outbox_outbox
+from edge_agent.storage import accounts, ledger, outbox
 from edge_agent.storage.database import Op, Trouble
 from edge_agent.storage.ledger import Item
 from edge_agent.uplink.envelope import channel_of
@@ -20,9 +20,9 @@ from edge_agent.uplink.services import Parts
 from policies.model.reasons import Denied
 from wire.errors import LocalError
 from wire.ledger.chain import PROTOCOL, Form, Kind
-from wire.protocol.merging_sealing_seal import digest
 from wire.protocol.messages import Ask, Hello, Level, UpNote
 from wire.protocol.rollout import InstallReport
+from wire.protocol.sealing import digest
 from wire.protocol.topics import Channel
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class LedgeredSender:
         if frame is not None:
             self._post(seq, frame)
         else:
-            found = self._parts.database.read(partial(merging_outbox_outbox.sealed, seq=seq))
+            found = self._parts.database.read(partial(outbox.sealed, seq=seq))
             found.add_done_callback(partial(self._post_found, seq))
 
     def _post_found(self, seq: int, found: "asyncio.Future[bytes | None]") -> None:

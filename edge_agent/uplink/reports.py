@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.merging_permissions_disclosure import disclosed
-from edge_agent.storage import merging_tables_reports
+from edge_agent.core.permissions import disclosed
+from edge_agent.storage import tables
 from edge_agent.uplink.outbound import LedgeredSender, result
 from edge_agent.uplink.services import Parts
 from wire.protocol.rollout import InstallReport, ReportSeen
@@ -34,7 +34,7 @@ class Outgoing:
 
     def put(self, report: InstallReport) -> None:
         """Its `epoch` and `seq` are given here."""
-        op = partial(merging_tables_reports.keep, report=report, now_ms=self._parts.clock.ms())
+        op = partial(tables.keep, report=report, now_ms=self._parts.clock.ms())
         self._parts.database.write((op,), lambda _: self.connected(), must=True)
 
     def connected(self) -> None:
@@ -51,12 +51,12 @@ class Outgoing:
         if not parts.connections.home.up or not parts.database.is_open:
             return
         self._looking = True
-        parts.database.read(merging_tables_reports.pending).add_done_callback(self._tell)
+        parts.database.read(tables.pending).add_done_callback(self._tell)
 
     def hear(self, note: ReportSeen) -> None:
         """What was kept in the meantime is told with the next look."""
         self._parts.counts["reports_seen"] += 1
-        self._parts.database.write((partial(merging_tables_reports.seen, seq=note.seq),), lambda _: self.connected())
+        self._parts.database.write((partial(tables.seen, seq=note.seq),), lambda _: self.connected())
 
     def _tell(self, found: "asyncio.Future[list[InstallReport]]") -> None:
         self._looking = False

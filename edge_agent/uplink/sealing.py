@@ -15,15 +15,14 @@ from msgspec.structs import replace
 from edge_agent.core.commands import Row, State, Store
 from edge_agent.core.records import SampleOrigin
 from edge_agent.storage.database import Op
-from edge_agent.storage.merging_outbox_outbox import OutboxRow
-from edge_agent.storage.merging_outbox_vault import Kept, Vault, VaultError
+from edge_agent.storage.outbox import Kept, OutboxRow, Vault, VaultError
 from edge_agent.system.clock import HubClock
-from edge_agent.uplink import merging_transforms_transforms
+from edge_agent.uplink import transforms
 from edge_agent.uplink.envelope import Binding, Envelopes, Sealed
 from models.bundle.manifest import Manifest
 from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
 from models.runtime.runner import Inference
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from wire.protocol import codec
 from wire.protocol.messages import Escalation, Prediction
 
@@ -148,7 +147,7 @@ class EscalationSealer:
         self._envelopes = envelopes
         self._vault = vault
         self._clock = clock
-        self._tools = merging_transforms_transforms.tools_of(vault.derived(b"keyed hash"))
+        self._tools = transforms.tools_of(vault.derived(b"keyed hash"))
         self._form = form
         self._max_age_ms = int(max_age_s * 1000)
 
@@ -178,7 +177,7 @@ class EscalationSealer:
         manifest, features = source.form or self._form
         question = Escalation(
             id=store.id, model=manifest.ref, policy=store.permit.policy, region=target.region,
-            fields=merging_transforms_transforms.apply(egress, source.inference, features, self._tools),
+            fields=transforms.apply(egress, source.inference, features, self._tools),
             budget_s=store.budget_s, audit=store.audit, trace=source.origin.trace, rule=labels.rule,
             data_class=store.data_class, subject=source.origin.subject if labels.subject else b"",
             keep_days=labels.keep_days, layers=labels.layers,

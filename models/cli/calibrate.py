@@ -24,7 +24,7 @@ from wire.process.exit_codes import Exit, ExitError
 
 if TYPE_CHECKING:
     from models.forge.evaluation.recalibrate import Recalibrated
-    from models.forge.merging_spec_wish import Wish
+    from models.forge.spec import Wish
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
 DataFrom = Annotated[
@@ -65,7 +65,7 @@ def calibrate(flags: CalibrateFlags) -> None:
         raise ExitError(
             Exit.USAGE, "give one of --target-accuracy, --max-share and --max-risk: each chooses the threshold"
         )
-    from models.forge.merging_spec_wish import Wish  # noqa: PLC0415 - only this command needs the forge
+    from models.forge.spec import Wish  # noqa: PLC0415 - only this command needs the forge
 
     wish = Wish(
         target_accuracy=flags.target_accuracy,

@@ -20,7 +20,7 @@ from models.bundle.manifest import BundleError, InputSpec, Manifest
 from models.bundle.measurements import Calibration, Leakage, Metric
 from models.cli import compare as side_by_side
 from models.cli.calibrate import calibrate
-from models.cli.merging_forge_forge_command import forge, stages
+from models.cli.forge import forge, stages
 from models.update.trust import Refusal
 from models.verification.compatibility import judge_target, this_host
 from models.verification.sandbox import FirstLoad, Golden, first_load
@@ -121,7 +121,7 @@ def _open(path: Path) -> Bundle:
 
 
 def _build_hub(bundle: Bundle) -> None:
-    from models.graph.merging_hub_model_graph_hub import open_hub  # noqa: PLC0415 - torch only on request
+    from models.graph.hub_model import open_hub  # noqa: PLC0415 - torch only on request
 
     _told(open_hub, bundle)
 

@@ -54,7 +54,7 @@ class Range(Protocol):
 
 
 class Plan(Protocol):
-    """One feature and what is done to it; `policies.decisions.merging_egress_egress.FieldPlan` satisfies it."""
+    """One feature and what is done to it; `policies.decisions.egress.FieldPlan` satisfies it."""
 
     @property
     def spec(self) -> Range: ...

@@ -11,7 +11,9 @@ from datetime import datetime
 from securesystemslib.signer import Key
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Role, Root, Targets
 
-from models.signing.merging_roles_roles import (
+from models.signing.request import Changed, Request, RequestError, State, successor
+from models.signing.review import delegated, key_name
+from models.signing.roles import (
     FLEET,
     KEYS,
     ONLINE,
@@ -27,8 +29,6 @@ from models.signing.merging_roles_roles import (
     model_role,
     pattern,
 )
-from models.signing.request import Changed, Request, RequestError, State, successor
-from models.signing.review import delegated, key_name
 
 Draw = Callable[[str], Key]  # role -> the public half of a key drawn for it
 

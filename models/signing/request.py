@@ -15,7 +15,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 from tuf.api.serialization.json import JSONSerializer
 
-from models.signing.merging_roles_roles import ROOT, TARGETS
+from models.signing.roles import ROOT, TARGETS
 
 HUB_FORMAT = "skerry-hub/1"
 REQUEST_FORMAT = "skerry-request/1"

@@ -15,8 +15,8 @@ from securesystemslib.signer import Key
 from tuf.api.metadata import DelegatedRole, Metadata, Role, Root, TargetFile, Targets
 
 from models.signing.keyring import NAME_FIELD
-from models.signing.merging_roles_permits import read_permit
-from models.signing.merging_roles_roles import (
+from models.signing.request import Request, RequestError, State, verified
+from models.signing.roles import (
     ONLINE,
     PERMITS,
     ROOT,
@@ -27,8 +27,8 @@ from models.signing.merging_roles_roles import (
     life,
     may_list,
     pattern,
+    read_permit,
 )
-from models.signing.request import Request, RequestError, State, verified
 
 MAX_VERSION = 2**53
 REVOKED = "revoked"  # of a target's `custom`: true = no device may run it, also one that does already

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from models.signing.merging_roles_permits import Permit
+from models.signing.roles import Permit
 from models.update.trust import MAX_PATH_CHARS, MAX_VERSION, Refusal, path_fits
 from wire.protocol.rollout import Assignment, Failure
 

@@ -18,12 +18,10 @@ from tuf.api.metadata import TargetFile
 from tuf.api.serialization import DeserializationError
 from tuf.ngclient import Updater
 
-from models.signing.merging_roles_permits import Permit, read_permit
-from models.signing.merging_roles_roles import PERMITS
+from models.signing.roles import PERMITS, Permit, read_permit
 from models.update import tuf_view
-from models.update.merging_downloader_fetcher import Fetcher
-from models.update.merging_downloader_part import Part
-from models.update.merging_floors_floors import FloorsDb
+from models.update.downloader import Fetcher, Part
+from models.update.floors import FloorsDb
 from models.update.trust import (
     FREEZE_ALARM_POLLS,
     META,

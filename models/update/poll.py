@@ -14,7 +14,7 @@ import msgspec
 from tuf.api.metadata import TargetFile
 
 from models.bundle.manifest import BundleError
-from models.signing.merging_roles_permits import Permit
+from models.signing.roles import Permit
 from models.update.client import Errand, RefusedError, Session, custom_version
 from models.update.slots import Document, Slot, Store
 from models.update.trust import Refusal, failure_of, path_fits

@@ -6,12 +6,11 @@ here and nothing else, with `--augment` as it is given here.
 
 from torch import Generator, Tensor, nn
 
-from models.forge.data.merging_augment_augment import Shake
+from models.forge.data.augment import Shake
 from models.forge.data.types import Data
-from models.zoo import merging_datasets_sets
-from models.zoo.merging_training_course import Course
-from models.zoo.merging_training_trained import trained
+from models.zoo import datasets
 from models.zoo.resnet9 import ResNet9
+from models.zoo.training import Course, trained
 
 SHAKE = Shake(crop=4)
 COURSES = (Course(15, shake=SHAKE),)
@@ -19,11 +18,11 @@ COURSES = (Course(15, shake=SHAKE),)
 
 def build_model() -> nn.Module:
     """A residual net of 0.6 M parameters, trained once and cached. ForgeError without the data, if it is not cached."""
-    return trained("cifar10", lambda: ResNet9(3, len(merging_datasets_sets.CIFAR)), COURSES, samples)
+    return trained("cifar10", lambda: ResNet9(3, len(datasets.CIFAR)), COURSES, samples)
 
 
 def samples() -> Data:
-    return merging_datasets_sets.cifar10()
+    return datasets.cifar10()
 
 
 def augment(pictures: Tensor, chance: Generator) -> Tensor:

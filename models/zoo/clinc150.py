@@ -1,7 +1,7 @@
 """CLINC150 for the forge: a net over hashed n-grams, the samples, and how the bundle is taught.
 
 Law: `skerry models forge models.zoo.clinc150:build_model --data models.zoo.clinc150:samples` uses what stands here and
-nothing else. The device turns text into the net's input with `models.zoo.merging_ngrams_text.encode`; the text itself
+nothing else. The device turns text into the net's input with `models.zoo.ngrams.encode`; the text itself
 never leaves.
 """
 
@@ -13,10 +13,9 @@ from torch import nn
 
 from models.forge.data.types import Data
 from models.forge.training.determinism import repeatable
-from models.zoo import merging_datasets_sets_text
-from models.zoo.merging_ngrams_text import BUCKETS
-from models.zoo.merging_ngrams_text_course import Course, Forget, NgramNet, Sizes, train
-from models.zoo.merging_training_trained import folder
+from models.zoo import datasets
+from models.zoo.ngrams import BUCKETS, Course, Forget, NgramNet, Sizes, train
+from models.zoo.training import folder
 
 SIZES = Sizes(BUCKETS, rows=49_152, width=192, hidden=1024, labels=150)
 COURSE = Course()
@@ -29,7 +28,7 @@ def build_model() -> nn.Module:
     if path.exists():
         net.load_state_dict(safetensors.torch.load(path.read_bytes()))
         return net.eval()
-    part = merging_datasets_sets_text.clinc150().training
+    part = datasets.clinc150().training
     with repeatable(COURSE.seed):
         net = NgramNet(SIZES)
         train(net, part.x[0], part.y, COURSE, _told)
@@ -41,7 +40,7 @@ def build_model() -> nn.Module:
 
 
 def samples() -> Data:
-    return merging_datasets_sets_text.clinc150()
+    return datasets.clinc150()
 
 
 def augment() -> Forget:

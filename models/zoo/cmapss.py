@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.data.types import Data
-from models.zoo.merging_datasets_sets_signals import CYCLES, RUL_CAP, SENSORS, turbofans
-from models.zoo.merging_training_lessons import Lessons
-from models.zoo.merging_training_trained import trained
+from models.zoo.datasets import CYCLES, RUL_CAP, SENSORS, turbofans
+from models.zoo.training import Lessons, trained
 
 LESSONS = Lessons(epochs=10, batch=512, peak=3e-3, noise=0.1, unit=RUL_CAP)
 _COLUMNS = len(SENSORS) + 1

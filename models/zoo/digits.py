@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from models.forge.data.augment import corrupt
 from models.forge.data.digits import calibration, heldout, training
-from models.forge.data.merging_augment_corrupt import corrupt
 from models.forge.data.types import Data, Part
 from models.forge.training.determinism import repeatable
 

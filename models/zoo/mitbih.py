@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from models.forge.data.types import Data
-from models.zoo.merging_datasets_sets_signals import BEATS, RHYTHM, WINDOW, heartbeats
-from models.zoo.merging_training_lessons import Lessons
-from models.zoo.merging_training_trained import trained
+from models.zoo.datasets import BEATS, RHYTHM, WINDOW, heartbeats
+from models.zoo.training import Lessons, trained
 
 LESSONS = Lessons(epochs=6, rarity=0.5, noise=0.1, memory=0.998)
 _HIDDEN = 32

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from policies.model.context import Context
 from policies.model.matching import Attribute, Bits, Choice, Index, Pair, Scale, Tags
-from policies.model.merging_context_context import Context
 from wire.protocol.messages import Level
 
 MOST_CASES = 2048

@@ -12,9 +12,9 @@ import msgspec
 
 from policies.analysis import cases
 from policies.decisions.permit import in_force
-from policies.model import matching, merging_differential_privacy_noised
+from policies.model import differential_privacy, matching
+from policies.model.context import Condition, Context
 from policies.model.matching import Bits
-from policies.model.merging_context_context import Condition, Context
 from policies.model.policy import Account, Dp, FieldRule, Mode, Policy, Privacy, Terms, TransformSpec
 from policies.model.reasons import Denied
 from policies.model.terms import matched, worked_out
@@ -187,7 +187,7 @@ def _limits(limits: Iterable[Privacy]) -> str:
 def _dp_direction(old: Dp | None, new: Dp | None) -> Direction:
     if old is None or new is None:
         return "narrower" if old is None else "wider"
-    both = merging_differential_privacy_noised.merged(old, new)
+    both = differential_privacy.merged(old, new)
     return "narrower" if both == new else "wider" if both == old else "changed"
 
 

@@ -7,14 +7,14 @@ import msgspec
 
 from policies.analysis.facts import Facts, SampleLeakage, context_of, schema_of
 from policies.analysis.wording import transform_words
-from policies.decisions import budget, escalation, leakage, merging_egress_egress, merging_routing_locality
+from policies.decisions import budget, egress, escalation, leakage, routing
 from policies.decisions.budget import Cost, Spend
+from policies.decisions.egress import OPTIONAL, Egress
 from policies.decisions.escalation import Action, Decision, Link
-from policies.decisions.merging_egress_egress import OPTIONAL, Egress
-from policies.decisions.merging_routing_locality import Allowed, HubSite
 from policies.decisions.permit import in_force
-from policies.model.merging_context_context import NOWHERE
-from policies.model.merging_differential_privacy_noised import releases
+from policies.decisions.routing import Allowed, HubSite
+from policies.model.context import NOWHERE
+from policies.model.differential_privacy import releases
 from policies.model.policy import Coin, Mode, Policy, Terms
 from policies.model.reasons import Denied
 from policies.model.terms import terms
@@ -101,9 +101,9 @@ def _chain(case: _Case, found: Terms) -> Iterator[tuple[Step, bool]]:
     decision = escalation.decide(facts.confidence, link, found, facts.audit_dice, 0.0)
     words = _escalation_words(found, facts, decision)
     yield Step("escalation", decision.action, decision.why, words), decision.action is not Action.KEEP
-    allowed = merging_routing_locality.decide(found, _hubs(found, facts))
+    allowed = routing.decide(found, _hubs(found, facts))
     yield _step("locality", allowed, _locality_words(allowed))
-    out = merging_egress_egress.decide(found, case.schema, facts.data_class)
+    out = egress.decide(found, case.schema, facts.data_class)
     yield _step("egress", out, "" if isinstance(out, Denied) else _egress_words(facts.data_class, case.schema, out))
     yield _step("leakage", _leaks(found, out, facts.leakage), "measured for exactly this, and within the limits")
     noised = 0 if isinstance(out, Denied) else out.releases
@@ -128,12 +128,12 @@ def _hubs(found: Terms, facts: Facts) -> tuple[HubSite, ...]:
 
 
 def _targets(found: Terms, facts: Facts) -> tuple[HubSite, ...]:
-    allowed = merging_routing_locality.decide(found, _hubs(found, facts))
+    allowed = routing.decide(found, _hubs(found, facts))
     return () if isinstance(allowed, Denied) else allowed.targets
 
 
 def _fields(case: _Case, found: Terms) -> tuple[str, ...]:
-    out = merging_egress_egress.decide(found, case.schema, case.facts.data_class)
+    out = egress.decide(found, case.schema, case.facts.data_class)
     return () if isinstance(out, Denied) else tuple(each.spec.name for each in out.fields)
 
 

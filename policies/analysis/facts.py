@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from policies.decisions import merging_egress_egress
-from policies.decisions.merging_routing_locality import HubSite
-from policies.language.merging_schema_rules import DAYS
-from policies.model.merging_context_context import NOWHERE, Context
+from policies.decisions import egress
+from policies.decisions.routing import HubSite
+from policies.language.schema import DAYS
+from policies.model.context import NOWHERE, Context
 from policies.model.policy import Policy
 from wire.protocol.messages import DType, FieldSpec, Level
 
@@ -122,7 +122,7 @@ def context_of(policy: Policy, facts: Facts, clock: Mapping[str, int] = NOWHERE)
         facts.metered,
         facts.battery,
         minutes,
-        merging_egress_egress.level_of(schema_of(policy, facts)),
+        egress.level_of(schema_of(policy, facts)),
     )
 
 
@@ -137,7 +137,7 @@ def schema_of(policy: Policy, facts: Facts) -> tuple[FieldSpec, ...]:
     )
 
 
-_DERIVED = {spec.name: spec for spec in merging_egress_egress.DERIVED}
+_DERIVED = {spec.name: spec for spec in egress.DERIVED}
 
 
 def _plain(name: str, level: Level) -> FieldSpec:

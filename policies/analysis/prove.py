@@ -12,11 +12,11 @@ from itertools import product
 import msgspec
 
 from policies.analysis import cases as search
-from policies.decisions import merging_egress_egress, merging_routing_locality, permit
-from policies.decisions.merging_egress_egress import DERIVED, OPTIONAL
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions import egress, permit, routing
+from policies.decisions.egress import DERIVED, OPTIONAL
+from policies.decisions.routing import HubSite
+from policies.model.context import Context
 from policies.model.matching import Bits
-from policies.model.merging_context_context import Context
 from policies.model.policy import HARD_CEILING, Mode, Policy, Rule, Terms
 from policies.model.reasons import Denied
 from policies.model.terms import worked_out
@@ -64,7 +64,7 @@ def prove(policy: Policy, claim: Claim) -> Proof:
         found = worked_out(policy, search.matched(policy.index, case))
         to = leaves(found, sample, data_class, claim.region)
         if to is not None:
-            context = case.context(data_class, merging_egress_egress.level_of(sample.schema))
+            context = case.context(data_class, egress.level_of(sample.schema))
             return Proof(decided, _counter(policy, sample, to, context))
     return Proof(decided, None)
 
@@ -75,7 +75,7 @@ def _cases(policy: Policy, claim: Claim) -> Iterator[tuple[Sample, str, search.C
     classes = sorted(name for name, lets in policy.base.data_classes.items() if lets)
     above = [sample for sample in samples(policy) if sample.field.level > claim.level]
     for sample, data_class in product(above, classes):
-        fixed = {"data_class": data_class, "level": merging_egress_egress.level_of(sample.schema)}
+        fixed = {"data_class": data_class, "level": egress.level_of(sample.schema)}
         for case in search.cases(policy.index, goal, fixed):
             yield sample, data_class, case
 
@@ -104,8 +104,8 @@ def leaves(found: Terms, sample: Sample, data_class: str, region: str) -> HubSit
     if permit.in_force(found, found.expires_day):
         return None
     sites = tuple(HubSite(hub, at) for at in found.regions for hub in found.hubs if region in ("", at))
-    allowed = merging_routing_locality.decide(found, sites)
-    out = merging_egress_egress.decide(found, sample.schema, data_class)
+    allowed = routing.decide(found, sites)
+    out = egress.decide(found, sample.schema, data_class)
     if isinstance(allowed, Denied) or isinstance(out, Denied):
         return None
     return allowed.targets[0] if sample.field in {plan.spec for plan in out.fields} else None

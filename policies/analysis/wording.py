@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from policies.language.merging_schema_rules import DAYS
-from policies.model.merging_context_context import MINUTES_OF_WEEK, Condition, Hours
+from policies.language.schema import DAYS
+from policies.model.context import MINUTES_OF_WEEK, Condition, Hours
 from policies.model.policy import Account, Coin, Dp, FieldRule, Privacy, Retention, TransformKind, TransformSpec
 
 _Words = Callable[[TransformSpec], str]

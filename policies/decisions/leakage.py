@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from policies.decisions import merging_egress_egress
-from policies.decisions.merging_egress_egress import OPTIONAL, FieldPlan
+from policies.decisions import egress
+from policies.decisions.egress import OPTIONAL, FieldPlan
 from policies.model.policy import PRIVATE_FROM, Privacy, Terms
 from policies.model.reasons import FAULTS, Denied, Why
 from wire.protocol.messages import FieldSpec
@@ -103,7 +103,7 @@ def _beyond(rows: list[Row], limit: float | None, key: str) -> Denied | None:
 
 
 def _denied(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Denied | None:
-    out = merging_egress_egress.plan(terms, schema)
+    out = egress.plan(terms, schema)
     if isinstance(out, Denied):
         return out
     plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from policies.decisions import budget, leakage, merging_egress_egress, merging_routing_locality
+from policies.decisions import budget, leakage, routing
+from policies.decisions import egress as egress_policy
 from policies.decisions.budget import Charge, Cost, Spend
+from policies.decisions.egress import Egress, FieldPlan
 from policies.decisions.leakage import Cleared
-from policies.decisions.merging_egress_egress import Egress, FieldPlan
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.model.policy import ASKING, Mode, Terms
 from policies.model.reasons import FAULTS, Denied, Why
 from policies.model.terms import NO_POLICY
@@ -60,10 +61,10 @@ def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
         denied = in_force(terms, price.day)
         if denied:
             return denied
-        allowed = merging_routing_locality.decide(terms, hubs)
+        allowed = routing.decide(terms, hubs)
         if isinstance(allowed, Denied):
             return allowed
-        out = merging_egress_egress.decide(terms, schema, data_class)
+        out = egress_policy.decide(terms, schema, data_class)
         if isinstance(out, Denied):
             return out
         leaks = leakage.decide(terms, cleared)
@@ -118,7 +119,7 @@ def recheck(  # noqa: PLR0917
             return denied
         if question.region != site.region:
             return Denied(Why.DENIED_REGION, f"meant for region {question.region[:64]!r}, this is {site.region!r}")
-        allowed = merging_routing_locality.decide(terms, (site,))
+        allowed = routing.decide(terms, (site,))
         if isinstance(allowed, Denied):
             return allowed
         return _fields_denied(terms, schema, question.fields) or leakage.decide(terms, cleared)
@@ -127,7 +128,7 @@ def recheck(  # noqa: PLR0917
 
 
 def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
-    out = merging_egress_egress.plan(terms, schema)
+    out = egress_policy.plan(terms, schema)
     if isinstance(out, Denied):
         return out
     specs = {each.spec.name: each.spec for each in out.fields}
@@ -142,8 +143,8 @@ def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[
 
 def _fits(spec: FieldSpec, tensor: Tensor) -> bool:
     """A feature travels in its codec's form, checked where it is decoded; here only that no more came along."""
-    if spec.name in merging_egress_egress.OPTIONAL:
-        return (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape) and len(
-            tensor.data
-        ) == merging_egress_egress.raw_bytes(spec)
-    return len(tensor.data) <= merging_egress_egress.raw_bytes(spec)
+    if spec.name in egress_policy.OPTIONAL:
+        return (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape) and len(tensor.data) == egress_policy.raw_bytes(
+            spec
+        )
+    return len(tensor.data) <= egress_policy.raw_bytes(spec)

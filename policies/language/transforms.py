@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from policies.decisions.merging_egress_redaction import PATTERNS
-from policies.language.merging_values_keys import LARGEST, Closed, Name, Number, Positive, hint
+from policies.decisions.egress import PATTERNS
+from policies.language.values import LARGEST, Closed, Name, Number, Positive, hint
 from policies.model.policy import TransformKind, TransformSpec
 
 Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]

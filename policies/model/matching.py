@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from policies.model.merging_context_context import MINUTES_OF_WEEK, Condition, Context, Hours
+from policies.model.context import MINUTES_OF_WEEK, Condition, Context, Hours
 from wire.protocol.messages import Level
 
 Bits = int

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from policies.model import merging_differential_privacy_noised
-from policies.model.merging_context_days import day_of
+from policies.model import differential_privacy
+from policies.model.context import day_of
 from policies.model.policy import (
     Account,
     Dp,
@@ -47,9 +47,7 @@ def narrow(terms: Terms, by: Narrowing) -> Terms:
         data_classes=_classes(terms, by),
         hubs=_listed(terms.hubs, by.hubs),
         regions=_listed(terms.regions, by.regions),
-        accounts=meet_accounts(
-            (*terms.accounts, *by.accounts, *(merging_differential_privacy_noised.accounts(dp) if dp else ()))
-        ),
+        accounts=meet_accounts((*terms.accounts, *by.accounts, *(differential_privacy.accounts(dp) if dp else ()))),
         expires=expires,
         expires_day=day_of(expires),
         privacy=tuple(dict.fromkeys((*terms.privacy, *by.privacy))),
@@ -137,4 +135,4 @@ def _retention(held: Retention | None, said: Retention | None) -> Retention | No
 def _dp(terms: Terms, by: Narrowing) -> Dp | None:
     if terms.dp is None or by.dp is None:
         return terms.dp or by.dp
-    return merging_differential_privacy_noised.merged(terms.dp, by.dp)
+    return differential_privacy.merged(terms.dp, by.dp)

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from policies.model.context import Condition
 from policies.model.matching import Bits, Index
-from policies.model.merging_context_context import Condition
 from wire.protocol.messages import Level
 
 HARD_CEILING = Level.P3  # P4 (raw, special category) never leaves, whatever a document says
@@ -107,7 +107,7 @@ class Dp(msgspec.Struct, frozen=True, gc=False):
 
     `random_ask`: share of samples that is asked, by lot and whatever the confidence; None = the escalation decides, and
     then the decision to ask is not covered by epsilon. `limit`, `each`: of the account, see
-    `policies.model.merging_differential_privacy_noised`.
+    `policies.model.differential_privacy`.
     """
 
     unit: Unit
@@ -135,7 +135,7 @@ class Coin(StrEnum):
 
     BYTES = "bytes"  # whole messages, as they are on the link
     COST = "cost"  # millionths of the unit in which hubs state their price
-    # 1e-10 of squared sensitivity over noise: see `policies.model.merging_differential_privacy_noised`
+    # 1e-10 of squared sensitivity over noise: see `policies.model.differential_privacy`
     PRIVACY = "privacy"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from policies.model.context import Context
 from policies.model.matching import Bits
-from policies.model.merging_context_context import Context
 from policies.model.narrowing import narrow
 from policies.model.policy import Policy, Rule, Terms
 from policies.model.reasons import FAULTS, Denied, Why

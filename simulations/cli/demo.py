@@ -17,12 +17,11 @@ from rich.console import Console
 
 from models.bundle.bundle import Bundle
 from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from simulations.demo import screen
+from simulations.demo.acts import AGENTS, POLICY, Play, figures
 from simulations.demo.casts import SCENES, Cast, Scene, low_battery, written
 from simulations.demo.leakage import measured
-from simulations.demo.merging_acts_figures import figures
-from simulations.demo.merging_acts_play import AGENTS, POLICY, Play
 from simulations.demo.policy_tour import Tour
 from simulations.processes import Stage
 from wire.process.exit_codes import Exit, ExitError

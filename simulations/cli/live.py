@@ -12,7 +12,7 @@ from simulations.live.run import live as run_live
 from simulations.report.expectations import judged
 from simulations.report.files import exit_of, keep, prepare, replayed_by
 from simulations.report.outcome import Outcome
-from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from simulations.scenario_files import load_scenario
 from wire.process.exit_codes import Exit, ExitError

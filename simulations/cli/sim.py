@@ -19,7 +19,7 @@ from simulations.report.comparison import comparison, rows
 from simulations.report.expectations import FAMILIES, FIGURES, judged
 from simulations.report.files import can_draw, exit_of, keep, prepare, replayed_by, saved, write
 from simulations.report.page import page
-from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from simulations.scenario_files import find, load_scenario, names
 from wire.process.exit_codes import Exit, ExitError

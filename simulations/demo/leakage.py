@@ -12,8 +12,8 @@ from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
 from models.runtime.chain import digest
 from policies.analysis.facts import Facts, context_of
-from policies.decisions import merging_egress_egress
-from policies.decisions.merging_egress_egress import OPTIONAL, FieldPlan
+from policies.decisions import egress
+from policies.decisions.egress import OPTIONAL, FieldPlan
 from policies.model.policy import Policy
 from policies.model.reasons import Denied
 from policies.model.terms import terms
@@ -38,7 +38,7 @@ def measured(bundle: Bundle, policy: Policy, scene: Scene, tell: Tell) -> Bundle
 
 
 def _attacked(bundle: Bundle, path: Path, missing: dict[str, Plans], tell: Tell) -> Bundle:
-    from models.forge.leakage.merging_remeasure_remeasure import remeasure, with_rows  # noqa: PLC0415 - torch only when it runs
+    from models.forge.leakage.remeasure import remeasure, with_rows  # noqa: PLC0415 - torch only when it runs
     from models.zoo.digits import samples  # noqa: PLC0415
 
     data, cases = samples(), []
@@ -60,11 +60,7 @@ def _chains(bundle: Bundle, policy: Policy, scene: Scene) -> dict[str, Plans]:
 def _plans(bundle: Bundle, policy: Policy, scene: Scene) -> Iterator[Plans]:
     for facts in (facts_of_cast(cast, name) for cast in scene.cast for name in cast.classes):
         found = terms(policy, context_of(policy, facts))
-        out = (
-            found
-            if isinstance(found, Denied)
-            else merging_egress_egress.decide(found, bundle.manifest.features, facts.data_class)
-        )
+        out = found if isinstance(found, Denied) else egress.decide(found, bundle.manifest.features, facts.data_class)
         if not isinstance(out, Denied):
             yield tuple(plan for plan in out.fields if plan.spec.name not in OPTIONAL)
 

@@ -12,17 +12,16 @@ from typing import Any
 
 from rich.console import Console
 
-from edge_agent.ledger.merging_verify_ledger_files import reading
 from edge_agent.ledger.summary import By, Shown, show
+from edge_agent.ledger.verify import reading
 from models.bundle.bundle import Bundle
 from policies.analysis.explain import explain_sample
 from policies.model.policy import Policy
 from simulations.demo import policy_tour_screen
+from simulations.demo.acts import background
 from simulations.demo.casts import Cast, Scene
+from simulations.demo.client import Client, Digit, digits
 from simulations.demo.leakage import facts_of_cast
-from simulations.demo.merging_acts_play import background
-from simulations.demo.merging_client_feed import Client, Digit
-from simulations.demo.merging_client_samples import digits
 from simulations.demo.results import Seen, Tally, accuracy, counts
 from simulations.processes import AgentHandle, Stage
 

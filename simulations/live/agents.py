@@ -11,11 +11,11 @@ from random import Random
 
 import msgspec
 
-from edge_agent.app.merging_agent_loop import Agent
+from edge_agent.app.agent import Agent
 from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock, boot_s, wall_ms
 from edge_agent.system.environment import Attributes
-from edge_agent.system.merging_settings_settings import AgentSettings, OutboxLimits
+from edge_agent.system.settings import AgentSettings, OutboxLimits
 from edge_agent.uplink.connection import dial
 from models.runtime.runner import Runner
 from policies.model.policy import Policy

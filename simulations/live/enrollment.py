@@ -13,17 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer, Rejection
+from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection
 from cloud_hub.enrollment.replies import BrokerAddress, Place
 from cloud_hub.registry.registry import Registry
+from cloud_hub.runtime.bootstrap import Ground, lay
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.runtime.merging_bootstrap_ground import Ground, lay
 from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.storage.ledger_log import HubLog
 from edge_agent.identity.certificates import key_pem
 from edge_agent.identity.enrollment import Invite, check_reply, draw_keys, identity_of, request_body
 from edge_agent.identity.identity import CERTIFICATE_FILE, Identity
-from edge_agent.system.merging_http_tls import context
+from edge_agent.system.http import context
 from wire.process.exit_codes import Exit, ExitError
 
 TENANT = "fleet"

@@ -12,7 +12,7 @@ from simulations.live.agents import Crew
 from simulations.live.links import LINKS, Proxies, conditions, moments, plan
 from simulations.processes import Stage
 from simulations.scenario.arrivals import struck
-from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Event, EventKind, Scenario
 
 _PROCESSES = (EventKind.KILL_AGENTS, EventKind.KILL_BROKER, EventKind.KILL_HUB, EventKind.KILL_REGION)

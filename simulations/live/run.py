@@ -20,11 +20,11 @@ import msgspec
 from msgspec.structs import replace
 
 from cloud_hub.runtime.config import load
-from edge_agent.app.merging_agent_loop import DATABASE_FILE
+from edge_agent.app.agent import DATABASE_FILE
 from models.bundle.bundle import open_bundle
 from models.forge.pipeline.demo import cache_folder, cached_demo_bundle
 from models.runtime.onnx_runner import OnnxRunner
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from simulations.live import events as live_events
 from simulations.live.agents import AT_ONCE, Common, Crew
 from simulations.live.enrollment import Fleet, FleetIdentity, device_folder, enrol_fleet
@@ -35,7 +35,7 @@ from simulations.live.monitor import Watch
 from simulations.live.results import Reader, Where, series
 from simulations.processes import HubHandle, Stage
 from simulations.report.outcome import Mark, Outcome, Passed, Violation, Wall
-from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from wire.process.exit_codes import Exit, ExitError
 

@@ -27,11 +27,11 @@ from edge_agent.core.commands import (
 )
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.records import Outcome
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.model.reasons import Why
 from simulations.checking.egress import content
-from simulations.kernel.merging_world_world import DAY_S, PADDED_BYTES, name_of
+from simulations.kernel.world import DAY_S, PADDED_BYTES, name_of
 from simulations.nodes.connections import Wires
 from simulations.nodes.device_disk import DeviceDisk, Put, Resealed, Sampled, Write, Writer
 from simulations.nodes.services import RegionServices, Regressed, Trial

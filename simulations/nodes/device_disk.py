@@ -14,7 +14,7 @@ from edge_agent.core.commands import Answer, Correction, Finish, Mark, Memory, R
 from edge_agent.core.records import Kind, Source
 from policies.decisions import budget
 from policies.decisions.budget import Spend
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.model.policy import Coin
 from simulations.checking.events import Accepted, AnswerSeen, Event, Key, Outcome
 from simulations.kernel.kernel import Kernel

@@ -12,7 +12,7 @@ from edge_agent.core.commands import Answer, Dice, Facts, Memory, Rest
 from edge_agent.core.core import EdgeCore
 from policies.decisions.budget import Spend
 from policies.model.policy import Coin, Policy
-from simulations.kernel.merging_world_lots import lot, share
+from simulations.kernel.world import lot, share
 from simulations.nodes.connections import Wires
 from simulations.nodes.device import Device
 from simulations.nodes.device_disk import Sampled

@@ -10,15 +10,15 @@ from cloud_hub.core.commands import Key
 from cloud_hub.core.core import HubCore
 from edge_agent.core.commands import Setup
 from edge_agent.core.core import EdgeCore
-from policies.model.merging_context_context import Context
+from policies.model.context import Context
 from policies.model.policy import Policy
 from simulations.checking.history import Judge
 from simulations.kernel.kernel import Kernel
-from simulations.kernel.merging_world_world import Pace
+from simulations.kernel.world import Pace
 from simulations.nodes import connections
 from simulations.nodes.device_disk import DeviceDisk, Sampled
+from simulations.nodes.hub import SimulatedRegistry
 from simulations.nodes.hub_disk import HubDisk
-from simulations.nodes.merging_hub_registry import SimulatedRegistry
 from simulations.nodes.recorder import Recorder
 from simulations.scenario.conditions import Climate, Weather
 from simulations.scenario.types import Scenario

@@ -12,9 +12,9 @@ import msgspec
 from cloud_hub.core.commands import Key
 from simulations.checking.events import Effect, Undone
 from simulations.checking.events import Key as Name
-from simulations.kernel.merging_world_world import number_of
+from simulations.kernel.world import number_of
 from simulations.nodes.fleet import Herd
-from simulations.nodes.merging_hub_hub import Hub
+from simulations.nodes.hub import Hub
 from simulations.nodes.services import RegionServices
 from wire.protocol.topics import Channel, topic
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Protocol
 
 from simulations.kernel.kernel import Kernel
-from simulations.kernel.merging_world_world import name_of
+from simulations.kernel.world import name_of
 from simulations.nodes.services import Regressed
 from simulations.scenario.arrivals import struck
 from simulations.scenario.conditions import Weather

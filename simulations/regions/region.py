@@ -16,30 +16,20 @@ from numpy.random import PCG64, Generator, SeedSequence
 
 from cloud_hub.core.commands import Key
 from edge_agent.core.commands import OutboxLimits, Setup
-from policies.decisions.merging_routing_locality import HubSite
-from policies.language.merging_document_document import parse
-from policies.model.merging_context_context import Context
+from policies.decisions.routing import HubSite
+from policies.language.document import parse
+from policies.model.context import Context
 from policies.model.policy import Policy
 from simulations.checking.egress import Customs
 from simulations.checking.events import Effect, Flaw, Undone
 from simulations.checking.events import Key as Name
 from simulations.checking.history import Judge
 from simulations.kernel.kernel import Kernel
-from simulations.kernel.merging_world_world import (
-    FEATURES,
-    FRAME_BYTES,
-    HUB_ZERO_S,
-    MODEL,
-    TENANT,
-    Pace,
-    name_of,
-    number_of,
-)
+from simulations.kernel.world import FEATURES, FRAME_BYTES, HUB_ZERO_S, MODEL, TENANT, Pace, name_of, number_of
 from simulations.nodes import connections
 from simulations.nodes.broker import Air
 from simulations.nodes.fleet import Herd
-from simulations.nodes.merging_hub_hub import Hub
-from simulations.nodes.merging_hub_registry import SimulatedRegistry
+from simulations.nodes.hub import Hub, SimulatedRegistry
 from simulations.nodes.predictions import Drawn
 from simulations.nodes.recorder import Recorder
 from simulations.nodes.services import Cores

@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 
 from cloud_hub.rollout.core import RolloutCore
-from cloud_hub.rollout.merging_dispatch_rollout_wave import Judge
+from cloud_hub.rollout.dispatch import Judge
 from cloud_hub.rollout.planning import Order, plan_of, record_of
 from cloud_hub.rollout.types import TERMINAL, Assign, Command, RolloutState, Target, Validate
 from policies.rollout.gate import Gate, Outcome, gate
-from policies.rollout.merging_plan_rollout import Rules, parse
-from policies.rollout.merging_plan_waves import Member
+from policies.rollout.plan import Member, Rules, parse
 from simulations.kernel.kernel import Kernel
 from simulations.report.outcome import Look, RolloutSeen, Wave
 from simulations.rollout.device import Manners, RolloutDevice

@@ -7,7 +7,7 @@ verdict is there; what the candidate gets wrong, its callers get.
 import msgspec
 
 from simulations.checking.events import Allowed, Exposed
-from simulations.kernel.merging_world_world import number_of
+from simulations.kernel.world import number_of
 from simulations.nodes.device_disk import Sampled
 from simulations.nodes.fleet import Herd
 from simulations.nodes.services import RegionServices

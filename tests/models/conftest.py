@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from models.forge.data.types import Data
-    from models.forge.merging_spec_wish import Wish
+    from models.forge.spec import Wish
 
 LABELS = 10
 KEPT = Path(tempfile.gettempdir()) / f"skerry-tests-{os.getuid()}"  # finished stages of forge runs; outlives the tests
@@ -90,15 +90,15 @@ def forged(tmp_path_factory) -> Bundle:
 
 def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
     """The tiny bundle; `kept`: finished stages are taken from and left in a folder that outlives the tests."""
-    from models.forge.merging_spec_wish import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
     from models.forge.pipeline.forge import forge as forged_bundle  # noqa: PLC0415
+    from models.forge.spec import Aids  # noqa: PLC0415 - torch and scikit-learn only for tests that forge
 
     aids = Aids(cache=KEPT if kept else None)
     return forged_bundle(tiny_net(), tiny_data(), tiny_wish(**wishes), path, aids=aids)
 
 
 def tiny_wish(**wishes: Any) -> "Wish":
-    from models.forge.merging_spec_wish import Effort, Wish  # noqa: PLC0415
+    from models.forge.spec import Effort, Wish  # noqa: PLC0415
 
     plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16}
     plain |= {"precision": "int8-weights", "effort": Effort.QUICK}

@@ -14,7 +14,7 @@ from models.forge.evaluation.outcomes import classified, encode_outcomes
 from simulations.scenario import types as made
 from simulations.scenario.arrivals import Arrivals
 from simulations.scenario.conditions import Climate
-from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.writer import write
 from simulations.scenario_files import find, load_scenario, names, read
 

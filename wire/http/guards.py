@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from wire.http.merging_oip_oip import OipError
+from wire.http.oip import OipError
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import read_private, write_private
 

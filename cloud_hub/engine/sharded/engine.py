@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_hub.engine.base import Engine, EngineError, Health, State
-from cloud_hub.engine.merging_bundle_buckets import Array
-from cloud_hub.engine.merging_bundle_bundled import BundleEngine
-from cloud_hub.engine.merging_types_work import ModelCard, Work
+from cloud_hub.engine.bundle import Array, BundleEngine
 from cloud_hub.engine.sharded.fork_server import Nursery
 from cloud_hub.engine.sharded.group import Answer, Gang, LostError, Recipe
+from cloud_hub.engine.types import ModelCard, Work
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import BundleError
 from policies.monitoring.backoff import delay

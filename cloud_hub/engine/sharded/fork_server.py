@@ -90,8 +90,8 @@ class Nursery:
 
 def main(descriptor: int) -> None:
     """The child's side."""
-    from cloud_hub.engine.sharded.merging_rank_rank import main as live  # noqa: PLC0415 - the supervisor's side does without torch
-    from cloud_hub.engine.sharded.merging_rank_rank import preheat  # noqa: PLC0415
+    from cloud_hub.engine.sharded.rank import main as live  # noqa: PLC0415 - the supervisor's side does without torch
+    from cloud_hub.engine.sharded.rank import preheat  # noqa: PLC0415
 
     preheat()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 
-from models.forge.data.merging_augment_corrupt import Pictures, corrupt
+from models.forge.data.augment import Pictures, corrupt
 
 __all__ = ["CORRUPTED", "HELDOUT", "calibration", "corrupt", "heldout", "training"]
 

@@ -18,7 +18,7 @@ from models.forge.evaluation.outcomes import Outcomes, classified, regressed
 from models.forge.evaluation.risk_control import Wanted, guarantee
 from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers
 from models.forge.export.manifest import rounded
-from models.forge.merging_spec_wish import Wish
+from models.forge.spec import Wish
 from models.forge.training import calibration as calibrate
 
 ASK_SHARE = 0.25

@@ -24,9 +24,9 @@ from models.forge.evaluation.deferral import Frontier, frontier
 from models.forge.evaluation.metrics import choose_threshold
 from models.forge.evaluation.outcomes import Outcomes, classified, regressed, rejecting, rejection
 from models.forge.evaluation.risk_control import Risk, Wanted, guarantee
-from models.forge.merging_spec_wish import Wish
+from models.forge.spec import Wish
 from models.forge.training.calibration import confidence_error, probabilities
-from models.graph.merging_hub_model_graph_hub import HubGraphs, open_hub
+from models.graph.hub_model import HubGraphs, open_hub
 from models.runtime.onnx_runner import OnnxRunner
 
 _BATCH = 256

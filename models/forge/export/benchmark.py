@@ -34,7 +34,10 @@ _MIN_ROUNDS, _MAX_ROUNDS = 9, 60
 _STEADY = 0.006  # half a confidence interval of a median ratio below this: no more rounds are needed
 _QUIET = 4
 _ROOT = Path(models.__file__).parents[1]
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from models.forge.export.benchmark import weigh; print(weigh(*sys.argv[2:]))"
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from models.forge.export.benchmark import weigh; print(weigh(*sys.argv[2:]))"
+)
 _ACTIVE = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
 Values = npt.NDArray[Any]

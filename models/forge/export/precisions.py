@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from models.forge.export.merging_onnx_export import anonymous
+from models.forge.export.onnx import anonymous
 from models.forge.export.targets import Activation
 
 Values = npt.NDArray[Any]

@@ -14,7 +14,7 @@ import onnx
 
 from models.forge.data.types import ForgeError
 from models.forge.export.benchmark import compare, p50_us, resident_bytes, run
-from models.forge.export.merging_onnx_export import serialise
+from models.forge.export.onnx import serialise
 from models.forge.export.precisions import UnfitError, dynamic_int8, float16, int8_weights, static_int8
 from models.forge.export.targets import Precision, Profile, measured_here, pick
 from models.runtime.onnx_runner import ORT_ERRORS

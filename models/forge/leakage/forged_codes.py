@@ -15,9 +15,9 @@ import torch
 from models.bundle.measurements import Leakage
 from models.forge.evaluation.metrics import Answered
 from models.forge.leakage.measure import Exposed, Measured, Pictures, measure
-from models.forge.merging_spec_wish import Effort
 from models.forge.partition.cuts import Cut, Given
 from models.forge.partition.split import features_of, halves
+from models.forge.spec import Effort
 from models.runtime.chain import Field
 from models.runtime.chain import digest as chain_digest
 from wire.protocol.messages import FieldSpec

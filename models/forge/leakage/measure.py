@@ -73,8 +73,9 @@ class Measured(NamedTuple):
 
 
 def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: Tell | None = None) -> Measured:
-    """`chain`: `models.runtime.chain.digest(...)`;
+    """How much of the samples the codes of one chain give away, as the strongest of several attacks finds it.
 
+    `chain`: `models.runtime.chain.digest(...)`.
     `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your own.
 
     Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for pictures, the same

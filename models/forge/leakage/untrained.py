@@ -11,8 +11,8 @@ import torch
 from models.forge.data.types import Data
 from models.forge.leakage.measure import quick_upper95
 from models.forge.partition.code_levels import fitted
+from models.forge.partition.cost import HeadCost
 from models.forge.partition.cuts import Cut, Traced
-from models.forge.partition.merging_cost_heads import HeadCost
 from models.forge.partition.split import features_of, halves
 
 _SAMPLES = 1_500

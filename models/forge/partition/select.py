@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from models.forge.data.types import ForgeError
-from models.forge.merging_spec_wish import Wish
-from models.forge.partition.merging_cost_heads import HeadCost
+from models.forge.partition.cost import HeadCost
+from models.forge.spec import Wish
 
 HEAD_SHARE = 0.25  # of the multiply-accumulates: a device that does more of the work than this has little to ask for
 

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from models.forge.data.types import ForgeError
 from models.forge.partition.macs import multiplies
-from models.graph.merging_hub_model_graph import exported
+from models.graph.hub_model import exported
 
 _OTHER_BATCH = 5  # neither 1 nor the example's: these two are what an exporter may have frozen in
 _LINE = 200  # characters of somebody else's error message

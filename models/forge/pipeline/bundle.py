@@ -30,13 +30,12 @@ from models.bundle.manifest import (
     Target,
 )
 from models.forge.export.manifest import FEATURE, stages
-from models.forge.export.merging_onnx_export import OPSET
-from models.forge.merging_spec_recipe import EDITION
-from models.forge.merging_spec_wish import Wish
+from models.forge.export.onnx import OPSET
 from models.forge.partition.cuts import Given
 from models.forge.report.result import Made
+from models.forge.spec import EDITION, Wish
 from models.forge.training import calibration
-from models.graph.merging_hub_model_graph import TAIL, WHOLE, encode_graphs, exported, shards
+from models.graph.hub_model import TAIL, WHOLE, encode_graphs, exported, shards
 from models.runtime.golden import pack_golden
 
 GOLDEN_SAMPLES = 32

@@ -12,22 +12,22 @@ import numpy as np
 import safetensors.torch
 from torch import nn
 
+from models.forge.cache import Cache, digest
 from models.forge.data.types import OUT_OF_SCOPE, ForgeError, Part
 from models.forge.evaluation.metrics import Answered, judge
 from models.forge.evaluation.shipped import HubAnswers, edge_answers
 from models.forge.export.benchmark import p50_us
 from models.forge.export.codec_choice import Leaving, choose_codec, travelled
 from models.forge.export.manifest import FEATURE, field_specs
-from models.forge.export.merging_onnx_export import export_edge
+from models.forge.export.onnx import export_edge
 from models.forge.export.quantise import Candidate, Choice, candidates, choose
 from models.forge.export.targets import Precision, Profile, profile_named
 from models.forge.leakage.forged_codes import Sent, attack, decode_measured, encode_measured
 from models.forge.leakage.measure import Measured
-from models.forge.merging_cache_cache import Cache, digest
-from models.forge.merging_spec_wish import Aids, Effort, Wish
 from models.forge.partition.cuts import Cut, Given
 from models.forge.partition.select import Shipped
 from models.forge.report.result import Candid, Edge, Made
+from models.forge.spec import Aids, Effort, Wish
 from models.forge.training.distillation import Teaching, aim_of, teach
 from models.forge.training.losses import Aim
 from models.forge.training.modules import Pieces, Retuning, Shown, edge_module, edge_outputs, retune, tail_module

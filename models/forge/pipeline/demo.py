@@ -15,8 +15,7 @@ from pathlib import Path
 from models import zoo
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
-from models.forge.merging_spec_recipe import recipe_digest
-from models.forge.merging_spec_wish import Effort, Wish
+from models.forge.spec import Effort, Wish, recipe_digest
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 
@@ -34,8 +33,8 @@ _ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88,
 
 def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
     """Train the network and forge it at `out_dir`: about twenty seconds on two cores."""
-    from models.forge.merging_spec_wish import Aids  # noqa: PLC0415 - torch only when something is forged
     from models.forge.pipeline.forge import forge  # noqa: PLC0415 - torch only when something is forged
+    from models.forge.spec import Aids  # noqa: PLC0415 - torch only when something is forged
     from models.zoo.digits import CORRUPTED, build_model, samples  # noqa: PLC0415
 
     told = _Whole(progress or _silent)

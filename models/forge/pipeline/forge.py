@@ -16,22 +16,21 @@ import torch
 from torch import nn
 
 from models.bundle.bundle import Bundle
-from models.forge.data.merging_coerce_coerced import coerced
+from models.forge.cache import Cache, digest
+from models.forge.data.coerce import coerced
 from models.forge.data.types import Part
 from models.forge.export.manifest import input_spec, vocabulary
 from models.forge.leakage.untrained import attacked
-from models.forge.merging_cache_cache import Cache, digest
-from models.forge.merging_spec_recipe import recipe_digest
-from models.forge.merging_spec_wish import Aids, Effort, Wish, check_wish
-from models.forge.partition import merging_cost_heads
+from models.forge.partition import cost
+from models.forge.partition.cost import decode_rows, encode_rows
 from models.forge.partition.cuts import Cut, Given, find_cuts, trace
-from models.forge.partition.merging_cost_kept import decode_rows, encode_rows
 from models.forge.partition.select import Broken, broken, named, rank, refusal
 from models.forge.pipeline import loading
 from models.forge.pipeline.bundle import Asked, write
 from models.forge.pipeline.candidate import Attempt
 from models.forge.report.report import write_report
 from models.forge.report.result import Made
+from models.forge.spec import Aids, Effort, Wish, check_wish, recipe_digest
 from models.forge.training.determinism import repeatable
 
 Tell = Callable[[str, float], None]
@@ -95,7 +94,7 @@ class _Run:
         self._timed("cutting", 1.0)
         return Given(data, traced, cuts, spec, numbers, weights, key)
 
-    def _measured(self, found: Given) -> list[merging_cost_heads.HeadCost]:
+    def _measured(self, found: Given) -> list[cost.HeadCost]:
         """The frontier over all cuts; of the one that is asked for alone, none."""
         if self._wish.cut:
             return []
@@ -103,21 +102,19 @@ class _Run:
         kept = self._cache.find("frontier", key)
         if kept:
             return decode_rows(kept["rows.json"], found.cuts)
-        bounds = merging_cost_heads.Bounds(threads=1)
-        rows = merging_cost_heads.frontier(
-            found.traced, found.cuts, found.data, bounds, self._part("measuring cuts", 0.0, 0.6)
-        )
+        bounds = cost.Bounds(threads=1)
+        rows = cost.frontier(found.traced, found.cuts, found.data, bounds, self._part("measuring cuts", 0.0, 0.6))
         tell = self._part("measuring cuts", 0.6, 1.0)
         rows = attacked(found.traced, rows, found.data, _ATTACKED[self._wish.effort], tell)
         self._cache.keep("frontier", key, {"rows.json": encode_rows(rows)})
         return rows
 
-    def _candidates(self, found: Given, rows: Sequence[merging_cost_heads.HeadCost]) -> list[Cut]:
+    def _candidates(self, found: Given, rows: Sequence[cost.HeadCost]) -> list[Cut]:
         if self._wish.cut:
             return [found.cuts[named(self._wish.cut, [cut.name for cut in found.cuts])]]
         return [row.cut for row in rank(rows, self._wish)][: _TRIES[self._wish.effort]]
 
-    def _write(self, found: Given, made: Made, rows: Sequence[merging_cost_heads.HeadCost], out: Path) -> Bundle:
+    def _write(self, found: Given, made: Made, rows: Sequence[cost.HeadCost], out: Path) -> Bundle:
         self._timed("bundling", 0.0)
         bundle = write(out, found, made, Asked(self._wish, self._aids.source), self._report)
         self._timed("bundling", 1.0)

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from models.forge.data.merging_coerce_checked import check_data, check_outputs
-from models.forge.data.merging_coerce_coerced import coerced
+from models.forge.data.coerce import check_data, check_outputs, coerced
 from models.forge.data.packing import Packed, pack_inputs
 from models.forge.data.types import Data, ForgeError
 from models.forge.partition.trace import blamed, finite_weights

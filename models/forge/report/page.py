@@ -17,7 +17,7 @@ from models.bundle.measurements import Metric
 from models.forge.evaluation.baselines import as_bytes, is_picture, png
 from models.forge.evaluation.deferral import curve, oracle_curve
 from models.forge.export.manifest import ENVELOPE_BYTES
-from models.forge.partition.merging_cost_heads import HeadCost
+from models.forge.partition.cost import HeadCost
 from models.forge.report.charts import Axis, Point, Series, chart
 from models.forge.report.result import Made
 

@@ -13,12 +13,11 @@ from models.bundle.bundle import Bundle
 from models.forge.evaluation.baselines import baselines
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, encode_outcomes
 from models.forge.export.manifest import ENVELOPE_BYTES
-from models.forge.merging_spec_wish import Wish
+from models.forge.partition.cost import HeadCost, facts
 from models.forge.partition.cuts import Given
-from models.forge.partition.merging_cost_heads import HeadCost
-from models.forge.partition.merging_cost_kept import facts
 from models.forge.report.page import page
 from models.forge.report.result import Made
+from models.forge.spec import Wish
 
 HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-heldout.npz"
 

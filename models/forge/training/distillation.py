@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.forge import merging_cache_checkpoint
+from models.forge import cache
 from models.forge.data.types import Data
 from models.forge.partition.cuts import find_cuts
 from models.forge.partition.layout import feature_of
@@ -162,11 +162,11 @@ class _Lessons:
     def run(self, tell: Tell) -> None:
         wish = self._wish
         path = wish.folder / STATE if wish.folder else None
-        done = merging_cache_checkpoint.resume(path, self._modules, self._optimiser) if path else 0
+        done = cache.resume(path, self._modules, self._optimiser) if path else 0
         for epoch in range(done, wish.epochs):
             loss = self._epoch(epoch)
             if path:
-                merging_cache_checkpoint.keep(path, self._modules, self._optimiser, epoch + 1)
+                cache.keep(path, self._modules, self._optimiser, epoch + 1)
             tell(f"teaching, loss {loss:.3f}", (1 - _FITTING) * (epoch + 1) / wish.epochs)
         self._modules.eval()
 

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from models.forge.merging_cache_checkpoint import write
+from models.forge.cache import write
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 _CHUNK = 500

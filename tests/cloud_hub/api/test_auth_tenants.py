@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.api.merging_routing_routes import Door, Route
+from cloud_hub.api.routing import Door, Route
 from cloud_hub.registry.access import Scope
 from tests.cloud_hub.doubles.api_site import Site, infer_body
 

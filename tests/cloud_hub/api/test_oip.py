@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.core.merging_web_requests_requests import StillRunningError
+from cloud_hub.core.web_requests import StillRunningError
 from tests.cloud_hub.doubles.api_site import Site, infer_body
 from wire.process.tracing import Span
 from wire.protocol.messages import Reason

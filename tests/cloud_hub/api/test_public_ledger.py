@@ -10,7 +10,7 @@ import pytest
 
 from cloud_hub.registry.access import Scope
 from cloud_hub.storage.ledger_log import HubLog
-from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerBackend, LedgerLogService
+from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.storage.test_ledger_log import HUB_KEY, KEYS, received
 from wire.ledger.checkpoint import opened

@@ -16,9 +16,8 @@ from cloud_hub.repository.publish import publish_bundle, publish_permit, revoke
 from cloud_hub.rollout.catalog import Catalog
 from cloud_hub.rollout.controller import Desk, Rollouts
 from cloud_hub.rollout.store import RolloutStore
-from models.signing.merging_roles_permits import Permit
-from models.signing.merging_roles_roles import model_path
-from policies.rollout.merging_plan_waves import Member
+from models.signing.roles import Permit, model_path
+from policies.rollout.plan import Member
 from tests.cloud_hub.doubles.api_site import CARD, Site
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
 from tests.models.conftest import make

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.api.merging_routing_routes import Door
+from cloud_hub.api.routing import Door
 from tests.cloud_hub.doubles.api_site import Site
 
 SCHEMATHESIS = """

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from cloud_hub.cli.merging_devices_devices_command import app as devices_app
-from cloud_hub.cli.merging_hub_command import app as hub_app
-from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer
+from cloud_hub.cli.devices import app as devices_app
+from cloud_hub.cli.hub import app as hub_app
+from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer
 from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
 from cloud_hub.registry.registry import InviteFault, Registry
 from cloud_hub.security.authority import Authority, utc_now

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import skerry
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
-from models.graph.merging_hub_model_graph import TAIL, WHOLE, encode_graphs, exported
+from models.graph.hub_model import TAIL, WHOLE, encode_graphs, exported
 from models.runtime.runner import echo_manifest
 from tests.models.conftest import contents
 

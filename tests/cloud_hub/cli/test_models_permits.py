@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import Targets
 
-from cloud_hub.cli.merging_models_permit_command import app
+from cloud_hub.cli.models import app
 from cloud_hub.repository.publish import permits, publish_permit
 from cloud_hub.rollout.catalog import Catalog
 from cloud_hub.rollout.types import RolloutError
-from models.signing.merging_roles_permits import Permit
-from models.signing.merging_roles_roles import TARGETS
 from models.signing.request import RequestError
+from models.signing.roles import TARGETS, Permit
 from tests.cloud_hub.cli.test_publish import Place
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub
 from wire.process.exit_codes import Exit, ExitError

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cloud_hub.cli.merging_hub_command import app
+from cloud_hub.cli.hub import app
 from tests.cloud_hub.doubles.gangs import gang_bundle
 from wire.process.exit_codes import Exit, ExitError
 

@@ -13,9 +13,9 @@ from cloud_hub.cli import publish
 from cloud_hub.cli.operations import Office
 from cloud_hub.cli.publish import open_repository
 from cloud_hub.registry.registry import Welcome
-from cloud_hub.repository.merging_files_anchor import Anchor
+from cloud_hub.repository.files import Anchor
 from cloud_hub.runtime.config import load
-from models.cli import merging_keys_keys_command
+from models.cli import keys as keys_cli
 from tests.cloud_hub.doubles.fleet import POLICY, Device, Hub, policy
 from tests.models.conftest import make
 from wire.process.exit_codes import Exit, ExitError
@@ -68,7 +68,7 @@ def repository(hub, *words, **how):
 
 
 def ring(keys, *words, **how):
-    return keys.types(merging_keys_keys_command.app, *words, *keys.passphrase, **how)
+    return keys.types(keys_cli.app, *words, *keys.passphrase, **how)
 
 
 def begin(hub, keys, *words, hold=()):
@@ -187,22 +187,22 @@ def test_a_person_who_says_no_signs_nothing(hub, keys):
 def test_a_passphrase_is_asked_for_and_confirmed(hub, keys):
     repository(hub, "export", hub.at("hub.json"))
     first = ("init", keys.at("ring"), "--hub", hub.at("hub.json"), "--memory", 16, "--small")
-    keys.types(merging_keys_keys_command.app, *first, text=f"{PASSPHRASE}\n{PASSPHRASE}\n")
+    keys.types(keys_cli.app, *first, text=f"{PASSPHRASE}\n{PASSPHRASE}\n")
     repository(hub, "install", keys.at("ring/first.json"))
     repository(hub, "export", hub.at("hub.json"))
     words = ("renew", "root", "--hub", hub.at("hub.json"), "--dir", keys.at("ring"))
     with pytest.raises(ExitError, match="wrong passphrase"):
-        keys.types(merging_keys_keys_command.app, *words, text="another passphrase\n")
-    assert "signed root with root-1" in keys.types(merging_keys_keys_command.app, *words, text=f"{PASSPHRASE}\n")
+        keys.types(keys_cli.app, *words, text="another passphrase\n")
+    assert "signed root with root-1" in keys.types(keys_cli.app, *words, text=f"{PASSPHRASE}\n")
     (keys.folder / "ring" / "signed.json").write_text('{"root": {"2": "0"}}')
     with pytest.raises(ExitError, match="root 2 was signed here before"):
-        keys.types(merging_keys_keys_command.app, *words, text=f"{PASSPHRASE}\n")
-    keys.types(merging_keys_keys_command.app, *words, "--again", text=f"{PASSPHRASE}\n")
+        keys.types(keys_cli.app, *words, text=f"{PASSPHRASE}\n")
+    keys.types(keys_cli.app, *words, "--again", text=f"{PASSPHRASE}\n")
 
 
 def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
     begin(hub, keys)
-    facts = json.loads(keys.types(merging_keys_keys_command.app, "show", keys.at("ring"), "--json"))
+    facts = json.loads(keys.types(keys_cli.app, "show", keys.at("ring"), "--json"))
     assert [row["key"] for row in facts["rows"]] == [
         "models-echo-1",
         "policy-1",
@@ -212,14 +212,14 @@ def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
         "targets-1",
         "targets-2",
     ]
-    facts = json.loads(keys.types(merging_keys_keys_command.app, "show", keys.at("ring/first.json"), "--json"))
+    facts = json.loads(keys.types(keys_cli.app, "show", keys.at("ring/first.json"), "--json"))
     assert {row["signatures missing"] for row in facts["rows"]} == {0}
     repository(hub, "export", hub.at("hub.json"))
-    facts = json.loads(keys.types(merging_keys_keys_command.app, "show", hub.at("hub.json"), "--json"))
+    facts = json.loads(keys.types(keys_cli.app, "show", hub.at("hub.json"), "--json"))
     assert {row["role"]: row["signed"] for row in facts["rows"]}["policy"] == "offline"
-    assert "models-echo" in keys.types(merging_keys_keys_command.app, "show", hub.at("hub.json"))
+    assert "models-echo" in keys.types(keys_cli.app, "show", hub.at("hub.json"))
     with pytest.raises(ExitError) as stop:
-        keys.types(merging_keys_keys_command.app, "show", hub.at("hub.toml"))
+        keys.types(keys_cli.app, "show", hub.at("hub.toml"))
     assert stop.value.code is Exit.CHECK_FAILED
 
 

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from cloud_hub.cli import rollout_text
-from cloud_hub.cli.merging_rollout_rollout_command import Clerk
-from cloud_hub.cli.merging_rollout_rollout_order import parameters
+from cloud_hub.cli.rollout import Clerk, parameters
 from cloud_hub.rollout.types import RolloutState
 from cloud_hub.rollout.view import View, view
 from policies.rollout.gate import Gate, Outcome

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import models
-from cloud_hub.cli.merging_rollout_rollout_order import prepared
+from cloud_hub.cli.rollout import prepared
 from cloud_hub.repository.signing_keys import OnlineKeys
 from cloud_hub.runtime.config import load
 from models.signing.request import load_request

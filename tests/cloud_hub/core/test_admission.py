@@ -5,7 +5,7 @@ import pytest
 
 from cloud_hub.core.admission import LAG_S, MAX_TENANTS
 from cloud_hub.core.commands import Hand
-from cloud_hub.core.merging_web_requests_requests import Wish
+from cloud_hub.core.web_requests import Wish
 from cloud_hub.security.envelopes import PlainEnvelopes
 from policies.serving.admission import Refuse
 from policies.serving.batching import Cost

@@ -4,15 +4,15 @@ import msgspec
 import numpy as np
 
 from cloud_hub.core.commands import LOCAL, Key, Row
+from cloud_hub.core.context import RECENT_ROWS, STREAMS, Memory
 from cloud_hub.core.core import HubCore
-from cloud_hub.core.merging_context_memory import RECENT_ROWS, STREAMS, Memory
 from cloud_hub.storage.store import Job
 from policies.serving.admission import Refuse
 from tests.cloud_hub.doubles.bench import DAY_S, POISON, Bench
 from tests.cloud_hub.doubles.devices import CARD, CODEC, HUB, MANIFEST, SimDevice
 from wire.protocol.codec import encode, pad
-from wire.protocol.merging_sealing_seal import digest, seal, sign
 from wire.protocol.messages import Ask, ModelRef, Prediction, Reason, Receipt, Refusal, Statuses
+from wire.protocol.sealing import digest, seal, sign
 from wire.protocol.topics import Channel
 
 

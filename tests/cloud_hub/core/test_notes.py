@@ -3,15 +3,15 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from cloud_hub.core.merging_notes_desk import CONNECTS_PER_S
-from cloud_hub.registry.merging_device_states_devices import Standing
+from cloud_hub.core.notes import CONNECTS_PER_S
+from cloud_hub.registry.device_states import Standing
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from tests.cloud_hub.doubles.bench import POISON, Bench, owed
 from tests.cloud_hub.doubles.devices import CARD, HUB
 from tests.policies.doubles.given import plain
-from wire.protocol.merging_sealing_seal import digest, key_id
 from wire.protocol.messages import DType, ModelRef, Reason, Refusal, Statuses, Tensor, Verdict, Welcome
+from wire.protocol.sealing import digest, key_id
 
 
 def test_ask_is_answered_with_verdict_pending_and_unknown(device, bench):

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from cloud_hub.core.commands import Suspect, Tell
 from cloud_hub.core.core import HubCore
-from cloud_hub.core.merging_notes_clones import MAX_PAST, Finding, Past, Sighting, judge
+from cloud_hub.core.notes import MAX_PAST, Finding, Past, Sighting, judge
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.system.settings import HubSettings
 from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
 from wire.protocol.codec import encode
-from wire.protocol.merging_sealing_seal import key_id, sign
 from wire.protocol.messages import Hello
+from wire.protocol.sealing import key_id, sign
 from wire.protocol.topics import Channel
 
 KEY = b"k" * 8

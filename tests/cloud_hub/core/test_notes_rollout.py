@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_hub.core.commands import Greeted, Reported, Tell
-from cloud_hub.core.merging_notes_rollout_notes import is_possible
+from cloud_hub.core.notes import is_possible
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from wire.protocol.codec import encode, pad
-from wire.protocol.merging_sealing_seal import key_id, seal, sign
 from wire.protocol.messages import Welcome
 from wire.protocol.rollout import Agreement, ClassSignals, InstallReport, InstallState, Quality, Signals
+from wire.protocol.sealing import key_id, seal, sign
 from wire.protocol.topics import Channel, topic
 
 CELL = Agreement("open", 0.05, 100, 90, 4, 2, 10, 3, 2, 1)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from cloud_hub.registry.orders import Orders
-from policies.language.merging_document_compose import compose, hash_of
-from policies.language.merging_document_document import Document
+from policies.language.document import Document, compose, hash_of
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice

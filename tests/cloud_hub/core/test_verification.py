@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from cloud_hub.core.verification import MUTE_S, STRIKES
-from cloud_hub.registry.merging_device_states_devices import Standing
+from cloud_hub.registry.device_states import Standing
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import HUB, SimDevice
 from wire.protocol.codec import MAX_FRAME_BYTES, encode, pad, split
-from wire.protocol.merging_sealing_seal import digest, seal, sign
 from wire.protocol.messages import Reason, Suite
+from wire.protocol.sealing import digest, seal, sign
 from wire.protocol.topics import Channel, topic
 
 DAY_S = 86_400.0

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from cloud_hub.api.app import Api, Limits
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.core.commands import Erase, Tombstone
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError, Kept, Probe, Wish
+from cloud_hub.core.web_requests import InferRefusedError, Kept, Probe, Wish
 from cloud_hub.engine.base import EchoEngine, ModelCard, Work
 from cloud_hub.enrollment.ca_rotation import Rotation
-from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.enrollment import Issuer
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import Renewals
 from cloud_hub.enrollment.replies import BrokerAddress, Place
@@ -28,9 +28,9 @@ from cloud_hub.registry.registry import Registry
 from cloud_hub.security.authorities import Authorities
 from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
-from cloud_hub.serving.merging_telemetry_watch import Observer
-from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerLogService
-from cloud_hub.storage.merging_retention_aggregates import Tally
+from cloud_hub.serving.telemetry import Observer
+from cloud_hub.storage.ledger_service import LedgerLogService
+from cloud_hub.storage.retention import Tally
 from cloud_hub.storage.store import StoreError
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.http.guards import ServerAccess

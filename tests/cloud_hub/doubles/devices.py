@@ -8,14 +8,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from cloud_hub.engine.merging_types_work import card_of
-from cloud_hub.registry.merging_device_states_devices import Standing
+from cloud_hub.engine.types import card_of
+from cloud_hub.registry.device_states import Standing
 from cloud_hub.security.hub_keys import HubKeys, fresh
 from models.runtime.codec import codec_of
 from models.runtime.runner import echo_manifest
 from wire.protocol.codec import decode_down, decode_verdict, encode, fingerprint, pad, split, unpad
-from wire.protocol.merging_sealing_seal import key_id, open_sealed, seal, sign, verdict_binding, verify
 from wire.protocol.messages import Ask, DownNote, Escalation, Header, Hello, Suite, Tensor, Verdict
+from wire.protocol.sealing import key_id, open_sealed, seal, sign, verdict_binding, verify
 from wire.protocol.topics import Channel, shard_of, topic
 
 MANIFEST = echo_manifest()

@@ -13,7 +13,6 @@ from cloud_hub.repository.signing_keys import ALWAYS, OnlineKeys
 from cloud_hub.security.hub_keys import HubCard
 from models.signing import operations
 from models.signing.keyring import Cost, Keyring
-from models.signing.merging_roles_roles import FLEET, Fleet
 from models.signing.request import (
     Request,
     State,
@@ -25,8 +24,9 @@ from models.signing.request import (
     missing,
     sign,
 )
+from models.signing.roles import FLEET, Fleet
 from models.update.client import Errand, Fetcher, Session, Source
-from models.update.merging_downloader_part import Part
+from models.update.downloader import Part
 from tests import ROOT
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, InputSpec, Manifest, ParallelPlan
-from models.graph.merging_hub_model_graph import encode_graphs, exported
+from models.graph.hub_model import encode_graphs, exported
 from models.runtime.runner import echo_manifest
 from models.zoo.resnet9 import ResNet9
 from wire.protocol.messages import DType, FieldSpec, Level

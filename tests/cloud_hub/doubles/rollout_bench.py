@@ -9,7 +9,7 @@ from cloud_hub.rollout.planning import Order, plan_of, record_of
 from cloud_hub.rollout.store import RolloutStore
 from cloud_hub.rollout.types import TERMINAL, Alarm, Approval, Assign, Goal, Target
 from policies.rollout.gate import Gate, Outcome
-from policies.rollout.merging_plan_waves import Member
+from policies.rollout.plan import Member
 from wire.protocol.rollout import Cohort, Failure, InstallReport, InstallState, Signals
 
 NEW = Target("models/digits/digits-2.skb", 2, "b" * 64)

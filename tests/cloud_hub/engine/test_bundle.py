@@ -14,12 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from cloud_hub.engine.base import EngineError, State
-from cloud_hub.engine.merging_bundle_buckets import bucket, ladder, pad
-from cloud_hub.engine.merging_factory_choose import open_engine
-from cloud_hub.engine.merging_types_means import Means
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.bundle import bucket, ladder, pad
+from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.onnx import OnnxEngine
 from cloud_hub.engine.torch import LocalEngine
+from cloud_hub.engine.types import Means, Work
 from models.bundle.bundle import Bundle, write_bundle
 from models.bundle.manifest import (
     EDGE_FILE,
@@ -33,7 +32,7 @@ from models.bundle.manifest import (
     Manifest,
 )
 from models.bundle.measurements import Gate
-from models.graph.merging_hub_model_graph import encode_graphs, exported
+from models.graph.hub_model import encode_graphs, exported
 from models.runtime.runner import echo_manifest
 from wire.protocol.messages import DType, FieldSpec, Level
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cloud_hub.api.merging_oip_oip import describe
+from cloud_hub.api.oip import describe
 from cloud_hub.engine.base import ModelCard
 from wire.protocol.messages import ModelRef
 

@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer, Rejection, invite_text
+from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection, invite_text
 from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Registry
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.security.hub_keys import HubCard

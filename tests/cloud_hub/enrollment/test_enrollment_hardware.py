@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.enrollment.merging_enrollment_hardware import HardwareList
+from cloud_hub.enrollment.enrollment import HardwareList
 from wire.process.exit_codes import Exit, ExitError
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from cloud_hub.enrollment.eviction import Doorman
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Registry
 from tests.cloud_hub.registry.test_registry_lifecycle import DEVICE, enrolled
 from wire.process.logging import Log

@@ -9,10 +9,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_hub.enrollment.merging_enrollment_enrol import Issuer, Rejection
+from cloud_hub.enrollment.enrollment import Issuer, Rejection
 from cloud_hub.enrollment.renewal import BURST, Renewals, RenewRequest, Retired, RetireRequest, renew_text, retire_text
 from cloud_hub.enrollment.replies import BrokerAddress, Place, SignedReply
-from cloud_hub.registry.merging_device_states_standing import Because, DeviceState
+from cloud_hub.registry.device_states import Because, DeviceState
 from cloud_hub.registry.registry import Registry
 from cloud_hub.security.authorities import Authorities
 from cloud_hub.security.authority import issued_by, utc_now

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.registry.merging_device_states_standing import (
-    GONE,
-    HEARD,
-    DeviceState,
-    may_be_invited,
-    may_become,
-    refusal,
-)
+from cloud_hub.registry.device_states import GONE, HEARD, DeviceState, may_be_invited, may_become, refusal
 
 STATES = st.sampled_from(DeviceState)
 

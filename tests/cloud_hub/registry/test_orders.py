@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.registry.orders import Orders
-from policies.language.merging_document_compose import hash_of
+from policies.language.document import hash_of
 from policies.model.policy import Policy
 from tests.cloud_hub.doubles.api_site import Site
 from tests.cloud_hub.doubles.bench import Bench
@@ -14,8 +14,8 @@ from tests.policies.doubles.given import plain
 from wire.errors import Fault, LocalError, RemoteError
 from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.codec import decode_down, split
-from wire.protocol.merging_sealing_seal import verify
 from wire.protocol.messages import DenyAll, Reason, Refusal
+from wire.protocol.sealing import verify
 from wire.protocol.topics import Channel
 
 NOW_MS = int(NOW_S * 1000)

@@ -4,7 +4,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.registry.registry import Device, InviteFault, Keys, Registry, RegistryError, Welcome, split_id
 from wire.process.exit_codes import Exit, ExitError
 

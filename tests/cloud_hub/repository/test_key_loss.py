@@ -4,9 +4,9 @@ import pytest
 from tuf.api.metadata import Metadata, Targets
 
 from cloud_hub.repository.publish import publish_hub_keys
-from models.signing.merging_roles_roles import SMALL
 from models.signing.operations import offline_roles, renew
 from models.signing.request import Request, RequestError, State, encode, sign, successor
+from models.signing.roles import SMALL
 from models.update.client import RefusedError
 from tests.cloud_hub.doubles.fleet import CARD, NOW, Device, Holder, Hub, carried, days
 from wire.protocol.rollout import Failure

@@ -12,13 +12,13 @@ from onnx import TensorProto, helper
 from cloud_hub.repository.publish import found_demo, publish_bundle, publish_hub_keys, publish_policy, revoke, withdraw
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
-from cloud_hub.runtime.merging_bootstrap_founding import found
-from cloud_hub.runtime.merging_maintenance_keeper import Keeper
+from cloud_hub.runtime.bootstrap import found
+from cloud_hub.runtime.maintenance import Keeper
 from cloud_hub.security.hub_keys import HubCard, load_or_create
 from models.bundle.archive import unpack
 from models.bundle.manifest import BundleError
 from models.signing.request import RequestError
-from policies.language.merging_document_document import PolicyError
+from policies.language.document import PolicyError
 from tests.cloud_hub.doubles.fleet import CARD, NOW, POLICY, Device, Holder, Hub, days, policy
 from tests.models.conftest import contents, make
 from wire.process.exit_codes import ExitError

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from cloud_hub.repository.merging_files_shelf import Shelf
+from cloud_hub.repository.files import Shelf
 from cloud_hub.repository.publish import publish_policy
 from cloud_hub.repository.repository import Repository
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub, carried, days, policy

@@ -8,8 +8,8 @@ from tuf.api.metadata import Metadata, Snapshot, Targets, Timestamp
 
 from cloud_hub.repository.repository import Repository
 from models.signing import operations
-from models.signing.merging_roles_roles import SMALL
 from models.signing.request import Request, RequestError, sign, successor
+from models.signing.roles import SMALL
 from tests.cloud_hub.doubles.fleet import NOW, Device, Holder, Hub, carried, days
 from wire.process.daemon import Lock
 from wire.process.exit_codes import Exit, ExitError

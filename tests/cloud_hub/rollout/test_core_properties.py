@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cloud_hub.rollout.types import TERMINAL, Goal, RolloutDeviceState, RolloutError, RolloutState, may_become
-from policies.rollout.merging_plan_waves import default_steps, sizes
+from policies.rollout.plan import default_steps, sizes
 from tests.cloud_hub.doubles.rollout_bench import FAIL, HOLD, PASS, UNSURE, Bench
 from wire.protocol.rollout import Failure, InstallState
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cloud_hub.core.merging_notes_desk import CONNECTS_PER_S
+from cloud_hub.core.notes import CONNECTS_PER_S
 from cloud_hub.engine.base import EchoEngine
 from tests.cloud_hub.doubles.devices import CARD, MANIFEST, SimDevice, registry
 from tests.cloud_hub.doubles.site import SLOW_S, Ear, Site, serving

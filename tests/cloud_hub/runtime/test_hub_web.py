@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError
+from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.types import Work
 from cloud_hub.storage.store import Job, Store
 from tests.cloud_hub.doubles.devices import CARD, Enrolled, SimDevice
 from tests.cloud_hub.doubles.site import SLOW_S, Ear, Site, effects_in, serving

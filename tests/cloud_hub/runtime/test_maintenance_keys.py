@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.runtime.merging_maintenance_key_change import DAY_MS, KeyChange
+from cloud_hub.runtime.maintenance import DAY_MS, KeyChange
 from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create
 
 NOW_MS = 1_800_000_000_000

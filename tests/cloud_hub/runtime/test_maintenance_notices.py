@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from cloud_hub.runtime.merging_maintenance_herald import Herald
+from cloud_hub.runtime.maintenance import Herald
 from tests.cloud_hub.doubles.fleet import Holder, Hub
 from wire.process.logging import Log
 

@@ -14,7 +14,7 @@ from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.policies import Watch, nothing, policies_of, published_in
 from cloud_hub.security.hub_keys import HubCard
 from models.signing.request import RequestError
-from policies.language.merging_document_document import PolicyError
+from policies.language.document import PolicyError
 from policies.model.policy import Policy
 from tests.policies.doubles.given import TEXT, with_
 from wire.process.exit_codes import Exit, ExitError

@@ -11,7 +11,7 @@ from hypothesis import given
 from cloud_hub.core.commands import Check, Infer, Item, Key
 from cloud_hub.core.scheduler import RECHECK_CAP_S, Batcher
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.types import Work
 from cloud_hub.engine.worker import INLINE_BELOW_S, Lane
 from tests.cloud_hub.doubles.devices import CARD
 

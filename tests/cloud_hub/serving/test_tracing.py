@@ -9,9 +9,9 @@ from opentelemetry.sdk.resources import Resource
 
 from cloud_hub.core.commands import Item, Key
 from cloud_hub.core.queues import Batch
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.types import Work
 from cloud_hub.engine.worker import Result
-from cloud_hub.serving.merging_telemetry_watch import Observer
+from cloud_hub.serving.telemetry import Observer
 from cloud_hub.serving.tracing import SpanFile, Tracing, readable
 from wire.process.tracing import Span, place, span_id
 
@@ -96,7 +96,7 @@ def test_the_collectors_sdk_takes_our_spans_as_they_are():
 def test_without_a_configured_collector_nothing_of_opentelemetry_is_imported():
     code = (
         "import sys, cloud_hub.serving.tracing as t; assert t.Tracing(None, '', 'hub-1').sink is None;"
-        "import cloud_hub.serving.merging_telemetry_watch; print([m for m in sys.modules if m.startswith('opentelemetry')])"
+        "import cloud_hub.serving.telemetry; print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,10 +10,10 @@ import pytest
 
 from cloud_hub.core.commands import Load, Unload
 from cloud_hub.core.lineup import SPOKEN_MS
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError
 from cloud_hub.core.queues import ModelState
+from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.base import EchoEngine, EngineError
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.serving.bundles import Bundles
 from cloud_hub.serving.versions import ModelInUseError
 from cloud_hub.storage.versions import Spoken

@@ -3,16 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.serving.merging_web_idempotency import (
-    LIFE_S,
-    MAX_KEYS,
-    MAX_ROWS,
-    Begun,
-    Differs,
-    Idempotency,
-    Running,
-    Stored,
-)
+from cloud_hub.serving.web import LIFE_S, MAX_KEYS, MAX_ROWS, Begun, Differs, Idempotency, Running, Stored
 from wire.protocol.messages import Prediction
 
 ANSWER = (Prediction(1, 0.9, (0.1, 0.9), "digits@7"),)

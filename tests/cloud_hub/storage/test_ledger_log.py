@@ -11,7 +11,7 @@ import pytest
 from cloud_hub.core import commands as c
 from cloud_hub.security.hub_keys import fresh
 from cloud_hub.storage.ledger_log import HubLog, Received
-from cloud_hub.storage.merging_ledger_service_ledger_clerk import LedgerBackend, LedgerLogService
+from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import NOW_S, SimDevice
 from wire.ledger import merkle
@@ -21,8 +21,8 @@ from wire.ledger.merkle import leaf_hash
 from wire.process.exit_codes import Exit, ExitError
 from wire.process.logging import Log
 from wire.protocol.codec import encode
-from wire.protocol.merging_sealing_seal import key_id, sign
 from wire.protocol.messages import Checkpoint, DownNote, Heads, Mirror
+from wire.protocol.sealing import key_id, sign
 from wire.protocol.topics import Channel, topic
 
 DEVICE = SimDevice("demo--d1")

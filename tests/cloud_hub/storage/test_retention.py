@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from cloud_hub.core.commands import Ending, Erase, Key, Question
 from cloud_hub.storage.database import effects, tallies
-from cloud_hub.storage.merging_retention_aggregates import K, Tally, published, shown
+from cloud_hub.storage.retention import K, Tally, published, shown
 from cloud_hub.storage.store import Job, Store
 from tests.cloud_hub.doubles.bench import DAY_S, Bench
 from tests.cloud_hub.doubles.devices import HUB, NOW_S, SimDevice
-from wire.protocol.merging_sealing_erasure import STATEMENT_TAG, erase_text, mark_of
 from wire.protocol.messages import Reason, Refusal
+from wire.protocol.sealing import STATEMENT_TAG, erase_text, mark_of
 
 DAY_MS = 86_400_000
 NOW_MS = int(NOW_S * 1000)

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from cloud_hub.core.merging_web_requests_requests import InferRefusedError, Wish
-from cloud_hub.engine.merging_types_work import card_of
+from cloud_hub.core.web_requests import InferRefusedError, Wish
+from cloud_hub.engine.types import card_of
 from models.runtime.runner import echo_manifest
 from tests.cloud_hub.doubles.devices import CARD, SimDevice
 from tests.cloud_hub.doubles.site import Ear

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from cloud_hub.security.hub_keys import load_or_create, retire, rotate
-from cloud_hub.system.merging_clock_clock import MAX_STEP_S, HubClock
+from cloud_hub.system.clock import MAX_STEP_S, HubClock
 from wire.process.exit_codes import Exit, ExitError
 
 

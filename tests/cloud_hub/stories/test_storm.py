@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.security.envelopes import PlainEnvelopes
 from policies.serving.fair_queue import jain
 from tests.cloud_hub.doubles.bench import Bench

@@ -9,9 +9,9 @@ import pytest
 
 from edge_agent.api.app import OPEN_ROUTES, ApiServer, build_app
 from edge_agent.cli.client import get
-from edge_agent.system.merging_settings_address import Address
+from edge_agent.system.settings import Address
 from tests.edge_agent.doubles.api_double import MemoryAgent, serving
-from wire.http import merging_oip_oip
+from wire.http import oip
 from wire.http.guards import ServerAccess, token_of
 
 UNSURE = [[0.4, 0.3, 0.3]]
@@ -285,9 +285,9 @@ async def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):
 
 async def test_a_binary_request_of_our_own_client_is_answered():
     async with serving(MemoryAgent()) as session:
-        sent = merging_oip_oip.encode_request({"scores": np.array(SURE, np.float32)})
+        sent = oip.encode_request({"scores": np.array(SURE, np.float32)})
         async with session.post("/v2/models/echo/infer", data=sent.body, headers=sent.headers()) as response:
-            assert response.headers["Content-Type"] == merging_oip_oip.BINARY
-            size = int(response.headers[merging_oip_oip.HEADER_LENGTH])
+            assert response.headers["Content-Type"] == oip.BINARY
+            size = int(response.headers[oip.HEADER_LENGTH])
             head = json.loads((await response.read())[:size])
     assert [o["name"] for o in head["outputs"]] == ["scores", "label", "confidence", "label_name"]

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.api import merging_image_files_png
-from edge_agent.api.merging_image_files_files import sample_of
-from edge_agent.api.merging_image_files_png import PngError
+from edge_agent.api import image_files
+from edge_agent.api.image_files import PngError, sample_of
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import SampleError
 from wire.protocol.messages import DType
@@ -60,7 +59,7 @@ def test_every_row_filter_is_undone(data, channels, height, width):
     pixels = data.draw(st.binary(min_size=height * width * channels, max_size=height * width * channels))
     image = np.frombuffer(pixels, np.uint8).reshape(height, width, channels)
     filters = data.draw(st.lists(st.integers(0, 4), min_size=height, max_size=height))
-    assert (merging_image_files_png.decode(encode(image, filters), image.shape) == image).all()
+    assert (image_files.decode(encode(image, filters), image.shape) == image).all()
 
 
 IMAGE = np.arange(20, dtype=np.uint8).reshape(4, 5, 1) * 12
@@ -71,13 +70,13 @@ PICTURE = encode(IMAGE, [0, 1, 2, 4])
 def test_every_flipped_byte_of_a_png_is_found(at, flip):
     damaged = PICTURE[:at] + bytes([PICTURE[at] ^ flip]) + PICTURE[at + 1 :]
     with pytest.raises(PngError):
-        merging_image_files_png.decode(damaged, (4, 5, 1))
+        image_files.decode(damaged, (4, 5, 1))
 
 
 @given(st.integers(0, len(PICTURE) - 1))
 def test_a_png_that_ends_early_is_refused(end):
     with pytest.raises(PngError):
-        merging_image_files_png.decode(PICTURE[:end], (4, 5, 1))
+        image_files.decode(PICTURE[:end], (4, 5, 1))
 
 
 SIGNATURE = PICTURE[:8]

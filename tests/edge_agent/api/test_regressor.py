@@ -13,10 +13,10 @@ import pytest
 
 from edge_agent.api.service import value_of
 from edge_agent.api.sources import Feed, Folder, Lines
-from edge_agent.cli.merging_explain_words import lines
+from edge_agent.cli.explain import lines
 from edge_agent.core.records import AnswerRecord, Source
 from edge_agent.core.records import Kind as Said
-from edge_agent.storage import merging_answers_answers, merging_schema_tables
+from edge_agent.storage import answers, schema
 from models.bundle.manifest import InputSpec, Kind
 from models.bundle.measurements import Gate
 from models.runtime.runner import EchoRunner, Inference, check_sample
@@ -141,7 +141,7 @@ def test_a_classifiers_prediction_has_no_value():
 @pytest.fixture
 def db() -> sqlite3.Connection:
     db = sqlite3.connect(":memory:")
-    merging_schema_tables.migrate(db, ":memory:")
+    schema.migrate(db, ":memory:")
     return db
 
 
@@ -152,12 +152,12 @@ def answered(value: float, confidence: float) -> AnswerRecord:
 
 @pytest.mark.parametrize("truth", [87.5, 3])
 def test_a_table_of_labels_keeps_a_value_as_it_is(db, truth):
-    merging_answers_answers.insert(db, answered(88.0, 0.5))
-    assert merging_answers_answers.keep_truth(db, "a" * 32, truth, 1)
-    assert merging_answers_answers.truth(db, "a" * 32) == truth
+    answers.insert(db, answered(88.0, 0.5))
+    assert answers.keep_truth(db, "a" * 32, truth, 1)
+    assert answers.truth(db, "a" * 32) == truth
 
 
 def test_an_answer_without_a_confidence_is_on_record_all_the_same(db):
-    merging_answers_answers.insert(db, answered(inf, nan))
-    (kept,) = merging_answers_answers.of(db, "a" * 32)
+    answers.insert(db, answered(inf, nan))
+    (kept,) = answers.of(db, "a" * 32)
     assert (kept.prediction.confidence, kept.why) == (0.0, Why.INVALID_CONFIDENCE)

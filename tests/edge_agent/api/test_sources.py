@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent.api.merging_image_files_files import max_file_bytes
+from edge_agent.api.image_files import max_file_bytes
 from edge_agent.api.sources import MAX_LINE_BYTES, Feed, Folder, Lines, read_lines
 from tests.edge_agent.api.test_image_files import npy
 from tests.edge_agent.doubles.api_double import MemoryAgent

@@ -11,7 +11,7 @@ from edge_agent.core.records import AnswerRecord, DisabledError, Kind, Source
 from models.runtime.runner import SampleError
 from policies.model.reasons import Why
 from tests.edge_agent.doubles.hub_double import SURE, TRUTH, HubDouble, Rig, policy, sample, until
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.messages import Hello, Reason
 from wire.protocol.topics import Channel
 
@@ -200,7 +200,7 @@ async def test_an_expired_key_seals_the_same_plaintext_anew_without_a_new_charge
 
 def seal_print(hub: HubDouble, frame) -> bytes:
 
-    return codec.fingerprint(merging_sealing_seal.open_sealed(frame, key=hub.hpke, channel=Channel.QUESTION))
+    return codec.fingerprint(sealing.open_sealed(frame, key=hub.hpke, channel=Channel.QUESTION))
 
 
 async def test_a_changed_policy_judges_waiting_questions_again(tmp_path: Path):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.app.config import PREFIX, AgentConfig, load
-from edge_agent.system.merging_settings_settings import AgentSettings, OutboxLimits
+from edge_agent.system.settings import AgentSettings, OutboxLimits
 from tests import ROOT
 from wire.process.config import known_keys
 from wire.process.exit_codes import Exit, ExitError

@@ -18,7 +18,7 @@ import pytest
 
 from edge_agent.__main__ import main
 from edge_agent.cli.client import get, running_at
-from edge_agent.system.merging_settings_address import Address
+from edge_agent.system.settings import Address
 from tests import ROOT
 from tests.edge_agent.doubles.device import DEVICE, lay
 from tests.in_process import skerry

@@ -12,7 +12,7 @@ import pytest
 from edge_agent.__main__ import main
 from edge_agent.cli.client import get
 from edge_agent.identity.identity import load
-from edge_agent.system.merging_settings_address import Address
+from edge_agent.system.settings import Address
 from tests.edge_agent.app.test_process import address, ended, refused, running
 from tests.edge_agent.doubles.device import lay
 from tests.edge_agent.doubles.updates_bench import Bench, bench

@@ -2,9 +2,9 @@
 
 import pytest
 
-from edge_agent.app.merging_status_report import EXPIRY_NOTICE_DAYS, days_left
-from policies.language.merging_document_document import parse
-from policies.model.merging_context_days import iso_of
+from edge_agent.app.status import EXPIRY_NOTICE_DAYS, days_left
+from policies.language.document import parse
+from policies.model.context import iso_of
 from policies.model.policy import Policy
 from tests.edge_agent.doubles.api_double import serving
 from tests.edge_agent.doubles.hub_double import DEFAULTS, HUB_TIME_MS, POLICY, Rig, policy

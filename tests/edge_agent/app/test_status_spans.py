@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.app.merging_status_spans import CORRECTION, INFER, of_file, of_records
+from edge_agent.app.status import CORRECTION, INFER, of_file, of_records
 from edge_agent.core.records import AnswerRecord, Kind, Source, Timings
 from policies.model.reasons import Why
 from tests.edge_agent.doubles.hub_double import Rig, policy, sample, until

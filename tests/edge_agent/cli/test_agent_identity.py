@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from edge_agent.cli.agent import app
 from edge_agent.identity.identity import folder_is_enrolled, load
 from tests.edge_agent.doubles.identity_hub import DEVICE, identity_hub

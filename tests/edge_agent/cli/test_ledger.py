@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.cli.ledger import app
-from edge_agent.ledger.merging_verify_ledger_files import key_of, moment_ms
-from edge_agent.storage import ledger, merging_tables_traffic
+from edge_agent.ledger.verify import key_of, moment_ms
+from edge_agent.storage import ledger, tables
 from tests.edge_agent.doubles.ledger_bench import FACES, HOUR_MS, Bench
 from wire.ledger.chain import PROTOCOL, Form, Kind
 from wire.process.exit_codes import Exit, ExitError
@@ -26,7 +26,7 @@ def device(tmp_path: Path) -> Bench:
     bench.send(2, FACES)
     bench.send(1, Form({"boot": "P1"}, {}, PROTOCOL, "", "hub-1", "eu"), Kind.HELLO)
     bench.tell()
-    merging_tables_traffic.add(bench.db, bench.now_ms, 6_000)
+    tables.add(bench.db, bench.now_ms, 6_000)
     return bench
 
 

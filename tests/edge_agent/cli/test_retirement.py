@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from cloud_hub.registry.merging_device_states_standing import DeviceState
-from edge_agent.app.merging_agent_loop import Agent
+from cloud_hub.registry.device_states import DeviceState
+from edge_agent.app.agent import Agent
 from edge_agent.cli import retirement as retiring
 from edge_agent.cli.retirement import Retired, retire
 from edge_agent.identity.identity import Identity, folder_is_enrolled, load

@@ -29,10 +29,10 @@ from edge_agent.core.core import EdgeCore
 from edge_agent.core.records import Outcome, Source
 from models.runtime import chain
 from models.runtime.runner import echo_manifest
-from policies.decisions import merging_egress_egress
+from policies.decisions import egress
 from policies.decisions.budget import Spend
 from policies.decisions.leakage import Evidence
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.model.reasons import Why
 from tests.edge_agent.doubles.hub_double import policy
@@ -43,7 +43,7 @@ UNSURE = Prediction(1, 0.55, (0.45, 0.55), "echo@1")
 VERDICT = Verdict(Prediction(0, 0.99, (0.99, 0.01), "big@1"), "hub-1", "local", 0.1, 0.2)
 ECHO = echo_manifest(2)
 EVIDENCE = Evidence(ECHO.leakage, partial(chain.digest, ECHO.cut, ECHO.codec))
-SETUP = Setup((*ECHO.features, *merging_egress_egress.DERIVED), (HubSite("hub-1", "local"),), 700, evidence=EVIDENCE)
+SETUP = Setup((*ECHO.features, *egress.DERIVED), (HubSite("hub-1", "local"),), 700, evidence=EVIDENCE)
 OPEN = Facts("open")
 EPOCH = 5
 

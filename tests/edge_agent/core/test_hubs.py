@@ -7,8 +7,8 @@ import msgspec
 from edge_agent.core.commands import Answer, Dice, Facts, Finish, Reseal, SayHello, SendAsk, Store, Transmit
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.hubs import Lines
-from policies.decisions.merging_routing_locality import HubSite
-from policies.language.merging_document_document import parse
+from policies.decisions.routing import HubSite
+from policies.language.document import parse
 from policies.model.policy import Policy
 from policies.model.reasons import Why
 from tests.edge_agent.core import test_core as one

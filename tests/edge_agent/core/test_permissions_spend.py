@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.merging_permissions_purse import Purse
+from edge_agent.core.permissions import Purse
 from edge_agent.storage import accounts
 from edge_agent.storage.accounts import OverdrawnError
-from edge_agent.storage.merging_schema_tables import SCHEMA, migrate
+from edge_agent.storage.schema import SCHEMA, migrate
 from policies.decisions import budget
 from policies.decisions.budget import Charge, Charged, Spend
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from edge_agent.system.merging_settings_address import ADDRESS_FILE, Address
+from edge_agent.system.settings import ADDRESS_FILE, Address
 from edge_agent.update.recovery import InstallTable
 from edge_agent.update.types import InstallRow
-from models.update.merging_floors_floors import commit
+from models.update.floors import commit
 from tests.edge_agent.app.test_process import address, running
 from tests.edge_agent.app.test_process_updates import by_tuf, waited
 from tests.edge_agent.doubles.installing import assignment

@@ -10,16 +10,16 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.app.merging_agent_loop import Agent
+from edge_agent.app.agent import Agent
 from edge_agent.core.commands import OutboxLimits
 from edge_agent.core.records import Sample
 from edge_agent.identity.identity import HubKeys, Identity
 from edge_agent.system.clock import HubClock
-from edge_agent.system.merging_settings_settings import AgentSettings
+from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from policies.model.policy import Policy
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
 from wire.protocol.messages import (
     Ask,
@@ -143,7 +143,7 @@ class HubDouble:
     def hear(self, message: Incoming) -> None:
         _, channel = parse_up(message.topic)
         frame = codec.split(message.payload)
-        merging_sealing_seal.verify(frame, by=SIGNING.public_key(), channel=channel)
+        sealing.verify(frame, by=SIGNING.public_key(), channel=channel)
         if channel is Channel.QUESTION:
             self.on_question(frame, message.payload)
             return
@@ -165,9 +165,7 @@ class HubDouble:
             self.tell(Mirror(heads.epoch, heads.spend))
 
     def on_report(self, frame: Frame) -> None:
-        note = codec.decode_up(
-            codec.unpad(merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.REPORT))
-        )
+        note = codec.decode_up(codec.unpad(sealing.open_sealed(frame, key=self.hpke, channel=Channel.REPORT)))
         assert isinstance(note, InstallReport)
         self.reports.append(note)
         if self.acknowledges:
@@ -188,7 +186,7 @@ class HubDouble:
             self.tell(Statuses(note.epoch, tuple(known), unknown))
 
     def on_question(self, frame: Frame, data: bytes) -> None:
-        padded = merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
+        padded = sealing.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
         question = codec.decode_escalation(codec.unpad(padded))
         self.questions.append((frame, data, question))
         key = (frame.header.epoch, frame.header.seq)
@@ -209,29 +207,25 @@ class HubDouble:
         self.send(self.note(note))
 
     def note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
-        key_id = merging_sealing_seal.key_id(self.signing.public_key().public_bytes_raw())
+        key_id = sealing.key_id(self.signing.public_key().public_bytes_raw())
         header = Header(shard_of(DEVICE), DEVICE, note.epoch, 0, self.now_ms, key_id)
-        return merging_sealing_seal.sign(header, codec.encode(note), by=by or self.signing, channel=Channel.REPLY)
+        return sealing.sign(header, codec.encode(note), by=by or self.signing, channel=Channel.REPLY)
 
     def verdict(self, frame: Frame, question: Escalation, by: Ed25519PrivateKey | None = None) -> bytes:
         told = frame.header
-        header = Header(
-            told.shard, DEVICE, told.epoch, told.seq, self.now_ms, merging_sealing_seal.key_id(public(HPKE))
-        )
-        fingerprint = codec.fingerprint(
-            merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
-        )
-        binding = merging_sealing_seal.verdict_binding(
+        header = Header(told.shard, DEVICE, told.epoch, told.seq, self.now_ms, sealing.key_id(public(HPKE)))
+        fingerprint = codec.fingerprint(sealing.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION))
+        binding = sealing.verdict_binding(
             fingerprint, f"{question.model.name}@{question.model.version}", question.policy
         )
         padded = codec.pad(codec.encode(Verdict(self.prediction, "hub-1", "local", 0.001, 0.002)))
-        return merging_sealing_seal.seal(
+        return sealing.seal(
             header, padded, to=HPKE.public_key(), by=by or self.signing, channel=Channel.REPLY, binding=binding
         )
 
     def refusal(self, data: bytes, reason: Reason, retry_after_s: float = 0.0, *, final: bool) -> Refusal:
         header = codec.split(data).header
-        return Refusal(header.epoch, header.seq, merging_sealing_seal.digest(data), reason, retry_after_s, final)
+        return Refusal(header.epoch, header.seq, sealing.digest(data), reason, retry_after_s, final)
 
 
 def public(key: X25519PrivateKey) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer, Rejection, invite_text
+from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection, invite_text
 from cloud_hub.enrollment.renewal import Renewals, RenewRequest, RetireRequest
 from cloud_hub.enrollment.replies import BrokerAddress, Place
 from cloud_hub.registry.registry import Registry, Welcome

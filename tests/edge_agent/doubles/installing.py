@@ -19,12 +19,12 @@ from edge_agent.update.poller import Updates
 from edge_agent.update.recovery import InstallTable, recover_install
 from edge_agent.update.types import Limits
 from edge_agent.update.worker_protocol import Follow
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from policies.model.policy import Policy
 from tests.edge_agent.doubles.hub_double import DEFAULTS, DEVICE, POLICY, HubDouble, Rig, sample, until
 from tests.edge_agent.doubles.updates_bench import FAMILY, NAMES, Bench, path
 from wire.process.logging import Log
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.messages import Header
 from wire.protocol.rollout import Agreement, Assignment, InstallReport, InstallState
 from wire.protocol.topics import Channel, shard_of, topic
@@ -72,9 +72,9 @@ class Device:
 
     def send(self, order: Assignment) -> None:
         hub = self.rig.hub
-        key_id = merging_sealing_seal.key_id(hub.signing.public_key().public_bytes_raw())
+        key_id = sealing.key_id(hub.signing.public_key().public_bytes_raw())
         header = Header(shard_of(DEVICE), DEVICE, 0, 0, hub.now_ms, key_id)
-        data = merging_sealing_seal.sign(header, codec.encode(order), by=hub.signing, channel=Channel.DESIRED)
+        data = sealing.sign(header, codec.encode(order), by=hub.signing, channel=Channel.DESIRED)
         hub.broker.publish(Incoming(topic(DEVICE, Channel.DESIRED), data))
 
     async def answer(self, count: int = 1) -> str:

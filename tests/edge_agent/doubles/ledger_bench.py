@@ -10,14 +10,13 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_hub.storage.ledger_log import HubLog, Received
-from cloud_hub.storage.merging_ledger_service_ledger_export import export
+from cloud_hub.storage.ledger_service import export
 from edge_agent.identity.identity import Identity
-from edge_agent.ledger.merging_verify_ledger_files import hub_file
-from edge_agent.ledger.merging_verify_ledger_verify import Finding, HubFile, against, verify, whose
-from edge_agent.storage import ledger, ledger_heads, merging_tables_meta
+from edge_agent.ledger.verify import Finding, HubFile, against, hub_file, verify, whose
+from edge_agent.storage import ledger, ledger_heads, tables
 from edge_agent.storage.ledger import Item
 from edge_agent.storage.ledger_heads import Due, HubView, Signed, Wish, Witnessed
-from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.storage.schema import connect
 from tests.edge_agent.doubles.hub_double import DEVICE, HUB_TIME_MS, SIGNING, HubDouble
 from wire.ledger.chain import Form, Head, Kind, head_text
 from wire.ledger.checkpoint import origin_of, signed
@@ -49,7 +48,7 @@ class Bench:
 
     @property
     def epoch(self) -> int:
-        return merging_tables_meta.get(self.db, "epoch", 0)
+        return tables.get(self.db, "epoch", 0)
 
     def send(self, count: int = 1, form: Form = FEATURES, kind: Kind = Kind.QUESTION) -> None:
         """Questions, one a second."""

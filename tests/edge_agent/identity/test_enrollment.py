@@ -15,7 +15,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.enrollment.merging_enrollment_enrol import EnrolRequest, Issuer, Rejection, invite_text
+from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection, invite_text
 from cloud_hub.enrollment.replies import BrokerAddress, Place
 from cloud_hub.registry.registry import Registry, Welcome
 from cloud_hub.security.authority import Authority, utc_now

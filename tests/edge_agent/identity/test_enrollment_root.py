@@ -2,9 +2,9 @@
 
 from hashlib import sha256
 
-from cloud_hub.enrollment.merging_enrollment_enrol import Issuer
+from cloud_hub.enrollment.enrollment import Issuer
 from cloud_hub.enrollment.replies import BrokerAddress, Place
-from cloud_hub.repository.merging_files_anchor import Anchor
+from cloud_hub.repository.files import Anchor
 from edge_agent.identity.identity import load
 from tests.edge_agent.identity.test_enrollment import HUB, Bench, hub
 

@@ -13,7 +13,7 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from cloud_hub.security.authorities import Authorities
 from cloud_hub.security.authority import utc_now
 from edge_agent.identity.identity import load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from cloud_hub.registry.merging_device_states_standing import DeviceState
+from cloud_hub.registry.device_states import DeviceState
 from edge_agent.identity.identity import load
 from edge_agent.identity.renewal import in_a_child
 from tests.edge_agent.doubles.identity_hub import DEVICE, identity_hub

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from edge_agent.core.merging_permissions_ruling import Ruled, Ruling
+from edge_agent.core.permissions import Ruled, Ruling
 from edge_agent.inference.threshold import Threshold, open_thresholds, promise_of
 from models.bundle.measurements import Calibration, Guarantee, Metric
 from models.bundle.thresholds import ClassThreshold, Thresholds, encode_thresholds, revised
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from policies.model.policy import Policy
 from tests.edge_agent.core.test_core import SETUP
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY

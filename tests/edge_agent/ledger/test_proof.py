@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent.ledger import merging_proof_ledger_check
-from edge_agent.ledger.merging_proof_ledger_proof import Claim, prove
+from edge_agent.ledger import proof
+from edge_agent.ledger.proof import Claim, prove
 from edge_agent.storage import ledger
 from tests.edge_agent.doubles.hub_double import HUB_TIME_MS
 from tests.edge_agent.doubles.ledger_bench import FACES, FEATURES, Bench
@@ -40,12 +40,8 @@ def proved(bench: Bench, what: Claim) -> dict[str, Any]:
     return found
 
 
-def checked(
-    values: dict[str, Any], hub_key: bytes = b"", device_key: bytes = b""
-) -> merging_proof_ledger_check.Checked:
-    return merging_proof_ledger_check.check(
-        merging_proof_ledger_check.read(json.dumps(values).encode()), hub_key, device_key
-    )
+def checked(values: dict[str, Any], hub_key: bytes = b"", device_key: bytes = b"") -> proof.Checked:
+    return proof.check(proof.read(json.dumps(values).encode()), hub_key, device_key)
 
 
 def test_a_proof_is_checked_without_device_and_hub(bench: Bench):
@@ -227,7 +223,7 @@ def test_what_the_ledger_does_not_reach_is_not_proved(bench: Bench):
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"skerry_proof":2}', b"\xff"])
 def test_what_is_no_proof_file_is_said_in_one_line(data: bytes):
     with pytest.raises(ExitError) as stop:
-        merging_proof_ledger_check.read(data)
+        proof.read(data)
     assert stop.value.code is Exit.SAMPLE
 
 

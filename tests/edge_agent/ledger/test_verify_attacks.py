@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.storage.ledger_log import HubLog
-from edge_agent.ledger.merging_verify_ledger_files import hub_file
-from edge_agent.ledger.merging_verify_ledger_verify import against, whose
+from edge_agent.ledger.verify import against, hub_file, whose
 from edge_agent.storage import ledger, ledger_heads
 from edge_agent.storage.ledger import Item
 from edge_agent.storage.ledger_heads import HubView

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.records import AnswerRecord, Kind, Outcome, Source
-from edge_agent.storage import (
-    ledger,
-    merging_answers_answers,
-    merging_outbox_outbox,
-    merging_schema_store_file,
-    merging_tables_meta,
-)
+from edge_agent.storage import answers, ledger, outbox, schema, tables
 from edge_agent.storage.database import Database, Trouble, prune
-from edge_agent.storage.merging_schema_tables import SCHEMA
+from edge_agent.storage.schema import SCHEMA
 from policies.model.reasons import Why
 from tests.edge_agent.core.test_core import SURE as PREDICTION
 from tests.edge_agent.doubles.hub_double import SURE, UNSURE, HubDouble, Rig, policy, sample, until
@@ -58,10 +52,10 @@ async def test_a_new_database_draws_an_epoch_and_keeps_it(tmp_path: Path):
 
 async def test_a_unit_is_written_whole_or_not_at_all_and_spares_its_neighbours(tmp_path: Path):
     database = await opened(tmp_path)
-    ok = written(database, partial(merging_tables_meta.put, key="a", value=1))
-    bad = written(database, partial(merging_tables_meta.put, key="b", value=1), lambda db: db.execute("no such sql"))
-    too_big = written(database, partial(merging_tables_meta.put, key="c", value=2**70))
-    good = written(database, partial(merging_tables_meta.put, key="d", value=1))
+    ok = written(database, partial(tables.put, key="a", value=1))
+    bad = written(database, partial(tables.put, key="b", value=1), lambda db: db.execute("no such sql"))
+    too_big = written(database, partial(tables.put, key="c", value=2**70))
+    good = written(database, partial(tables.put, key="d", value=1))
     assert list(await asyncio.gather(ok, bad, too_big, good)) == [None, Trouble.DEFECT, Trouble.DEFECT, None]
     names = await database.read(lambda db: {row[0] for row in db.execute("select key from meta")})
     assert {"a", "d"} <= names
@@ -72,22 +66,22 @@ async def test_a_unit_is_written_whole_or_not_at_all_and_spares_its_neighbours(t
 async def test_what_waits_is_committed_in_groups(tmp_path: Path):
     database = await opened(tmp_path)
     before = database.commits
-    units = [written(database, partial(merging_answers_answers.insert, r=record(n))) for n in range(1, 301)]
+    units = [written(database, partial(answers.insert, r=record(n))) for n in range(1, 301)]
     assert set(await asyncio.gather(*units)) == {None}
     assert database.commits - before < 100
-    assert len(await database.read(partial(merging_answers_answers.after, event=0, limit=999))) == 300
+    assert len(await database.read(partial(answers.after, event=0, limit=999))) == 300
     await database.close()
 
 
 async def test_a_second_answer_or_outcome_of_an_id_is_ignored(tmp_path: Path):
     database = await opened(tmp_path)
-    first = merging_answers_answers.End(1, 1, "a", Outcome.ANSWERED, "verdict", 5)
-    twice = [partial(merging_answers_answers.insert, r=record(1)), partial(merging_answers_answers.insert, r=record(1))]
-    assert await written(database, *twice, partial(merging_answers_answers.finish, end=first)) is None
+    first = answers.End(1, 1, "a", Outcome.ANSWERED, "verdict", 5)
+    twice = [partial(answers.insert, r=record(1)), partial(answers.insert, r=record(1))]
+    assert await written(database, *twice, partial(answers.finish, end=first)) is None
     second = first._replace(outcome=Outcome.EXPIRED, reason="expired")
-    assert await written(database, partial(merging_answers_answers.finish, end=second)) is None
-    assert len(await database.read(partial(merging_answers_answers.of, id=f"{1:032x}"))) == 1
-    assert await database.read(partial(merging_answers_answers.outcome, id="a")) == ("answered", "verdict", 5)
+    assert await written(database, partial(answers.finish, end=second)) is None
+    assert len(await database.read(partial(answers.of, id=f"{1:032x}"))) == 1
+    assert await database.read(partial(answers.outcome, id="a")) == ("answered", "verdict", 5)
     await database.close()
 
 
@@ -136,7 +130,7 @@ async def test_case_96_a_lost_log_is_found_out_and_no_seq_is_used_twice(tmp_path
     async with Rig(copy, policy(), HubDouble()) as rig:
         assert "log_lost" in rig.agent.status()["alarms"]
         record = await rig.agent.infer(sample())
-        assert record.seq == f"{epoch}-{1 + merging_schema_store_file.SEQ_JUMP}"
+        assert record.seq == f"{epoch}-{1 + schema.SEQ_JUMP}"
 
 
 async def test_case_96_a_full_disk_answers_here_says_so_and_loses_nothing_accepted(tmp_path: Path):
@@ -230,10 +224,10 @@ async def test_a_row_survives_exactly_as_it_was_written(tmp_path: Path):
     hub = HubDouble(receipts=False, verdicts=False)
     async with Rig(tmp_path, policy(), hub) as rig:
         await rig.agent.infer(sample())
-        row = await rig.agent._db.read(partial(merging_outbox_outbox.one, seq=1))
+        row = await rig.agent._db.read(partial(outbox.one, seq=1))
         assert row is not None
         assert row.answered
         assert row.egress.fields[0].spec.name == "features"
-        sealed = await rig.agent._db.read(partial(merging_outbox_outbox.sealed, seq=1))
+        sealed = await rig.agent._db.read(partial(outbox.sealed, seq=1))
         await until(lambda: hub.questions)
         assert sealed == hub.questions[0][1]

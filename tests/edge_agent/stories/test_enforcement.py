@@ -7,21 +7,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge_agent.app.merging_agent_loop import DATABASE_FILE
+from edge_agent.app.agent import DATABASE_FILE
 from edge_agent.core.commands import Setup
-from edge_agent.core.merging_permissions_ruling import Ruled
+from edge_agent.core.permissions import Ruled
 from edge_agent.core.records import Source
 from edge_agent.storage import accounts
-from edge_agent.storage.merging_schema_marker import MARKER_FILE
+from edge_agent.storage.schema import MARKER_FILE
 from edge_agent.system.environment import Attributes
 from models.runtime.runner import EchoRunner
-from policies.decisions import merging_egress_egress
-from policies.language.merging_document_document import parse
-from policies.model import merging_differential_privacy_noised
+from policies.decisions import egress
+from policies.language.document import parse
+from policies.model import differential_privacy
 from policies.model.policy import Policy
 from policies.model.reasons import Why
 from tests.edge_agent.doubles.hub_double import DEFAULTS, DEVICE, HUB_TIME_MS, POLICY, HubDouble, Rig, sample, until
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.messages import DenyAll, Header, Heads, Mirror
 from wire.protocol.rollout import Assignment
 from wire.protocol.topics import Channel, shard_of, topic
@@ -50,10 +50,8 @@ def folder(parent: Path, name: str) -> Path:
 
 def order(hub: HubDouble, note: DenyAll | Assignment, channel: Channel = Channel.DESIRED) -> None:
     header = Header(shard_of(DEVICE), DEVICE, 0, 0, hub.now_ms, hub.keys.key_id)
-    header = msgspec.structs.replace(
-        header, key_id=merging_sealing_seal.key_id(hub.signing.public_key().public_bytes_raw())
-    )
-    frame = merging_sealing_seal.sign(header, codec.encode(note), by=hub.signing, channel=channel)
+    header = msgspec.structs.replace(header, key_id=sealing.key_id(hub.signing.public_key().public_bytes_raw()))
+    frame = sealing.sign(header, codec.encode(note), by=hub.signing, channel=channel)
     hub.broker.publish(Incoming(topic(DEVICE, Channel.DESIRED), frame))
 
 
@@ -231,7 +229,7 @@ async def test_case_107_under_dp_only_noised_fields_leave_and_the_58_releases_ar
     policy = ruled(DP)
     dp = policy.base.dp
     assert dp is not None
-    assert merging_differential_privacy_noised.releases(dp) == 58
+    assert differential_privacy.releases(dp) == 58
     hub = HubDouble()
     async with Rig(tmp_path, policy, hub) as rig:
         rig.agent._core.on_model(cleared(rig))
@@ -250,8 +248,8 @@ def cleared(rig: Rig) -> Setup:
     assert evidence is not None
     ruled_now = rig.agent._core.ruling.of("open")
     assert isinstance(ruled_now, Ruled)
-    out = merging_egress_egress.plan(ruled_now.terms, setup.schema)
-    assert isinstance(out, merging_egress_egress.Egress)
+    out = egress.plan(ruled_now.terms, setup.schema)
+    assert isinstance(out, egress.Egress)
     plans = [plan for plan in out.fields if plan.spec.name == "features"]
     row = msgspec.structs.replace(MEASURED.leakage[0], chain=evidence.name(tuple(plans)), upper95=0.1)
     return msgspec.structs.replace(setup, evidence=msgspec.structs.replace(evidence, rows=(row,)))

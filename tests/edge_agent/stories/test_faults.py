@@ -12,7 +12,7 @@ from edge_agent.core.commands import OutboxLimits
 from edge_agent.core.records import Kind, Source
 from policies.model.reasons import Why
 from tests.edge_agent.doubles.hub_double import HPKE, TRUTH, UNSURE, HubDouble, Rig, Time, policy, public, sample, until
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.messages import Ask, Header, Reason, Receipt, Refusal, Statuses, Verdict
 from wire.protocol.topics import Channel
 from wire.transport.base import MemoryBroker
@@ -202,13 +202,9 @@ async def test_case_82_a_forged_moved_or_replayed_word_of_the_hub_is_refused_and
 def _moved(hub: HubDouble, frame, target, question) -> bytes:
     """What the hub would have sealed for `frame`, under the header of `target`."""
 
-    padded = merging_sealing_seal.open_sealed(frame, key=hub.hpke, channel=Channel.QUESTION)
-    binding = merging_sealing_seal.verdict_binding(codec.fingerprint(padded), "echo@1", question.policy)
+    padded = sealing.open_sealed(frame, key=hub.hpke, channel=Channel.QUESTION)
+    binding = sealing.verdict_binding(codec.fingerprint(padded), "echo@1", question.policy)
     told = target.header
-    header = Header(
-        told.shard, told.device, told.epoch, told.seq, hub.now_ms, merging_sealing_seal.key_id(public(HPKE))
-    )
+    header = Header(told.shard, told.device, told.epoch, told.seq, hub.now_ms, sealing.key_id(public(HPKE)))
     body = codec.pad(codec.encode(Verdict(TRUTH, "hub-1", "local", 0.0, 0.0)))
-    return merging_sealing_seal.seal(
-        header, body, to=HPKE.public_key(), by=hub.signing, channel=Channel.REPLY, binding=binding
-    )
+    return sealing.seal(header, body, to=HPKE.public_key(), by=hub.signing, channel=Channel.REPLY, binding=binding)

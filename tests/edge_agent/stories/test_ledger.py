@@ -11,21 +11,19 @@ import msgspec
 import pytest
 
 from cloud_hub.storage.ledger_log import HubLog, Received
-from edge_agent.inference.merging_requests_subjects import Subjects
+from edge_agent.inference.requests import Subjects
 from edge_agent.ledger import summary
-from edge_agent.ledger.merging_verify_ledger_files import reading
-from edge_agent.ledger.merging_verify_ledger_verify import verify, whose
+from edge_agent.ledger.verify import reading, verify, whose
 from edge_agent.storage import ledger
-from edge_agent.storage.merging_outbox_vault import Vault
-from edge_agent.storage.merging_schema_store_file import connect
-from edge_agent.storage.merging_schema_tables import SCHEMA
+from edge_agent.storage.outbox import Vault
+from edge_agent.storage.schema import SCHEMA, connect
 from policies.model.reasons import Why
 from tests.edge_agent.doubles.hub_double import SIGNING, HubDouble, Rig, policy, sample, until
 from tests.edge_agent.doubles.ledger_bench import FEATURES, wrong
 from wire.ledger.chain import Kind
 from wire.ledger.checkpoint import origin_of, signed
-from wire.protocol.merging_sealing_seal import digest
 from wire.protocol.messages import Checkpoint, Heads
+from wire.protocol.sealing import digest
 from wire.transport.base import MemoryTransport
 
 KINDS = {kind.value: kind.name.lower() for kind in Kind}

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.app.merging_agent_loop import Agent
-from edge_agent.storage.merging_outbox_vault import Kept, Vault, VaultError
+from edge_agent.app.agent import Agent
+from edge_agent.storage.outbox import Kept, Vault, VaultError
 from models.runtime.runner import EchoRunner, SampleError
 from tests.edge_agent.doubles.hub_double import HubDouble, Rig, policy, sample, settings, until
 from wire.protocol.messages import Prediction

@@ -7,13 +7,13 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.app.merging_agent_loop import DATABASE_FILE
+from edge_agent.app.agent import DATABASE_FILE
 from edge_agent.identity.identity import HubKeys, Identity
-from edge_agent.storage import merging_schema_marker, merging_tables_meta
-from edge_agent.storage.merging_schema_store_file import connect
+from edge_agent.storage import schema, tables
+from edge_agent.storage.schema import connect
 from tests.edge_agent.doubles.hub_double import HubDouble, Rig, policy, sample, until
 from wire.errors import RemoteError
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
 from wire.protocol.messages import Reason, Receipt
 from wire.protocol.topics import Channel
@@ -40,7 +40,7 @@ class Impostor(HubDouble):
     def on_question(self, frame: Frame, data: bytes) -> None:
         assert frame.header.key_id == self.genuine.key_id
         try:
-            merging_sealing_seal.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
+            sealing.open_sealed(frame, key=self.hpke, channel=Channel.QUESTION)
         except RemoteError:
             self.unread += 1
         header = codec.split(data).header
@@ -52,8 +52,8 @@ class Impostor(HubDouble):
 def met_its_hub(folder: Path) -> None:
     """Long ago: it waits for no word of what it has spent."""
     opened = connect(folder / DATABASE_FILE)
-    merging_schema_marker.write(opened.db, folder / DATABASE_FILE)
-    merging_tables_meta.put(opened.db, "clean", 1)
+    schema.write(opened.db, folder / DATABASE_FILE)
+    tables.put(opened.db, "clean", 1)
     opened.db.close()
 
 

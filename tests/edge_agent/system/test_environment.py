@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.system.clock import HubClock
 from edge_agent.system.environment import Attributes, Surroundings, battery
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from policies.model.reasons import Denied, Why
 from policies.model.terms import terms
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.security.authority import OWN_LIFE, Authority, utc_now
-from edge_agent.system import merging_http_tls
+from edge_agent.system import http
 
 YEAR = timedelta(days=365)
 
@@ -61,7 +61,7 @@ def serving(folder: Path, issued: datetime, authority: Authority | None = None) 
 
 def say(server: Server, floor_ms: int, name: str = "localhost") -> None:
     """One word, as a device whose proven hub time is `floor_ms`."""
-    context = merging_http_tls.context(server.authority.trusted, floor_ms)
+    context = http.context(server.authority.trusted, floor_ms)
     plain = socket.create_connection(("127.0.0.1", server.port), 5)
     with plain, context.wrap_socket(plain, server_hostname=name) as told:
         told.sendall(b"token")
@@ -119,7 +119,7 @@ def test_case_62_a_client_certificate_is_no_server(tmp_path):
 
 
 def test_the_systems_authorities_are_never_asked(tmp_path):
-    made = merging_http_tls.context(Authority.open(tmp_path, utc_now()).trusted, 0)
+    made = http.context(Authority.open(tmp_path, utc_now()).trusted, 0)
     assert len(made.get_ca_certs()) == 1
     assert made.check_hostname
     assert made.verify_mode is ssl.CERT_REQUIRED
@@ -131,11 +131,11 @@ def test_two_authorities_are_trusted_while_the_hub_replaces_its_own(tmp_path):
         (tmp_path / name).mkdir()
     first, second = (Authority.open(tmp_path / name, utc_now()) for name in "ab")
     both = (*first.trusted, *second.trusted)
-    assert len(merging_http_tls.context(both, 0).get_ca_certs()) == 2
+    assert len(http.context(both, 0).get_ca_certs()) == 2
 
 
 def test_a_peer_that_shows_nothing_is_refused():
-    made = merging_http_tls.DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
+    made = http.DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
     made.floor_ms = 0
     with pytest.raises(ssl.SSLCertVerificationError):
         made.check({})
@@ -143,7 +143,7 @@ def test_a_peer_that_shows_nothing_is_refused():
 
 def test_the_last_second_counts_and_the_next_does_not():
     ended = {"notAfter": "Jan  1 00:00:00 2020 GMT"}
-    made = merging_http_tls.DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
+    made = http.DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
     made.floor_ms = ms(datetime(2020, 1, 1, tzinfo=UTC))
     made.check(ended)
     made.floor_ms += 1

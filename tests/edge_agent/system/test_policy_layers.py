@@ -7,8 +7,8 @@ import pytest
 from edge_agent.app.config import load
 from edge_agent.cli.policy_files import template
 from edge_agent.system.policy_layers import Layers, Standing, layers_of, read_files, read_published
-from policies.language.merging_document_document import Document, parse
-from policies.model.merging_context_context import Context
+from policies.language.document import Document, parse
+from policies.model.context import Context
 from policies.model.policy import Mode, PolicyError
 from policies.model.reasons import Denied, Why
 from policies.model.terms import terms

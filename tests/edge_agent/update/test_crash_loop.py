@@ -4,10 +4,9 @@ import time
 
 import pytest
 
-from edge_agent.app.merging_process_serve import version
+from edge_agent.app.process import version
 from edge_agent.update.recovery import InstallTable
-from models.update.merging_floors_floors import FloorsDb
-from models.update.merging_floors_quarantine import Quarantine
+from models.update.floors import FloorsDb, Quarantine
 from models.update.slots import Store
 from tests.edge_agent.app.test_process import address, ended, running
 from tests.edge_agent.app.test_process_updates import waited

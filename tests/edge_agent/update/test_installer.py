@@ -7,7 +7,7 @@ from edge_agent.update.installed import look
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.recovery import InstallTable, recover_install
 from edge_agent.update.types import InstallRow
-from models.update.merging_floors_floors import FloorsDb
+from models.update.floors import FloorsDb
 from tests.edge_agent.app.test_process_updates import by_tuf
 from tests.edge_agent.doubles.hub_double import DEVICE, HubDouble, sample, until
 from tests.edge_agent.doubles.installing import QUICK, X, audited, living

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from models.update.merging_floors_floors import commit
+from models.update.floors import commit
 from tests import ROOT
 from tests.edge_agent.doubles.install_kills import points
 from tests.edge_agent.doubles.installing import assignment

@@ -21,8 +21,8 @@ from edge_agent.update.installed import Installed, look
 from edge_agent.update.poller import Updates, errand
 from edge_agent.update.worker_protocol import UpdateJob
 from models.runtime.runner import EchoRunner, SampleError
-from models.update.merging_floors_floors import FloorsDb
-from policies.language.merging_document_document import parse
+from models.update.floors import FloorsDb
+from policies.language.document import parse
 from policies.model.reasons import Why
 from tests import ROOT
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY, SURE, TRUTH, HubDouble, Rig, policy, sample, until

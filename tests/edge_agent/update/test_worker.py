@@ -5,7 +5,7 @@ import ssl
 import pytest
 
 from cloud_hub.security.authority import Authority, utc_now
-from edge_agent.identity.merging_hubs_hub_keys import read_keys
+from edge_agent.identity.hubs import read_keys
 from edge_agent.update.installed import look
 from models.bundle.bundle import open_bundle
 from models.update.client import Failure

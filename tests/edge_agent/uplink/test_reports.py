@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.storage import merging_schema_tables, merging_tables_reports
+from edge_agent.storage import schema, tables
 from edge_agent.uplink import reports as outgoing
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from policies.model.policy import Policy
 from tests.edge_agent.doubles.hub_double import DEFAULTS, DEVICE, HUB_TIME_MS, POLICY, HubDouble, Rig, until
 from tests.edge_agent.stories.test_enforcement import DP, order
@@ -221,11 +221,11 @@ async def test_case_31_an_assignment_signed_for_another_purpose_or_device_is_ref
 
 def test_reports_that_nobody_hears_do_not_pile_up():
     db = sqlite3.connect(":memory:")
-    merging_schema_tables.migrate(db, "memory")
-    for number in range(merging_tables_reports.MOST + 20):
-        merging_tables_reports.keep(db, report(rollout=f"r{number}"), 1000)
-    held = merging_tables_reports.pending(db)
-    assert len(held) == merging_tables_reports.MOST
-    assert held[-1].rollout == f"r{merging_tables_reports.MOST + 19}"
-    merging_tables_reports.seen(db, held[-1].seq)
-    assert not merging_tables_reports.pending(db)
+    schema.migrate(db, "memory")
+    for number in range(tables.MOST + 20):
+        tables.keep(db, report(rollout=f"r{number}"), 1000)
+    held = tables.pending(db)
+    assert len(held) == tables.MOST
+    assert held[-1].rollout == f"r{tables.MOST + 19}"
+    tables.seen(db, held[-1].seq)
+    assert not tables.pending(db)

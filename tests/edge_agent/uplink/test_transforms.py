@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.merging_transforms_transforms import TransformError, tools_of
-from edge_agent.uplink.merging_transforms_transforms import apply as apply_with
+from edge_agent.uplink.transforms import TransformError, tools_of
+from edge_agent.uplink.transforms import apply as apply_with
 from models.runtime.codec import codec_of
 from models.runtime.runner import Inference
-from policies.decisions.merging_egress_egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan, derived
+from policies.decisions.egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan, derived
 from policies.model.policy import TransformKind, TransformSpec
 from wire.protocol.messages import DType, FieldSpec, Level, Prediction
 

@@ -5,10 +5,10 @@ from math import erfc, exp, sqrt
 import numpy as np
 import pytest
 
-from edge_agent.uplink.merging_transforms_noise import draw, looked_up, table_of
+from edge_agent.uplink.transforms import draw, looked_up, table_of
 from models.runtime.chain import Step
 from models.runtime.transforms import Tools, changed, grid_of
-from policies.model.merging_differential_privacy_accountant import delta_of
+from policies.model.differential_privacy import delta_of
 from wire.protocol.messages import DType, FieldSpec, Level
 
 MILLION = 10**6

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.security.authority import utc_now
-from edge_agent.system.merging_settings_settings import AgentSettings
+from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.connection import Connection
 from tests.live.doubles.own_broker import OwnBroker
 from wire.protocol.topics import Channel

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import Precision
 from models.forge.data.types import Data, Part
-from models.forge.merging_spec_wish import Aids, Effort, Wish
 from models.forge.pipeline.forge import forge
+from models.forge.spec import Aids, Effort, Wish
 
 COUNTS = (480, 240, 120)
 LABELS = 4

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from cloud_hub.runtime.bootstrap import lay
 from cloud_hub.runtime.broker import BrokerSettings, find_program, render
 from cloud_hub.runtime.config import HubConfig
-from cloud_hub.runtime.merging_bootstrap_ground import lay
 from cloud_hub.security.authority import Pair, utc_now
 from simulations.processes import free_port
 from wire.protocol.topics import broker_acl

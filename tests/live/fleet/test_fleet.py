@@ -17,8 +17,8 @@ from simulations.processes import Stage
 from tests.live.doubles.fleet import PATIENT_S, QUICK, ask, burst, judged, policy, samples, settle, the_hub_answers
 from tests.live.doubles.own_broker import OwnBroker, tapped
 from wire.protocol.codec import encode
-from wire.protocol.merging_sealing_seal import sign
 from wire.protocol.messages import Header, Reason, Receipt, Refusal
+from wire.protocol.sealing import sign
 from wire.protocol.topics import Channel, shard_of, topic
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]

@@ -18,7 +18,7 @@ from cloud_hub.security.authority import Authority, pem, utc_now
 from cloud_hub.system.client import ask as ask_hub
 from edge_agent.identity.enrollment import enrol
 from edge_agent.identity.identity import Identity, load
-from edge_agent.system import merging_http_tls
+from edge_agent.system import http
 from edge_agent.uplink.envelope import Envelopes
 from simulations.processes import AgentHandle, Stage
 from tests import ROOT
@@ -125,7 +125,7 @@ async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, s
     made.key.replace(tmp_path / "server.key")
     await site.broker.start()
     floor_ms = int((issued + timedelta(days=1)).timestamp() * 1000)
-    context = merging_http_tls.context(site.authority.trusted, floor_ms)
+    context = http.context(site.authority.trusted, floor_ms)
     site.tls(DEVICE)
     context.load_cert_chain(tmp_path / "device.pem", tmp_path / "device.key")
     link = await site.connect(DEVICE, tls=context)

@@ -8,9 +8,9 @@ import torch
 
 from models.bundle.bundle import Bundle
 from models.forge.data.types import Data, Part
-from models.forge.merging_spec_wish import Effort, Wish
 from models.forge.pipeline.forge import forge
-from models.graph.merging_hub_model_graph_hub import open_hub
+from models.forge.spec import Effort, Wish
+from models.graph.hub_model import open_hub
 from models.runtime.onnx_runner import OnnxRunner
 from models.verification.sandbox import first_load
 from tests.models.doubles.nets import ARCHITECTURES, built

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
-from cloud_hub.engine.merging_types_work import Work
 from cloud_hub.engine.torch import LocalEngine
+from cloud_hub.engine.types import Work
 from edge_agent.cli.agent import app
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import Kind, Manifest

@@ -28,7 +28,7 @@ PROGRAM = """
 import sys
 from cloud_hub import __main__ as hub, serve
 from cloud_hub.engine.base import EchoEngine
-from cloud_hub.engine.merging_types_work import ModelCard
+from cloud_hub.engine.types import ModelCard
 from wire.protocol.messages import ModelRef
 
 card = ModelCard(ModelRef("echo", 1, "c", "pack8"), (), ("a", "b"), "x", "FP32", (2,))

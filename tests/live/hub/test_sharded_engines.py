@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from cloud_hub.engine.base import Engine, EngineError
-from cloud_hub.engine.merging_factory_choose import open_engine
-from cloud_hub.engine.merging_types_means import Means
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded.engine import ShardedEngine
+from cloud_hub.engine.types import Means, Work
 from cloud_hub.system.client import Address, ask, running_at
 from models.bundle.manifest import ParallelPlan
 from simulations.processes import children_of, free_port

@@ -10,8 +10,8 @@ import pytest
 
 from cloud_hub.repository.publish import publish_bundle, revoke
 from models.bundle.bundle import Bundle, open_bundle, write_bundle
-from models.signing.merging_roles_roles import model_path
-from simulations.demo.merging_acts_play import POLICY
+from models.signing.roles import model_path
+from simulations.demo.acts import POLICY
 from simulations.processes import AgentHandle, Stage
 from tests.live.doubles.fleet import QUICK, ask, judged, samples, settle
 

@@ -12,7 +12,7 @@ from models.bundle.bundle import write_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
 from models.bundle.thresholds import decode_thresholds
 from models.cli.models import app
-from models.graph.merging_hub_model_graph import TAIL, WHOLE, encode_graphs, exported
+from models.graph.hub_model import TAIL, WHOLE, encode_graphs, exported
 from models.runtime.runner import echo_manifest
 from tests.models.conftest import LABELS, contents
 from wire.process.exit_codes import Exit, ExitError

@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from models.cli.flags import takes
-from models.cli.merging_forge_forge_flags import ForgeFlags
-from models.forge.merging_spec_wish import Effort, Wish
+from models.cli.forge import ForgeFlags
+from models.forge.spec import Effort, Wish
 
 
 @dataclass(frozen=True)

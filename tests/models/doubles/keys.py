@@ -7,8 +7,8 @@ from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from models.signing import operations
 from models.signing.keyring import public_key
-from models.signing.merging_roles_roles import FLEET, Fleet, expiry
 from models.signing.request import Request, State, sign, successor
+from models.signing.roles import FLEET, Fleet, expiry
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

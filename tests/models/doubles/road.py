@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from models.update.client import Errand, RefusedError, Session, Source
+from models.update.downloader import Fetcher, Hands
+from models.update.floors import FloorsDb
 from models.update.http import Limits
-from models.update.merging_downloader_fetcher import Fetcher, Hands
-from models.update.merging_floors_floors import FloorsDb
 from tests.models.doubles.mirror import Mirror
 from tests.models.doubles.repository import NOW, Repository
 from wire.protocol.rollout import Failure

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from models.forge.merging_cache_cache import Cache, digest
+from models.forge.cache import Cache, digest
 
 FILES = {"a.json": b"[1]", "b.bin": bytes(1000)}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import models
-from models.forge import merging_spec_recipe
-from models.forge.merging_spec_recipe import recipe_digest, sources_digest
+from models.forge import spec
+from models.forge.spec import recipe_digest, sources_digest
 
 
 @pytest.fixture
@@ -51,6 +51,6 @@ def test_a_name_that_is_left_out_and_not_there_is_an_error(copy):
 def test_every_name_is_there_and_a_package_of_another_version_changes_the_whole(monkeypatch):
     before = recipe_digest()
     recipe_digest.cache_clear()
-    monkeypatch.setattr(merging_spec_recipe, "_version", lambda package: "0" if package == "constriction" else "")
+    monkeypatch.setattr(spec, "_version", lambda package: "0" if package == "constriction" else "")
     assert recipe_digest() != before
     recipe_digest.cache_clear()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from models.forge.data.types import ForgeError
-from models.graph.merging_hub_model_graph import decode_graphs, encode_graphs, exported
+from models.graph.hub_model import decode_graphs, encode_graphs, exported
 from models.graph.operations import ALLOWED
 
 EXAMPLE = (torch.rand(2, 4),)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 
 from models.bundle.manifest import BundleError
-from models.graph.merging_hub_model_graph import decode_all, decode_graphs, encode_graphs, exported, shards
+from models.graph.hub_model import decode_all, decode_graphs, encode_graphs, exported, shards
 from models.graph.module import MAX_BATCH
 
 

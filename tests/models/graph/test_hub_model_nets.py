@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.graph.merging_hub_model_graph import decode_graphs, encode_graphs, exported
+from models.graph.hub_model import decode_graphs, encode_graphs, exported
 from tests.models.doubles.graph_nets import NETS
 
 

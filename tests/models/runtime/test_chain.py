@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from models.runtime.chain import Field, Step, digest, effective
 from models.runtime.transforms import Tools, changed
-from policies.decisions.merging_egress_egress import FieldPlan
+from policies.decisions.egress import FieldPlan
 from policies.model.policy import TransformKind, TransformSpec
 from wire.protocol.messages import DType, FieldSpec, Level
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.merging_transforms_noise import draw
+from edge_agent.uplink.transforms import draw
 from models.runtime.chain import Step
 from models.runtime.codec import NUMPY_DTYPES
 from models.runtime.transforms import STEPS, StepError, Tools, changed
-from policies.decisions.merging_egress_redaction import PATTERNS, redacted
+from policies.decisions.egress import PATTERNS, redacted
 from policies.model.policy import TransformKind
 from wire.protocol.messages import DType, FieldSpec, Level
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.bundle.manifest import BundleError
 from models.graph.format import HubForm, Port, from_bytes
-from models.graph.merging_hub_model_graph import decode_all, encode_graphs, exported
+from models.graph.hub_model import decode_all, encode_graphs, exported
 from models.sharding.program import Programs, Shape, assemble, edges, programs
 from models.sharding.sizes import fullest, ranks, sizes
 from models.sharding.split import Piece

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from models.signing.merging_roles_roles import ONLINE
 from models.signing.request import State, dump_state, load_request
+from models.signing.roles import ONLINE
 from tests import ROOT
 from tests.models.doubles.keys import Memory, installed
 

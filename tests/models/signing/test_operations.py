@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.signing import operations, review
-from models.signing.merging_roles_roles import SMALL
 from models.signing.request import RequestError, dump_request, dump_state, load_request, load_state
+from models.signing.roles import SMALL
 from tests.models.doubles.keys import NOW, Memory, begun, standing, targets_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.signing.merging_roles_roles import (
+from models.signing.roles import (
     due,
     expiry,
     is_delegated,

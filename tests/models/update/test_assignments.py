@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.signing.merging_roles_permits import Permit, read_permit
+from models.signing.roles import Permit, read_permit
 from models.update.assignments import Facts, Held, Listed, Target, heard, judge
 from models.update.client import RefusedError
-from models.update.merging_floors_floors import FloorsDb
+from models.update.floors import FloorsDb
 from models.update.trust import Floor, Refusal
 from tests.models.doubles.road import Road, open_road
 from wire.protocol.rollout import Assignment, Cohort, Failure

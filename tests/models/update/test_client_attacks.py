@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from models.update.merging_floors_floors import FILE, FloorsDb
+from models.update.floors import FILE, FloorsDb
 from tests.models.doubles.repository import Repository, days, signer
 from tests.models.doubles.road import DAY_S, open_road
 from wire.protocol.rollout import Failure

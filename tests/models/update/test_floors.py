@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from models.update.merging_floors_floors import FILE, FloorsDb
+from models.update.floors import FILE, FloorsDb
 from models.update.trust import Floor
 from wire.process.exit_codes import Exit, ExitError
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from models.update.merging_floors_floors import commit
+from models.update.floors import commit
 from models.update.poll import Offer, Wants, poll
 from models.update.slots import Step, Store, pack
 from tests.models.conftest import echo_graph, make

@@ -7,7 +7,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.ngclient import Updater
 
 from models.update import tuf_view
-from models.update.merging_downloader_fetcher import Fetcher
+from models.update.downloader import Fetcher
 from tests.models.doubles.mirror import Mirror
 from tests.models.doubles.repository import Repository
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from models.forge.data.types import OUT_OF_SCOPE, ForgeError
 from models.forge.partition.cuts import find_cuts, trace
 from models.forge.partition.split import split
-from models.zoo.merging_datasets_sets_text import clinc150
-from models.zoo.merging_ngrams_text import BUCKETS, LENGTH, encode, grams
-from models.zoo.merging_ngrams_text_course import Course, Forget, NgramNet, Sizes, train
+from models.zoo.datasets import clinc150
+from models.zoo.ngrams import BUCKETS, LENGTH, Course, Forget, NgramNet, Sizes, encode, grams, train
 
 SIZES = Sizes(buckets=4096, rows=400, width=16, hidden=24, labels=3)
 TALK = (
@@ -67,7 +66,7 @@ def test_case_and_gaps_do_not_matter(text):
 
 
 def test_equal_numbers_in_another_process():
-    code = "from models.zoo.merging_ngrams_text import encode; print(encode(['wo ist der bahnhof'])[0].sum())"
+    code = "from models.zoo.ngrams import encode; print(encode(['wo ist der bahnhof'])[0].sum())"
     environment = {**os.environ, "PYTHONHASHSEED": "99"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert int(said.stdout) == encode(["wo ist der bahnhof"])[0].sum()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from policies.analysis.merging_check_check import Finding, findings
-from policies.language.merging_document_document import parse
-from policies.model.merging_context_days import day_of
+from policies.analysis.check import Finding, findings
+from policies.language.document import parse
+from policies.model.context import day_of
 from tests.policies.doubles.given import TEXT, with_
 
 DAY = day_of("2026-12-01")

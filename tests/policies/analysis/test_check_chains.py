@@ -4,10 +4,10 @@ from random import Random
 
 import msgspec
 
-from policies.analysis.merging_check_chains import chains
-from policies.decisions import merging_egress_egress
-from policies.decisions.merging_egress_egress import OPTIONAL
-from policies.language.merging_document_document import parse
+from policies.analysis.check import chains
+from policies.decisions import egress
+from policies.decisions.egress import OPTIONAL
+from policies.language.document import parse
 from policies.model.reasons import Denied
 from policies.model.terms import terms
 from tests.policies.doubles.drawn import SEEDS, context, document
@@ -50,7 +50,7 @@ def test_no_context_makes_a_chain_that_was_not_named():
             now = context(dice)
             found = terms(policy, msgspec.structs.replace(now, level=level))
             assert not isinstance(found, Denied)
-            out = merging_egress_egress.decide(found, features, now.data_class)
+            out = egress.decide(found, features, now.data_class)
             if not isinstance(out, Denied):
                 made += 1
                 assert tuple(plan for plan in out.fields if plan.spec.name not in OPTIONAL) in named, seed

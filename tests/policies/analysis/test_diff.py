@@ -9,8 +9,8 @@ import pytest
 
 from policies.analysis.diff import diff
 from policies.decisions.permit import in_force
-from policies.language.merging_document_document import Document, parse
-from policies.model.merging_context_context import Context
+from policies.language.document import Document, parse
+from policies.model.context import Context
 from policies.model.policy import Policy, Terms
 from tests.policies.doubles.drawn import HUBS, REGIONS, SEEDS, condition, context, rule, some, values
 from tests.policies.doubles.given import TEXT, with_

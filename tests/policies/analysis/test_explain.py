@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from policies.analysis.explain import Explanation, explain_sample
 from policies.analysis.facts import Facts, FactsError, SampleField, SampleLeakage, context_of, facts_of, schema_of
-from policies.analysis.merging_summary_layered import layered
-from policies.analysis.merging_summary_summary import remarks, summary
+from policies.analysis.summary import layered, remarks, summary
 from policies.decisions.budget import Cost
 from policies.decisions.escalation import Action, Link, decide
-from policies.decisions.merging_routing_locality import HubSite
 from policies.decisions.permit import Permit, Price, judge
-from policies.language.merging_document_document import parse
+from policies.decisions.routing import HubSite
+from policies.language.document import parse
 from policies.model.policy import FieldRule, Mode, Policy, Privacy, Terms, TransformKind, TransformSpec
 from policies.model.reasons import Why
 from policies.model.terms import terms

@@ -10,7 +10,7 @@ import pytest
 import policies
 from policies.analysis.facts import FactsError, facts_of
 from policies.analysis.probes import ProbesError, parse_probes
-from policies.language.merging_document_document import parse
+from policies.language.document import parse
 from policies.model.policy import PolicyError
 from tests.policies.doubles.drawn import EXAMPLES, FIRST
 

@@ -6,8 +6,8 @@ import pytest
 
 import policies
 from policies.analysis.probes import Expect, ProbesError, parse_probes, probed
-from policies.language.merging_document_document import parse
-from policies.model.merging_context_days import day_of
+from policies.language.document import parse
+from policies.model.context import day_of
 from tests.policies.doubles.given import DEMO_POLICY, TODAY
 
 FOLDER = Path(policies.__file__).parent / "templates"

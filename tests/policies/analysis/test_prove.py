@@ -8,10 +8,10 @@ import pytest
 
 from policies.analysis.cases import TooManyError
 from policies.analysis.prove import Claim, Proof, Sample, prove, samples
-from policies.decisions import merging_egress_egress, merging_routing_locality, permit
-from policies.decisions.merging_routing_locality import HubSite
-from policies.language.merging_document_document import parse
-from policies.model.merging_context_context import Context
+from policies.decisions import egress, permit, routing
+from policies.decisions.routing import HubSite
+from policies.language.document import parse
+from policies.model.context import Context
 from policies.model.policy import Policy, Terms
 from policies.model.reasons import Denied
 from policies.model.terms import terms
@@ -26,9 +26,9 @@ def leaves(policy: Policy, sample: Sample, context: Context, region: str) -> boo
     """As a device would decide it."""
     found = terms(policy, context)
     assert isinstance(found, Terms)
-    out = merging_egress_egress.decide(found, sample.schema, context.data_class)
+    out = egress.decide(found, sample.schema, context.data_class)
     sites = tuple(HubSite(hub, at) for hub in found.hubs for at in found.regions if region in ("", at))
-    if isinstance(out, Denied) or isinstance(merging_routing_locality.decide(found, sites), Denied):
+    if isinstance(out, Denied) or isinstance(routing.decide(found, sites), Denied):
         return False
     return permit.in_force(found, found.expires_day) is None and sample.field in [plan.spec for plan in out.fields]
 
@@ -36,20 +36,14 @@ def leaves(policy: Policy, sample: Sample, context: Context, region: str) -> boo
 def by_trying(policy: Policy, claim: Claim) -> bool:
     """Whether the claim holds in every context, one after the other."""
     asked = [sample for sample in samples(policy) if sample.field.level > claim.level]
-    for data_class, level in product(
-        policy.base.data_classes, {merging_egress_egress.level_of(each.schema) for each in asked}
-    ):
+    for data_class, level in product(policy.base.data_classes, {egress.level_of(each.schema) for each in asked}):
         seen = set()
         for context in every_context(policy, data_class, level):
             bits, _ = policy.index.match(context)
             if bits in seen:  # the same rules, so the same terms
                 continue
             seen.add(bits)
-            if any(
-                leaves(policy, s, context, claim.region)
-                for s in asked
-                if merging_egress_egress.level_of(s.schema) == level
-            ):
+            if any(leaves(policy, s, context, claim.region) for s in asked if egress.level_of(s.schema) == level):
                 return False
     return True
 
@@ -62,7 +56,7 @@ def shown(policy: Policy, proof: Proof) -> None:
         each
         for each in samples(policy)
         if (each.field.name, each.field.level) == (counter.field, counter.level)
-        and merging_egress_egress.level_of(each.schema) == counter.context.level
+        and egress.level_of(each.schema) == counter.context.level
     ]
     assert any(leaves(policy, sample, counter.context, counter.region) for sample in meant)
     found = terms(policy, counter.context)

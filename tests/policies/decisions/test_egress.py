@@ -5,15 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decisions.merging_egress_egress import (
-    CONFIDENCE,
-    DERIVED,
-    LOCAL_ANSWER,
-    LOCAL_VALUE,
-    OPTIONAL,
-    Egress,
-    decide,
-)
+from policies.decisions.egress import CONFIDENCE, DERIVED, LOCAL_ANSWER, LOCAL_VALUE, OPTIONAL, Egress, decide
 from policies.model.policy import HARD_CEILING, FieldRule, Terms, TransformKind, TransformSpec
 from policies.model.reasons import Denied, Why
 from tests.policies.doubles.given import DEMO, FEATURES, JUNK, SCHEMA, policy, spec

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.decisions.budget import Cost
+from policies.decisions.egress import FieldPlan
 from policies.decisions.leakage import Clearance, Cleared, Evidence, clear, decide
-from policies.decisions.merging_egress_egress import FieldPlan
 from policies.decisions.permit import Permit, Price, judge, recheck
-from policies.language.merging_document_document import PolicyError, parse
+from policies.language.document import PolicyError, parse
 from policies.model.policy import FieldRule, Privacy, Terms, TransformKind, TransformSpec
 from policies.model.reasons import Denied, Why
 from tests.policies.doubles.given import DEMO, FEATURES, HUBS, JUNK, SCHEMA, TEXT, TODAY, UNSPENT, policy, spec, with_

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.decisions.budget import Cost, Spend
-from policies.decisions.merging_egress_egress import CONFIDENCE, DERIVED, Egress
-from policies.decisions.merging_routing_locality import HubSite
+from policies.decisions.egress import CONFIDENCE, DERIVED, Egress
 from policies.decisions.permit import Permit, Price, covers, judge, recheck
+from policies.decisions.routing import HubSite
 from policies.model.policy import FieldRule, Mode, Terms, TransformKind, TransformSpec
 from policies.model.reasons import Denied, Why
 from tests.policies.doubles.given import (

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decisions.merging_routing_locality import Allowed, HubSite, decide
+from policies.decisions.routing import Allowed, HubSite, decide
 from policies.model.reasons import Denied, Why
 from tests.policies.doubles.given import HUBS, JUNK, policy
 

@@ -5,8 +5,7 @@ from math import inf, nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decisions.merging_routing_locality import HubSite
-from policies.decisions.merging_routing_ranking import View, rank
+from policies.decisions.routing import HubSite, View, rank
 
 NEAR, FAR, DEAR = HubSite("near", "eu", 3), HubSite("far", "eu", 1), HubSite("dear", "eu", 9)
 QUICK, SLOW, DOWN = View(True, 0.02), View(True, 5.0), View(False, 0.02)

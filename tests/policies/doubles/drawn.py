@@ -7,10 +7,10 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from policies.decisions.merging_egress_egress import DERIVED
-from policies.language.merging_document_document import Document
+from policies.decisions.egress import DERIVED
+from policies.language.document import Document
+from policies.model.context import MINUTES_OF_WEEK, Context
 from policies.model.matching import Scale
-from policies.model.merging_context_context import MINUTES_OF_WEEK, Context
 from policies.model.policy import Layer, Mode, Policy
 from wire.protocol.messages import DType, FieldSpec, Level
 

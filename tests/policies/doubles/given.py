@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import policies
 from policies.decisions.budget import Spend
+from policies.decisions.egress import DERIVED
 from policies.decisions.leakage import Cleared
-from policies.decisions.merging_egress_egress import DERIVED
-from policies.decisions.merging_routing_locality import HubSite
-from policies.language.merging_document_document import Document, parse
+from policies.decisions.routing import HubSite
+from policies.language.document import Document, parse
 from policies.model.policy import Account, Coin, Terms
 from wire.protocol.messages import DType, FieldSpec, Level
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import policies
-from policies.language.merging_document_document import MAX_CHARS, parse
-from policies.model.merging_context_days import day_of, iso_of
+from policies.language.document import MAX_CHARS, parse
+from policies.model.context import day_of, iso_of
 from policies.model.policy import HARD_CEILING, Mode, Policy, PolicyError, TransformKind, TransformSpec, may_replace
 from policies.model.terms import worked_out
 from tests.policies.doubles.drawn import SEEDS

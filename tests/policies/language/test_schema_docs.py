@@ -6,10 +6,9 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import policies
-from policies.decisions.merging_egress_redaction import PATTERNS
-from policies.language.merging_document_document import parse
-from policies.language.merging_schema_grammar import Budget, Egress, Escalation, Keeping, Leakage, Locality, Private
-from policies.language.merging_schema_rules import Case, RuleTable
+from policies.decisions.egress import PATTERNS
+from policies.language.document import parse
+from policies.language.schema import Budget, Case, Egress, Escalation, Keeping, Leakage, Locality, Private, RuleTable
 from policies.model.policy import Mode, TransformKind
 from policies.model.reasons import Why
 from tests import ROOT

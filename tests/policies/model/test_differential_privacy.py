@@ -9,7 +9,7 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.model.merging_differential_privacy_accountant import delta_of, epsilon, releases_until
+from policies.model.differential_privacy import delta_of, epsilon, releases_until
 
 SIGMAS = st.floats(0.3, 300)
 DELTAS = st.floats(1e-12, 0.1)

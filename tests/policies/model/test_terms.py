@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from policies.decisions import merging_egress_egress
-from policies.decisions.merging_egress_egress import OPTIONAL, Egress
+from policies.decisions import egress
+from policies.decisions.egress import OPTIONAL, Egress
 from policies.decisions.permit import in_force, judge
-from policies.language.merging_document_compose import compose, hash_of
-from policies.language.merging_document_document import Document, parse
-from policies.model.merging_context_context import Condition, Context
+from policies.language.document import Document, compose, hash_of, parse
+from policies.model.context import Condition, Context
 from policies.model.policy import HARD_CEILING, Layer, Mode, Policy, PolicyError, Terms
 from policies.model.reasons import Denied, Why
 from policies.model.terms import surely, terms, terms_for
@@ -114,7 +113,7 @@ def test_no_unlisted_field_is_ever_in_what_leaves():
         dice = Random(seed)
         policy, now, fields = document(dice).compile(), context(dice), schema(dice)
         allowed = found(policy, now)
-        out = merging_egress_egress.decide(allowed, fields, now.data_class)
+        out = egress.decide(allowed, fields, now.data_class)
         if isinstance(out, Denied):
             continue
         assert policy.base.data_classes[now.data_class], seed
@@ -131,8 +130,8 @@ def test_a_rule_more_lets_nothing_more_leave():
     for seed in SEEDS:
         dice = Random(seed)
         policy, now, fields = document(dice).compile(), context(dice), schema(dice)
-        out = merging_egress_egress.decide(found(policy, now), fields, now.data_class)
-        wide = merging_egress_egress.decide(policy.base, fields, now.data_class)
+        out = egress.decide(found(policy, now), fields, now.data_class)
+        wide = egress.decide(policy.base, fields, now.data_class)
         if isinstance(out, Egress):
             assert isinstance(wide, Egress), seed
             assert {plan.spec for plan in out.fields} <= {plan.spec for plan in wide.fields}, seed
@@ -206,7 +205,7 @@ def test_a_rule_that_says_more_than_the_base_has_no_effect():
 
 def test_case_104_purpose_missing_is_denied():
     aimless = msgspec.structs.replace(DEMO, retention=None)
-    told = merging_egress_egress.decide(aimless, SCHEMA, "open")
+    told = egress.decide(aimless, SCHEMA, "open")
     assert isinstance(told, Denied)
     assert told.why is Why.DENIED_PURPOSE
     with pytest.raises(PolicyError, match="retention is missing"):

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from policies.rollout.gate_rules import GateRules
-from policies.rollout.merging_plan_rollout import RulesError, parse
+from policies.rollout.plan import RulesError, parse
 
 
 def gate(table: dict[str, object]) -> GateRules:

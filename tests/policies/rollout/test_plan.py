@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.rollout.merging_plan_rollout import (
+from policies.rollout.plan import (
     Counts,
     Excused,
     Rules,

@@ -4,8 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.rollout.merging_plan_rollout import RulesError, parse
-from policies.rollout.merging_plan_waves import STEPS, Member, Selector, controls, default_steps, ordered, sizes, waves
+from policies.rollout.plan import (
+    STEPS,
+    Member,
+    RulesError,
+    Selector,
+    controls,
+    default_steps,
+    ordered,
+    parse,
+    sizes,
+    waves,
+)
 
 EXAMPLES = int(os.environ.get("SKERRY_EXAMPLES", "60"))
 FLEET = [Member("acme--a", "camera", "eu", "acme"), Member("acme--b", "probe", "eu", "acme")]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cloud_hub.storage.database import connect, effects, prepare
-from edge_agent.storage import ledger, merging_tables_meta
+from edge_agent.storage import ledger, tables
 from edge_agent.storage.ledger import Item
-from edge_agent.storage.merging_schema_tables import migrate
+from edge_agent.storage.schema import migrate
 from simulations.checking.databases import device_of, judge_run
 from wire.ledger.chain import Form, Kind
 
@@ -29,7 +29,7 @@ def agent(tmp_path: Path) -> Path:
     with closing(sqlite3.connect(folder / "agent.db", isolation_level=None)) as db:
         db.execute("pragma journal_mode=wal")
         migrate(db, "agent.db")
-        merging_tables_meta.put(db, "epoch", EPOCH)
+        tables.put(db, "epoch", EPOCH)
         db.execute(ANSWER, ("id0", "answer", "local", "confident", ""))
         for seq in (1, 2):
             ledger.append(db, Item(Kind.QUESTION, FORM, 1000, 300, bytes(32), seq, f"id{seq}"))

@@ -8,8 +8,8 @@ from cloud_hub.core.commands import Ending, Find, Key, Row, Stream
 from edge_agent.core.commands import Answer, Command, Correction, Facts, Finish, Memory, Setup, State, Transmit
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.delivery import DeliveryQueue
-from edge_agent.core.merging_permissions_ruling import Ruling
 from edge_agent.core.pending import Question
+from edge_agent.core.permissions import Ruling
 from policies.decisions.budget import Spend
 from policies.decisions.permit import Permit
 from policies.model.policy import Policy

@@ -6,7 +6,7 @@ from simulations.live import events as live_events
 from simulations.live.links import conditions, moments, plan
 from simulations.live.proxy import Conditions
 from simulations.scenario.conditions import Climate
-from simulations.scenario.merging_schema_complaint import ScenarioError
+from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Event, EventKind, Link, Region, Scenario
 
 USUAL = Climate(latency_s=0.02, loss=0.01)

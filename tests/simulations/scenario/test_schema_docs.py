@@ -5,7 +5,7 @@ import re
 from pydantic import BaseModel
 
 from simulations.report.expectations import FAMILIES, FIGURES
-from simulations.scenario.merging_schema_grammar import (
+from simulations.scenario.schema import (
     EventTable,
     ExpectTable,
     LimitsTable,

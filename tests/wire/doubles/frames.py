@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import strategies as st
 
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.messages import (
     Ask,
     DType,
@@ -30,7 +30,7 @@ DEVICE_HPKE = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 HUB_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
 DEVICE_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(range(3, 35)))
 OTHER_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(range(4, 36)))
-KEY_ID = merging_sealing_seal.key_id(HUB_HPKE.public_key().public_bytes_raw())
+KEY_ID = sealing.key_id(HUB_HPKE.public_key().public_bytes_raw())
 MODEL = ModelRef("digits", 7, "block2", "pack4")
 
 
@@ -49,7 +49,7 @@ def verdict(label: int = 3) -> Verdict:
 
 def sealed_question(seq: int = 1, device: str = DEVICE, epoch: int = 5) -> bytes:
     """What a device publishes on `up/q`: a real frame under real keys."""
-    return merging_sealing_seal.seal(
+    return sealing.seal(
         header(seq, device, epoch),
         codec.pad(codec.encode(question())),
         to=HUB_HPKE.public_key(),

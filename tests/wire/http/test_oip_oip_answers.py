@@ -2,8 +2,7 @@
 
 import pytest
 
-from wire.http.merging_oip_oip import DTYPES
-from wire.http.merging_oip_oip_answers import answer_outputs, answer_tensors, name_of
+from wire.http.oip import DTYPES, answer_outputs, answer_tensors, name_of
 from wire.protocol.messages import Prediction
 
 LABELS = ("no", "yes")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.wire.doubles import frames
 from tests.wire.doubles.frames import DEVICE_HPKE, DEVICE_SIGNING, HUB_HPKE, HUB_SIGNING, OTHER_SIGNING
 from wire.errors import Fault, LocalError, RemoteError
-from wire.protocol import codec, merging_sealing_seal
+from wire.protocol import codec, sealing
 from wire.protocol.messages import Receipt, Suite
 from wire.protocol.topics import Channel
 
@@ -20,27 +20,25 @@ PRINT = codec.fingerprint(QUESTION)
 def receive(data: bytes, channel: Channel = Channel.QUESTION) -> bytes:
     """What the hub does with a question of `DEVICE`: split, verify, open."""
     frame = codec.split(data)
-    merging_sealing_seal.verify(frame, by=DEVICE_SIGNING.public_key(), channel=channel)
-    return merging_sealing_seal.open_sealed(frame, key=HUB_HPKE, channel=channel)
+    sealing.verify(frame, by=DEVICE_SIGNING.public_key(), channel=channel)
+    return sealing.open_sealed(frame, key=HUB_HPKE, channel=channel)
 
 
 def reply(binding: bytes, seq: int = 1) -> bytes:
     padded = codec.pad(codec.encode(frames.verdict()), 256)
     to = DEVICE_HPKE.public_key()
-    return merging_sealing_seal.seal(
-        frames.header(seq), padded, to=to, by=HUB_SIGNING, channel=Channel.REPLY, binding=binding
-    )
+    return sealing.seal(frames.header(seq), padded, to=to, by=HUB_SIGNING, channel=Channel.REPLY, binding=binding)
 
 
 def open_reply(data: bytes, binding: bytes) -> bytes:
     frame = codec.split(data)
-    merging_sealing_seal.verify(frame, by=HUB_SIGNING.public_key(), channel=Channel.REPLY)
-    return merging_sealing_seal.open_sealed(frame, key=DEVICE_HPKE, channel=Channel.REPLY, binding=binding)
+    sealing.verify(frame, by=HUB_SIGNING.public_key(), channel=Channel.REPLY)
+    return sealing.open_sealed(frame, key=DEVICE_HPKE, channel=Channel.REPLY, binding=binding)
 
 
 def hear(note: bytes) -> None:
     """What a device does with a note of its hub."""
-    merging_sealing_seal.verify(codec.split(note), by=HUB_SIGNING.public_key(), channel=Channel.REPLY)
+    sealing.verify(codec.split(note), by=HUB_SIGNING.public_key(), channel=Channel.REPLY)
 
 
 def refused(data: bytes) -> Fault:
@@ -56,7 +54,7 @@ def test_an_untouched_question_opens_to_what_was_sealed() -> None:
 def test_two_sealings_of_one_question_differ_but_open_to_one_fingerprint() -> None:
     again = frames.sealed_question()
     assert again != FRAME
-    assert merging_sealing_seal.digest(again) != merging_sealing_seal.digest(FRAME)
+    assert sealing.digest(again) != sealing.digest(FRAME)
     assert codec.fingerprint(receive(again)) == PRINT
 
 
@@ -76,7 +74,7 @@ def test_case_85_every_flipped_byte_of_the_ciphertext_is_refused_without_the_sig
     frame = codec.split(FRAME)
     for at in range(len(frame.body)):
         body = frame.body[:at] + bytes([frame.body[at] ^ 1]) + frame.body[at + 1 :]
-        resigned = merging_sealing_seal._signed(frame.clear, body, DEVICE_SIGNING, Channel.QUESTION)
+        resigned = sealing._signed(frame.clear, body, DEVICE_SIGNING, Channel.QUESTION)
         assert refused(resigned) is Fault.SEAL
 
 
@@ -93,23 +91,23 @@ def test_bytes_added_at_the_end_are_refused(more: bytes) -> None:
 def test_case_86_the_header_of_one_question_does_not_carry_the_body_of_another() -> None:
     one, other = codec.split(FRAME), codec.split(frames.sealed_question(seq=2))
     assert refused(one.clear + other.body + other.signature) is Fault.SIGNATURE
-    resigned = merging_sealing_seal._signed(one.clear, other.body, DEVICE_SIGNING, Channel.QUESTION)
+    resigned = sealing._signed(one.clear, other.body, DEVICE_SIGNING, Channel.QUESTION)
     assert refused(resigned) is Fault.SEAL  # even the device itself cannot renumber what it sealed
 
 
 def test_case_86_a_stripped_question_signed_by_another_device_is_refused() -> None:
     frame = codec.split(FRAME)
-    stolen = merging_sealing_seal._signed(frame.clear, frame.body, OTHER_SIGNING, Channel.QUESTION)
+    stolen = sealing._signed(frame.clear, frame.body, OTHER_SIGNING, Channel.QUESTION)
     assert refused(stolen) is Fault.SIGNATURE
 
 
 def test_case_86_another_device_cannot_put_its_own_header_over_a_stolen_body() -> None:
     stolen = codec.split(FRAME)
     clear = codec.clear_part(Suite.SEALED, frames.header(device="demo--thief"))
-    frame = codec.split(merging_sealing_seal._signed(clear, stolen.body, OTHER_SIGNING, Channel.QUESTION))
-    merging_sealing_seal.verify(frame, by=OTHER_SIGNING.public_key(), channel=Channel.QUESTION)
+    frame = codec.split(sealing._signed(clear, stolen.body, OTHER_SIGNING, Channel.QUESTION))
+    sealing.verify(frame, by=OTHER_SIGNING.public_key(), channel=Channel.QUESTION)
     with pytest.raises(RemoteError) as error:
-        merging_sealing_seal.open_sealed(frame, key=HUB_HPKE, channel=Channel.QUESTION)
+        sealing.open_sealed(frame, key=HUB_HPKE, channel=Channel.QUESTION)
     assert error.value.fault is Fault.SEAL
 
 
@@ -119,7 +117,7 @@ def test_a_message_moved_to_another_channel_is_refused(channel: Channel) -> None
         receive(FRAME, channel)
     assert error.value.fault is Fault.SIGNATURE
     with pytest.raises(RemoteError) as unsealed:
-        merging_sealing_seal.open_sealed(codec.split(FRAME), key=HUB_HPKE, channel=channel)
+        sealing.open_sealed(codec.split(FRAME), key=HUB_HPKE, channel=channel)
     assert unsealed.value.fault is Fault.SEAL
 
 
@@ -129,39 +127,39 @@ def test_case_92_a_sealed_question_cannot_be_passed_off_as_a_signed_one() -> Non
 
 
 def test_case_92_a_plaintext_question_is_refused_where_a_sealed_one_is_expected() -> None:
-    plain = merging_sealing_seal.sign(frames.header(), QUESTION, by=DEVICE_SIGNING, channel=Channel.QUESTION)
+    plain = sealing.sign(frames.header(), QUESTION, by=DEVICE_SIGNING, channel=Channel.QUESTION)
     assert refused(plain) is Fault.SUITE
 
 
 def test_case_92_version_zero_is_refused_though_its_signature_would_fit() -> None:
     frame = codec.split(FRAME)
-    old = merging_sealing_seal._signed(b"\x00" + frame.clear[1:], frame.body, DEVICE_SIGNING, Channel.QUESTION)
+    old = sealing._signed(b"\x00" + frame.clear[1:], frame.body, DEVICE_SIGNING, Channel.QUESTION)
     assert refused(old) is Fault.VERSION
 
 
 def test_a_question_sealed_to_another_key_does_not_open() -> None:
     with pytest.raises(RemoteError) as error:
-        merging_sealing_seal.open_sealed(codec.split(FRAME), key=X25519PrivateKey.generate(), channel=Channel.QUESTION)
+        sealing.open_sealed(codec.split(FRAME), key=X25519PrivateKey.generate(), channel=Channel.QUESTION)
     assert error.value.fault is Fault.SEAL
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 32, 47, 48, 200])
 def test_a_body_that_is_no_ciphertext_does_not_open(size: int) -> None:
     clear = codec.clear_part(Suite.SEALED, frames.header())
-    assert refused(merging_sealing_seal._signed(clear, bytes(size), DEVICE_SIGNING, Channel.QUESTION)) is Fault.SEAL
+    assert refused(sealing._signed(clear, bytes(size), DEVICE_SIGNING, Channel.QUESTION)) is Fault.SEAL
 
 
 def test_a_verdict_opens_for_its_own_question() -> None:
-    binding = merging_sealing_seal.verdict_binding(PRINT, "digits@7", "policy")
+    binding = sealing.verdict_binding(PRINT, "digits@7", "policy")
     assert codec.decode_verdict(codec.unpad(open_reply(reply(binding), binding))) == frames.verdict()
 
 
 def test_a_verdict_reattached_to_another_question_is_refused() -> None:
-    sent = reply(merging_sealing_seal.verdict_binding(PRINT, "digits@7", "policy"))
+    sent = reply(sealing.verdict_binding(PRINT, "digits@7", "policy"))
     for binding in (
-        merging_sealing_seal.verdict_binding(codec.fingerprint(b"another question"), "digits@7", "policy"),
-        merging_sealing_seal.verdict_binding(PRINT, "digits@8", "policy"),
-        merging_sealing_seal.verdict_binding(PRINT, "digits@7", "another policy"),
+        sealing.verdict_binding(codec.fingerprint(b"another question"), "digits@7", "policy"),
+        sealing.verdict_binding(PRINT, "digits@8", "policy"),
+        sealing.verdict_binding(PRINT, "digits@7", "another policy"),
         b"",
     ):
         with pytest.raises(RemoteError) as error:
@@ -170,9 +168,9 @@ def test_a_verdict_reattached_to_another_question_is_refused() -> None:
 
 
 def test_a_verdict_under_the_header_of_another_question_is_refused() -> None:
-    binding = merging_sealing_seal.verdict_binding(PRINT, "digits@7", "policy")
+    binding = sealing.verdict_binding(PRINT, "digits@7", "policy")
     one, other = codec.split(reply(binding, seq=1)), codec.split(reply(binding, seq=2))
-    moved = merging_sealing_seal._signed(other.clear, one.body, HUB_SIGNING, Channel.REPLY)
+    moved = sealing._signed(other.clear, one.body, HUB_SIGNING, Channel.REPLY)
     with pytest.raises(RemoteError) as error:
         open_reply(moved, binding)
     assert error.value.fault is Fault.SEAL
@@ -183,33 +181,27 @@ parts = st.text(max_size=6).map(lambda text: text.replace("x", "\0"))
 
 @given(st.tuples(parts, parts), st.tuples(parts, parts))
 def test_no_two_questions_share_a_verdict_binding(one: tuple[str, str], other: tuple[str, str]) -> None:
-    same = merging_sealing_seal.verdict_binding(PRINT, *one) == merging_sealing_seal.verdict_binding(PRINT, *other)
+    same = sealing.verdict_binding(PRINT, *one) == sealing.verdict_binding(PRINT, *other)
     assert same == (one == other)
 
 
 def test_a_border_moved_between_model_and_policy_changes_the_binding() -> None:
-    assert merging_sealing_seal.verdict_binding(PRINT, "a\0b", "c") != merging_sealing_seal.verdict_binding(
-        PRINT, "a", "b\0c"
-    )
+    assert sealing.verdict_binding(PRINT, "a\0b", "c") != sealing.verdict_binding(PRINT, "a", "b\0c")
 
 
 def test_a_note_says_who_signed_it_and_for_which_channel() -> None:
-    note = merging_sealing_seal.sign(
-        frames.header(), codec.encode(Receipt(5, (1,))), by=HUB_SIGNING, channel=Channel.REPLY
-    )
+    note = sealing.sign(frames.header(), codec.encode(Receipt(5, (1,))), by=HUB_SIGNING, channel=Channel.REPLY)
     frame = codec.split(note)
-    merging_sealing_seal.verify(frame, by=HUB_SIGNING.public_key(), channel=Channel.REPLY)
+    sealing.verify(frame, by=HUB_SIGNING.public_key(), channel=Channel.REPLY)
     assert codec.decode_down(frame.body) == Receipt(5, (1,))
     with pytest.raises(RemoteError):
-        merging_sealing_seal.verify(frame, by=DEVICE_SIGNING.public_key(), channel=Channel.REPLY)
+        sealing.verify(frame, by=DEVICE_SIGNING.public_key(), channel=Channel.REPLY)
     with pytest.raises(RemoteError):
-        merging_sealing_seal.verify(frame, by=HUB_SIGNING.public_key(), channel=Channel.DESIRED)
+        sealing.verify(frame, by=HUB_SIGNING.public_key(), channel=Channel.DESIRED)
 
 
 def test_case_85_every_flipped_byte_of_a_signed_note_is_refused() -> None:
-    note = merging_sealing_seal.sign(
-        frames.header(), codec.encode(Receipt(5, (1,))), by=HUB_SIGNING, channel=Channel.REPLY
-    )
+    note = sealing.sign(frames.header(), codec.encode(Receipt(5, (1,))), by=HUB_SIGNING, channel=Channel.REPLY)
     for at in range(len(note)):
         with pytest.raises(RemoteError):
             hear(note[:at] + bytes([note[at] ^ 1]) + note[at + 1 :])
@@ -217,7 +209,7 @@ def test_case_85_every_flipped_byte_of_a_signed_note_is_refused() -> None:
 
 def test_a_frame_over_the_brokers_limit_is_never_made() -> None:
     with pytest.raises(LocalError, match="at most"):
-        merging_sealing_seal.seal(
+        sealing.seal(
             frames.header(),
             bytes(codec.MAX_FRAME_BYTES),
             to=HUB_HPKE.public_key(),

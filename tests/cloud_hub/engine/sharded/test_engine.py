@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from cloud_hub.engine.base import EngineError, State
-from cloud_hub.engine.merging_factory_choose import open_engine
-from cloud_hub.engine.merging_types_means import Means
-from cloud_hub.engine.merging_types_work import Work
+from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded import protocol
 from cloud_hub.engine.sharded.engine import GangGraphs, ShardedEngine
+from cloud_hub.engine.types import Means, Work
 from cloud_hub.engine.worker import Lane
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE, BundleError, ParallelPlan
 from tests.cloud_hub.doubles.devices import SimDevice

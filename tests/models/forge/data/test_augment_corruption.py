@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.forge.data.augment import KINDS, contrast, corrupt, noise, occlusion, shift
 from models.forge.data.digits import HELDOUT, calibration, heldout, training
-from models.forge.data.merging_augment_corrupt import KINDS, contrast, corrupt, noise, occlusion, shift
 
 
 def pictures(count=200, channels=1, side=8):

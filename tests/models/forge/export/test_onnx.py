@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.bundle.manifest import InputSpec
-from models.forge.export.merging_onnx_export import export_edge, serialise
+from models.forge.export.onnx import export_edge, serialise
 from models.forge.training.modules import Pieces, edge_module, edge_outputs
 from models.verification.lint import lint
 from tests.models.forge.training.test_modules import pieces_of, with_gate

@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.forge.export.merging_onnx_counted import without_ranges
+from models.forge.export.onnx import without_ranges
 from models.verification.lint import LintError, lint
 
 

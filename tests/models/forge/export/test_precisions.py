@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.forge.data.types import ForgeError
 from models.forge.export import benchmark, precisions
-from models.forge.export.merging_onnx_export import serialise
+from models.forge.export.onnx import serialise
 from models.forge.export.precisions import UnfitError, closing, dynamic_int8, float16, int8_weights, static_int8
 from models.forge.export.quantise import NOISE, Candidate, candidates, choose
 from models.forge.export.targets import PROFILES, Activation, Precision, here
@@ -217,7 +217,8 @@ def test_dynamic_int8_takes_products_and_tables():
 
 def test_equal_inputs_give_equal_bytes_in_another_process_with_another_hash_seed(pytestconfig):
     root = str(pytestconfig.rootpath)
-    code = f"import sys; sys.path.insert(0, {root!r}); from tests.models.forge.export.test_precisions import digests; print(digests())"
+    module = "tests.models.forge.export.test_precisions"
+    code = f"import sys; sys.path.insert(0, {root!r}); from {module} import digests; print(digests())"
     child = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": "77"}, check=True
     )

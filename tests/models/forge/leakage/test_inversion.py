@@ -12,7 +12,7 @@ from models.forge.data import digits
 from models.forge.leakage import inversion
 from models.forge.leakage.inversion import QUICK
 from models.forge.leakage.measure import POWER
-from models.forge.leakage.merging_remeasure_defences import changed
+from models.forge.leakage.remeasure import changed
 from models.forge.partition.code_levels import fitted
 from models.forge.training.determinism import repeatable
 from models.runtime import chain

@@ -12,8 +12,8 @@ from models.forge.leakage.attribute_probes import by_label_alone, probe
 from models.forge.leakage.inversion import QUICK, Metric
 from models.forge.leakage.measure import Exposed, Measured, measure
 from models.forge.leakage.membership import Answers, membership
-from models.forge.leakage.merging_remeasure_defences import changed, top_k
 from models.forge.leakage.metrics import Interval, Ratio
+from models.forge.leakage.remeasure import changed, top_k
 from models.runtime.chain import Step
 from wire.protocol.messages import DType, FieldSpec, Level
 

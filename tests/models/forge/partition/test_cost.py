@@ -11,8 +11,8 @@ from torch import nn
 
 from models.forge.data.types import Data, ForgeError, Part
 from models.forge.partition.code_levels import LEVELS, Range, fitted, size
+from models.forge.partition.cost import Bounds, frontier
 from models.forge.partition.cuts import find_cuts, trace
-from models.forge.partition.merging_cost_heads import Bounds, frontier
 from tests.models.doubles.nets import packed, traced
 
 QUICK = Bounds(latency_s=0.005, samples=200)

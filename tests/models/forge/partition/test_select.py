@@ -3,10 +3,10 @@
 import pytest
 
 from models.forge.data.types import ForgeError
-from models.forge.merging_spec_wish import Wish, check_wish
+from models.forge.partition.cost import HeadCost
 from models.forge.partition.cuts import Cut
-from models.forge.partition.merging_cost_heads import HeadCost
 from models.forge.partition.select import Shipped, broken, named, rank, refusal
+from models.forge.spec import Wish, check_wish
 
 
 def row(name, share, head_us, coded_bytes, lost=0.0):

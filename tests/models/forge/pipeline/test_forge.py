@@ -13,12 +13,12 @@ import torch
 from models.bundle.manifest import EDGE_FILE
 from models.forge.data.types import Data, ForgeError, Part
 from models.forge.evaluation.outcomes import OUTCOMES_FILE, read_outcomes
-from models.forge.merging_spec_wish import Aids
 from models.forge.pipeline.demo import cached_demo_bundle, recipe_key
 from models.forge.pipeline.forge import forge as forge_bundle
 from models.forge.report.report import HTML_FILE, report_folder
+from models.forge.spec import Aids
 from models.forge.training.determinism import repeatable
-from models.graph.merging_hub_model_graph_hub import open_hub
+from models.graph.hub_model import open_hub
 from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 from tests import ROOT
@@ -108,7 +108,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from models.forge.pipeline.forge import forge
-from models.forge.merging_spec_wish import Aids
+from models.forge.spec import Aids
 from tests.models.conftest import tiny_data, tiny_net, tiny_wish
 
 def tell(stage, share):

@@ -119,7 +119,7 @@ def test_a_broken_import_inside_their_file_is_theirs(folder):
 
 def test_our_own_zoo_is_loaded_from_anywhere(folder):
     with pytest.raises(ForgeError, match="has no build_modle"):
-        load_model("models.zoo.merging_datasets_sets:build_modle", folder)
+        load_model("models.zoo.datasets:build_modle", folder)
 
 
 SHAPES = {

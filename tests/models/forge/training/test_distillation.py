@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.forge.data.merging_augment_augment import Shake
+from models.forge.data.augment import Shake
 from models.forge.data.types import Data, Part
 from models.forge.partition.cuts import find_cuts, trace
 from models.forge.training.distillation import Teaching, choose_entry, teach

@@ -1,0 +1,177 @@
+"""`/v1/admin/models`: which versions this hub has, who still speaks them, and the end of one.
+
+`/v1/admin/keys` and `/v1/admin/audit`: keys of tenants are made, listed and revoked with the admin token alone.
+
+`/v1/admin/deny-all`: orders a person gives for good. Written before anybody is told.
+"""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from cloud_hub.api.auth import caller_of
+from cloud_hub.api.interface import ApiContext
+from cloud_hub.api.routing import Door, Route, answer, read_json
+from cloud_hub.core.web_requests import InferRefusedError, Kept
+from cloud_hub.registry.access import AccessError, Key, Scope, Wanted
+from cloud_hub.registry.orders import Notice
+from cloud_hub.serving.versions import ModelInUseError
+from wire.errors import LocalError
+from wire.http.guards import refusal
+from wire.http.oip import OipError
+
+SHOWN_DEVICES = 1000  # devices named in one answer
+
+
+class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`force`: although devices still speak it; their questions for it end `model_gone`."""
+
+    force: bool = False
+
+
+class Retiring:
+    """For who runs the whole hub."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._versions = context.versions
+        self._now_ms = context.now_ms
+
+    def routes(self) -> list[Route]:
+        path, retires = "/v1/admin/models", "The end of a version: refused while devices speak it, unless forced"
+        return [
+            Route("GET", path, self.models, "Every version, its state, how many devices speak it", scope=Scope.READ),
+            Route("POST", path + "/{model}/retire", self.retire, retires, scope=Scope.OPERATE, takes=RetireRequest),
+        ]
+
+    async def models(self, _request: web.Request) -> web.Response:
+        return answer({"models": [self._shown(kept) for kept in self._versions.list()]})
+
+    async def retire(self, request: web.Request) -> web.Response:
+        """200 once it is gone; 404 if there is no such version, 409 with who speaks it."""
+        asked = await read_json(request, RetireRequest)
+        model = request.match_info["model"]
+        if "@" not in model:
+            raise OipError(400, "name one version: MODEL@VERSION")
+        try:
+            spoke = self._versions.retire(model, self._now_ms(), force=asked.force)
+        except InferRefusedError:
+            raise OipError(404, "this hub has no such version") from None
+        except ModelInUseError as spoken:
+            return refusal(409, still_spoken(model, spoken.devices))
+        return answer({"retired": model, "spoke": spoke_json(spoke)})
+
+    def _shown(self, kept: Kept) -> dict[str, Any]:
+        model = f"{kept.name}@{kept.version}"
+        spoke = self._versions.speaking(model, self._now_ms())
+        return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke)}
+
+
+def spoke_json(spoke: dict[str, int]) -> list[dict[str, Any]]:
+    return [{"device": device, "heard_ms": at_ms} for device, at_ms in list(spoke.items())[:SHOWN_DEVICES]]
+
+
+def still_spoken(model: str, devices: dict[str, int]) -> str:
+    """One line for a person."""
+    named = ", ".join(list(devices)[:5]) + (f" and {len(devices) - 5} more" if len(devices) > 5 else "")
+    return f"{model} is still spoken by {named}: move them to another version first, or use --force"
+
+
+SHOWN_ENTRIES = 200
+_PATH = "/v1/admin/keys"
+
+
+class Granting:
+    """`context.keys` keeps them, `context.audit` tells what was done with them."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        whole, admin, tag = Door.WHOLE, Scope.ADMIN, "access"
+        makes, takes_back = "A new key; the answer alone shows its token", "Revoke a key: from now on it opens nothing"
+        return [
+            Route("GET", _PATH, self.keys, "Every key, without its token", whole, scope=admin, tag=tag),
+            Route("POST", _PATH, self.create, makes, whole, scope=admin, takes=Wanted, status=201, tag=tag),
+            Route("DELETE", _PATH + "/{key}", self.revoke, takes_back, whole, scope=admin, tag=tag),
+            Route(
+                "GET", "/v1/admin/audit", self.audit, "The last changes and refusals", whole, scope=Scope.READ, tag=tag
+            ),
+        ]
+
+    async def keys(self, _request: web.Request) -> web.Response:
+        now_ms = self._context.now_ms()
+        return answer({"keys": [key_json(key, now_ms) for key in self._context.keys.all()]})
+
+    async def create(self, request: web.Request) -> web.Response:
+        wanted = await read_json(request, Wanted)
+        now_ms = self._context.now_ms()
+        try:
+            key, token = self._context.keys.create(wanted, now_ms)
+        except AccessError as error:
+            raise OipError(400, str(error)) from None
+        return answer({**key_json(key, now_ms), "token": token}, 201, {"Cache-Control": "no-store"})
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        now_ms = self._context.now_ms()
+        try:
+            return answer(key_json(self._context.keys.revoke(request.match_info["key"], now_ms), now_ms))
+        except AccessError as error:
+            raise OipError(404, str(error)) from None
+
+    async def audit(self, _request: web.Request) -> web.Response:
+        """Oldest first."""
+        return answer({"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last(SHOWN_ENTRIES)]})
+
+
+def key_json(key: Key, now_ms: int) -> dict[str, Any]:
+    """For people and programs; `tenant` "" is the whole hub."""
+    state = "good" if key.good(now_ms) else "revoked" if key.revoked_ms else "ended"
+    facts = {"key": key.id, "name": key.name, "tenant": key.tenant, "scopes": [scope.value for scope in key.scopes]}
+    return {**facts, "state": state, "made_ms": key.made_ms, "ends_ms": key.ends_ms, "revoked_ms": key.revoked_ms}
+
+
+class DenyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`scope`: a device's id, a tenant, or "" for everybody. `why`: one line, shown on the devices."""
+
+    why: str
+    scope: str = ""
+
+
+class Ordering:
+    """`context.orders` keeps them, `context.announcer` tells them."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        path, denies = "/v1/admin/deny-all", "From now on nothing leaves the devices of this scope"
+        return [
+            Route("GET", path, self.notices, "The notices that deny all", Door.KEY, scope=Scope.READ),
+            Route("POST", path, self.deny_all, denies, Door.KEY, scope=Scope.OPERATE, takes=DenyRequest, status=201),
+        ]
+
+    async def notices(self, request: web.Request) -> web.Response:
+        """A tenant's key sees its own, and what concerns everybody."""
+        caller = caller_of(request)
+        shown = [n for n in self._context.orders.notices if not n.scope or caller.sees(n.scope.partition("--")[0])]
+        return answer({"notices": [order_json(notice) for notice in shown]})
+
+    async def deny_all(self, request: web.Request) -> web.Response:
+        """201 once it is on disk and the devices that are heard have been told."""
+        asked = await read_json(request, DenyRequest)
+        if not caller_of(request).sees(asked.scope.partition("--")[0]):
+            raise OipError(403, "this key belongs to another tenant")
+        try:
+            notice = self._context.orders.deny_all(asked.scope, asked.why, self._context.now_ms())
+        except LocalError as error:
+            raise OipError(400, str(error)) from None
+        met = [device.id for device in self._context.registry.devices() if device.heard and notice.meets(device.id)]
+        self._context.announcer.announce(notice, met)
+        return answer(order_json(notice, len(met)), 201)
+
+
+def order_json(notice: Notice, told: int | None = None) -> dict[str, Any]:
+    """For people: `scope` in words, and to how many devices it was sent just now."""
+    facts = {"counter": notice.counter, "scope": notice.scope or "everybody", "why": notice.why}
+    return {**facts, "issued_ms": notice.issued_ms, **({} if told is None else {"told": told})}

@@ -1,0 +1,157 @@
+"""`POST /v1/enrol`: the one route that an invite opens. No bearer token, few bytes, and a gate before any work.
+
+`POST /v1/renew` and `POST /v1/retire`: for devices that exist, proven by their identity key; no bearer token.
+
+Rule: these have a gate of their own, so that a flood of enrolments cannot keep devices from renewing.
+
+`POST /v1/erase`: a device lets a subject be forgotten; `GET /v1/admin/aggregates`: what is left of verdicts.
+
+Rule: an erasure is answered when it is on disk, with a tombstone that the hub signed.
+"""
+
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from cloud_hub.api.interface import ApiContext
+from cloud_hub.api.routing import Door, Route, answer, read_json
+from cloud_hub.enrollment.enrollment import EnrolRequest, Issuer, Rejection
+from cloud_hub.enrollment.erasure import EraseRequest, Erasures, signed, stone
+from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.renewal import Renewals, RenewRequest, RetireRequest
+from cloud_hub.registry.access import Scope
+from cloud_hub.storage.retention import published
+from cloud_hub.storage.store import StoreError
+from wire.http.guards import refusal
+
+
+class Joining:
+    """`now_ms` is hub time; the gate runs on the monotonic clock."""
+
+    def __init__(self, issuer: Issuer, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
+        self._issuer = issuer
+        self._gate = gate
+        self._now_ms = now_ms
+
+    def routes(self) -> list[Route]:
+        says = "A new device proves its keys and its invite, and gets its certificate"
+        return [
+            Route(
+                "POST", "/v1/enrol", self.enrol, says, Door.OPEN, scope=Scope.OPERATE, takes=EnrolRequest, tag="devices"
+            )
+        ]
+
+    async def enrol(self, request: web.Request) -> web.Response:
+        """200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""
+        address = request.remote or "unix"
+        if not self._gate.admit(address, time.monotonic()):
+            return refusal(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
+        asked = await read_json(request, EnrolRequest)
+        reply = self._issuer.enrol(asked, self._now_ms())
+        if not isinstance(reply, Rejection):
+            return answer(reply, headers={"Cache-Control": "no-store"})
+        if reply.invite:
+            self._gate.failed(address, time.monotonic())
+        return refusal(403 if reply.invite else 400, reply.error)
+
+
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+class Renewing:
+    """`now_ms` is hub time; the gate runs on the monotonic clock."""
+
+    def __init__(self, renewals: Renewals, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
+        self._renewals = renewals
+        self._gate = gate
+        self._now_ms = now_ms
+
+    def routes(self) -> list[Route]:
+        renews, retires = "A device's next certificate", "A device says that it retires"
+        scope, tag = Scope.OPERATE, "devices"
+        return [
+            Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope=scope, takes=RenewRequest, tag=tag),
+            Route("POST", "/v1/retire", self.retire, retires, Door.OPEN, scope=scope, takes=RetireRequest, tag=tag),
+        ]
+
+    async def renew(self, request: web.Request) -> web.Response:
+        """200 with the signed reply; 400 bad request, 403 not this device, 429 too many tries."""
+        if not self._gate.admit(_address(request), time.monotonic()):
+            return _slower()
+        asked = await read_json(request, RenewRequest)
+        return self._say(request, self._renewals.renew(asked, self._now_ms(), time.monotonic()))
+
+    async def retire(self, request: web.Request) -> web.Response:
+        """200 once the device is retired; 403 if it is not this device, or a person has to decide."""
+        if not self._gate.admit(_address(request), time.monotonic()):
+            return _slower()
+        asked = await read_json(request, RetireRequest)
+        return self._say(request, self._renewals.retire(asked, self._now_ms()))
+
+    def _say(self, request: web.Request, reply: object) -> web.Response:
+        if not isinstance(reply, Rejection):
+            return answer(reply, headers=_NO_STORE)
+        if reply.invite:
+            self._gate.failed(_address(request), time.monotonic())
+        if reply.kind == "rate":
+            return _slower()
+        return refusal(400 if reply.kind == "request" else 403, reply.error)
+
+
+def _address(request: web.Request) -> str:
+    return request.remote or "unix"
+
+
+def _slower() -> web.Response:
+    return refusal(429, "too many requests, wait a minute", {"Retry-After": "60"})
+
+
+DAY_MS = 86_400_000
+
+
+class Erasing:
+    """It shares the gate of renewals: both are for devices that exist."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._erasures = Erasures(context.registry)
+
+    def routes(self) -> list[Route]:
+        erases, left = "A device lets a subject be forgotten", "Verdicts of each label, model and day that is over"
+        return [
+            Route(
+                "POST",
+                "/v1/erase",
+                self.erase,
+                erases,
+                Door.OPEN,
+                scope=Scope.OPERATE,
+                takes=EraseRequest,
+                tag="devices",
+            ),
+            Route("GET", "/v1/admin/aggregates", self.aggregates, left, Door.WHOLE, scope=Scope.READ),
+        ]
+
+    async def erase(self, request: web.Request) -> web.Response:
+        """200 with the tombstone; 403 if it is not this device, 429 too many tries, 503 if it could not be written."""
+        gate, where = self._context.renewal_gate, request.remote or "unix"
+        if not gate.admit(where, time.monotonic()):
+            return refusal(429, "too many requests, wait a minute", {"Retry-After": "60"})
+        asked = self._erasures.asked(await read_json(request, EraseRequest), self._context.now_ms())
+        if isinstance(asked, Rejection):
+            if asked.invite:
+                gate.failed(where, time.monotonic())
+            return refusal(403, asked.error)
+        try:
+            buried = await self._context.store.erase(asked)
+        except StoreError:
+            return refusal(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
+        facts = self._context.hub.status()
+        text = stone(buried, str(facts["hub"]), str(facts["region"]))
+        return answer(signed(text, self._context.store.testify(text)), headers={"Cache-Control": "no-store"})
+
+    async def aggregates(self, _request: web.Request) -> web.Response:
+        """Rare labels are kept back: see `cloud_hub.storage.retention`."""
+        tallies = await self._context.store.tallies()
+        return answer({"aggregates": published(tallies, self._context.now_ms() // DAY_MS)})

@@ -1,0 +1,270 @@
+"""`/metrics` for Prometheus: the hub's own counts, and how its web API is asked.
+
+Rule: a label's values are known when the process starts (registered routes, loaded models, the core's counter names),
+never a device, a path or anything else that a caller chooses.
+
+The rollouts' figures for Prometheus: how many there are in each state, their devices, and what the gate leaves open.
+
+Rule: no label names a rollout or a family; which one it is says `skerry rollout list`.
+
+Whether this process lives (`/healthz`) and whether its models answer right now (`/readyz`).
+
+Rule: ready is measured, never remembered: one fresh engine round trip, shared by all who ask while it runs, so that
+asking often costs the engines nothing.
+"""
+
+import asyncio
+import time
+from collections import Counter as Counted
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from cloud_hub.api.interface import ApiContext, RolloutControl
+from cloud_hub.api.routing import Door, Route, answer
+from cloud_hub.core.web_requests import Probe
+from cloud_hub.registry.access import Scope
+from cloud_hub.registry.device_states import DeviceState
+from cloud_hub.rollout.types import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
+from cloud_hub.rollout.view import View
+from cloud_hub.serving.telemetry import BUCKETS_S, Spread, Timings
+
+MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
+_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_GAUGES = ("open", "uptime_s", "link_up", "store_ok")
+
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that nobody reads
+
+
+class _HubCollector(Collector):
+    """Reads the hub at the moment it is scraped."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._hub = context.hub
+        self._registry = context.registry
+
+    def collect(self) -> Iterator[Metric]:
+        events = CounterMetricFamily("skerry_hub_events", "What the hub did, by name.", labels=["event"])
+        for event, count in bounded(self._hub.counters()).items():
+            events.add_metric([event], count)
+        yield events
+        status = self._hub.status()
+        for key in _GAUGES:
+            if isinstance(status.get(key), int | float):
+                yield GaugeMetricFamily(f"skerry_hub_{key}", f"{key} of the hub now.", value=float(status[key]))
+        seen = len(status.get("devices", ()))
+        yield GaugeMetricFamily("skerry_hub_devices_seen", "Devices that said hello since the start.", value=seen)
+        queued = GaugeMetricFamily("skerry_hub_queued", "Questions waiting, by model.", labels=["model"])
+        waiting = status.get("queued")
+        for card in self._context.inference.cards:
+            queued.add_metric([card.name], float(waiting.get(card.name, 0)) if isinstance(waiting, dict) else 0.0)
+        yield queued
+        yield from self._devices()
+        yield from of_batches(self._context.observer.timings)
+
+    def _devices(self) -> Iterator[GaugeMetricFamily]:
+        found = Counted(each.state for each in self._registry.devices())
+        states = GaugeMetricFamily("skerry_hub_devices", "Devices in the registry, by state.", labels=["state"])
+        for state in DeviceState:
+            states.add_metric([state.value], found[state])
+        yield states
+        alarms = GaugeMetricFamily("skerry_hub_alarms", "What a person has to look at, by kind.", labels=["alarm"])
+        alarms.add_metric(["clone_suspect"], len(self._registry.suspects()))
+        alarms.add_metric(["ledger_flaw"], len(self._hub.status().get("ledger_flaws", ())))
+        yield alarms
+
+
+class Metrics:
+    """One registry per application, so that two hubs in one test do not meet."""
+
+    def __init__(self, context: ApiContext, *others: Collector) -> None:
+        self._registry = CollectorRegistry()
+        for collector in (_HubCollector(context), *others):
+            self._registry.register(collector)
+        self._requests = Counter(
+            "skerry_hub_http_requests", "Requests, by route and status.", ["route", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "skerry_hub_http_seconds", "Time taken, by route.", ["route"], buckets=_BUCKETS, registry=self._registry
+        )
+
+    def routes(self) -> list[Route]:
+        says = "The hub's figures for Prometheus"
+        return [
+            Route(
+                "GET",
+                "/metrics",
+                self.scrape,
+                says,
+                Door.WHOLE_HERE,
+                scope=Scope.READ,
+                plain=CONTENT_TYPE_LATEST,
+                tag="health",
+            )
+        ]
+
+    async def scrape(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def counting(self) -> Middleware:
+        """Outermost: it sees what the door refused too."""
+
+        @web.middleware
+        async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+            began = time.perf_counter()
+            status = 500
+            try:
+                response = await handler(request)
+                status = response.status
+            except web.HTTPException as error:
+                status = error.status
+                raise
+            finally:
+                route = _route(request)
+                self._requests.labels(route, str(status)).inc()
+                self._seconds.labels(route).observe(time.perf_counter() - began)
+            return response
+
+        return middleware
+
+
+def of_batches(timings: Timings) -> Iterator[Metric]:
+    """How long questions waited and batches were computed, by model."""
+    waited = HistogramMetricFamily("skerry_hub_queue_seconds", "Of each item, from arrival to batch.", labels=["model"])
+    computed = HistogramMetricFamily("skerry_hub_compute_seconds", "Of each batch, in the engine.", labels=["model"])
+    items = CounterMetricFamily("skerry_hub_items", "Items computed.", labels=["model"])
+    failed = CounterMetricFamily("skerry_hub_items_failed", "Items of batches that failed.", labels=["model"])
+    for model, found in timings.models.items():
+        for family, spread in ((waited, found.queue), (computed, found.compute)):
+            family.add_metric([model], _buckets(spread), spread.seconds)
+        items.add_metric([model], found.items)
+        failed.add_metric([model], found.failed.count)
+    yield from (waited, computed, items, failed)
+
+
+def _buckets(spread: Spread) -> list[tuple[str, float]]:
+    """Cumulative, as Prometheus has them."""
+    bounds = [*(repr(bound) for bound in BUCKETS_S), "+Inf"]
+    return list(zip(bounds, accumulate(map(float, spread.buckets)), strict=True))
+
+
+def bounded(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:
+    """At most `limit` names, the rest summed under "other": a scrape cannot grow without bound."""
+    names = sorted(counters)
+    kept = {name: counters[name] for name in names[:limit]}
+    rest = sum(counters[name] for name in names[limit:])
+    return {**kept, "other": rest} if names[limit:] else kept
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "none"
+
+
+WAITING = PAUSED | {RolloutState.WAITING_APPROVAL}
+STOPPED = frozenset((RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.REVERTING, RolloutState.REVERTED))
+RECENT_MS = 86_400_000  # a rollout that was stopped is somebody's to look at for a day
+
+
+class RolloutCollector(Collector):
+    """`desk` None: a hub without rollouts shows zeros."""
+
+    def __init__(self, desk: RolloutControl | None, now_ms: Callable[[], int]) -> None:
+        self._desk = desk
+        self._now_ms = now_ms
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        views = self._desk.views() if self._desk else ()
+        under_way = [view for view in views if view.state not in TERMINAL]
+        yield _counted("skerry_hub_rollouts", "Rollouts under way.", RolloutState, Counted(v.state for v in under_way))
+        devices: Counted[str] = Counted()
+        for view in under_way:
+            devices.update(view.states)
+        yield _counted("skerry_hub_rollout_devices", "Devices of rollouts under way.", RolloutDeviceState, devices)
+        bounds = [view.gate.bound for view in under_way if view.gate is not None]
+        says = "The most that a candidate under way may be worse by, as a share of answers; 0 while none is judged."
+        yield GaugeMetricFamily("skerry_hub_rollout_bound", says, value=max(bounds, default=0.0))
+        yield self._alarms(views)
+
+    def _alarms(self, views: tuple[View, ...]) -> GaugeMetricFamily:
+        """What a person has to look at, as `skerry_hub_alarms` for everything else."""
+        since_ms = self._now_ms() - RECENT_MS
+        stopped = sum(view.state in STOPPED and view.changed_ms > since_ms for view in views)
+        found = GaugeMetricFamily(
+            "skerry_hub_rollout_alarms", "Rollouts that a person has to look at.", labels=["alarm"]
+        )
+        found.add_metric(["waits"], sum(view.state in WAITING for view in views))
+        found.add_metric(["stopped"], stopped)
+        return found
+
+
+def _counted(
+    name: str, says: str, states: type[RolloutState] | type[RolloutDeviceState], counts: Counted[str]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, says, labels=["state"])
+    for state in states:
+        family.add_metric([state.value], counts[state.value])
+    return family
+
+
+class Health:
+    """`timeout_s`: an engine that takes longer is not ready."""
+
+    def __init__(self, context: ApiContext, timeout_s: float) -> None:
+        self._hub = context.hub
+        self._engines = context.engines
+        self._timeout_s = timeout_s
+        self._probing: asyncio.Task[str] | None = None
+
+    def routes(self) -> list[Route]:
+        ready = "Whether its models answer right now; 503 with the reason if not"
+        return [
+            Route(
+                "GET", "/healthz", self.live, "Whether this process lives", Door.OPEN, scope=Scope.READ, tag="health"
+            ),
+            Route("GET", "/readyz", self.ready, ready, Door.HERE, scope=Scope.READ, tag="health"),
+        ]
+
+    async def live(self, _request: web.Request) -> web.Response:
+        return answer({"live": True})
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        """200, or 503 with the reason."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._check(), name="readyz-probe")
+        # Shielded: a caller that hangs up must not end the round trip of the others.
+        reason = await asyncio.shield(self._probing)
+        return answer({"ready": not reason, "reason": reason}, 503 if reason else 200)
+
+    async def close(self, _app: web.Application) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+
+    async def _check(self) -> str:
+        """Why not, or ""."""
+        status = self._hub.status()
+        if status.get("draining"):
+            return "the hub is stopping"
+        for key, reason in (("store_ok", "the database does not answer"), ("link_up", "no link to the broker")):
+            if status.get(key) is False:
+                return reason
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                probes = await self._engines.probe()
+        except TimeoutError:
+            return f"the engines did not answer within {self._timeout_s:g} s"
+        return _judge(probes)
+
+
+def _judge(probes: list[Probe]) -> str:
+    if not probes:
+        return "no model is loaded"
+    return next((f"{probe.model} failed" for probe in probes if not probe.ok), "")

@@ -1,0 +1,279 @@
+"""Open Inference Protocol v2 for every model of the hub: a raw sample through the whole model.
+
+Rule: the protocol's text and bytes are `wire.http.oip`'s; here a request becomes inputs, and predictions
+become tensors.
+
+What a web request wants beside its samples: headers and the protocol's parameters become one `Wish`.
+
+Rule: a parameter that is not known or not of its type is refused by name; a damaged traceparent is no traceparent, as
+W3C Trace Context 4.3 says.
+
+How inference looks to a reader of `openapi.json`: the bodies of Open Inference Protocol v2 as JSON Schema.
+"""
+
+import math
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from cloud_hub.api.auth import caller_of
+from cloud_hub.api.interface import ApiContext
+from cloud_hub.api.routing import Door, Route, answer
+from cloud_hub.core.web_requests import InferRefusedError, StillRunningError, Wish
+from cloud_hub.engine.base import ModelCard as EngineCard
+from cloud_hub.registry.access import Caller, Scope
+from wire.http import oip
+from wire.http.guards import read_body, refusal
+from wire.http.oip import (
+    BINARY,
+    DTYPES,
+    HEADER_LENGTH,
+    JSON,
+    OipError,
+    Parameter,
+    TensorSpec,
+    answer_outputs,
+    answer_tensors,
+    short,
+)
+from wire.process.tracing import place
+from wire.protocol.messages import Prediction, Reason
+
+MAX_TIMEOUT_US = 3_600_000_000
+_HARMLESS = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
+NOTHING = Wish()
+_KEY = re.compile(r'"?([\x21\x23-\x7e]{1,128})"?')  # RFC 9651 string, or the same without its quotes
+
+
+def wish_of(request: web.Request, parameters: Mapping[str, Parameter], caller: Caller, body: bytes) -> Wish:
+    """OipError(400) names what is wrong."""
+    for key in parameters:
+        if key not in _HARMLESS:
+            raise OipError(400, f"unknown parameter '{short(key)}': the hub takes priority and timeout")
+    key = _idempotency(request)
+    fingerprint = sha256(request.path.encode(errors="surrogateescape") + b"\n" + body).digest() if key else b""
+    return Wish(
+        tenant=caller.tenant,
+        priority=_whole(parameters, "priority", 2**32 - 1),
+        timeout_s=_whole(parameters, "timeout", MAX_TIMEOUT_US) / 1e6,
+        trace=entered(request.headers.get("traceparent", "")),
+        idempotency=key,
+        fingerprint=fingerprint,
+        flow=caller.name,
+    )
+
+
+def entered(traceparent: str) -> str:
+    """The traceparent of what the hub does below the caller's span; "" if there is none, or none to be recorded."""
+    given = place(traceparent)
+    return f"00-{given.trace}-{secrets.token_hex(8)}-01" if given else ""
+
+
+def span_of(traceparent: str) -> str:
+    """The span that a traceparent of ours names."""
+    return traceparent[36:52]
+
+
+def _idempotency(request: web.Request) -> str:
+    """The key; "" where none came."""
+    found = request.headers.getall("Idempotency-Key", [])
+    if not found:
+        return ""
+    match = _KEY.fullmatch(found[0].strip()) if len(found) == 1 else None
+    if match is None:
+        raise OipError(400, "Idempotency-Key is one string of 1 to 128 visible ASCII characters")
+    return match[1]
+
+
+def _whole(parameters: Mapping[str, Parameter], name: str, most: int) -> int:
+    value = parameters.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise OipError(400, f"parameter '{name}' is a whole number from 0 to {most}")
+    return value
+
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]},
+}
+_TENSOR: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "datatype", "shape"],
+    "properties": {
+        "name": _TEXT,
+        "datatype": {"type": "string", "enum": sorted(DTYPES)},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 16},
+        "parameters": {"type": "object"},
+        "data": {"type": "array", "description": "Row-major, flat or nested as the shape says"},
+    },
+}
+_WANTED: dict[str, Any] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": _TEXT, "parameters": {"type": "object"}},
+}
+_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "id": _TEXT,
+        "parameters": {
+            **_PARAMETERS,
+            "description": "priority (1 = highest, 0 = default), timeout (microseconds), binary_data_output",
+        },
+        "inputs": {"type": "array", "items": _TENSOR, "minItems": 1},
+        "outputs": {"type": "array", "items": _WANTED},
+    },
+}
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+INFER_REPLY: dict[str, Any] = {
+    "type": "object",
+    "required": ["model_name", "model_version", "outputs"],
+    "properties": {
+        "model_name": _TEXT,
+        "model_version": _TEXT,
+        "id": _TEXT,
+        "parameters": _PARAMETERS,
+        "outputs": {"type": "array", "items": _TENSOR},
+    },
+}
+INFER_BODY: dict[str, Any] = {
+    "required": True,
+    "description": f"With `{HEADER_LENGTH}` the body is that much JSON, then the tensors' bytes in their order.",
+    "content": {JSON: {"schema": _REQUEST}, BINARY: _BYTES},
+}
+
+
+MAX_ROWS = 256  # of one request; larger batches are several requests
+EXTENSIONS = ("model_repository", "statistics", "schedule_policy", "parameters")
+_MODEL = "/v2/models/{model}"
+_VERSIONED = _MODEL + "/versions/{version}"
+_STATUS = {
+    Reason.RATE: 429,
+    Reason.BUSY: 503,
+    Reason.DRAINING: 503,
+    Reason.EXPIRED: 504,
+    Reason.MODEL_GONE: 404,
+    Reason.SCHEMA: 400,
+    Reason.CONFLICT: 422,
+    Reason.ENGINE: 500,
+}
+_LINE = {
+    Reason.RATE: "this tenant asks for more than its share, ask again later",
+    Reason.BUSY: "the hub is busy, ask again",
+    Reason.DRAINING: "the hub is stopping, ask again",
+    Reason.EXPIRED: "the request's own timeout passed before it was computed",
+    Reason.MODEL_GONE: "the model is not served any more",
+    Reason.SCHEMA: "the input does not fit the model",
+    Reason.CONFLICT: "this Idempotency-Key came with another payload before",
+    Reason.ENGINE: "the model failed on this input",
+}
+
+
+class Models:
+    """The protocol's routes over the models the hub serves now. `body`: its most bytes, and seconds it may take."""
+
+    def __init__(self, context: ApiContext, version: str, body: tuple[int, float]) -> None:
+        self._inference = context.inference
+        self._observer = context.observer
+        self._version = version
+        self._body = body
+
+    def routes(self) -> list[Route]:
+        fixed = [
+            _read("/v2", self.server, "The server and its extensions"),
+            _read("/v2/health/live", self.live, "Whether the server lives"),
+            _read("/v2/health/ready", self.ready, "Whether models are loaded"),
+        ]
+        return [*fixed, *self._per_model(_MODEL), *self._per_model(_VERSIONED)]
+
+    def _per_model(self, base: str) -> list[Route]:
+        infer: dict[str, Any] = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
+        return [
+            _read(base, self.metadata, "What a model takes and gives"),
+            _read(base + "/ready", self.model_ready, "Whether a model is ready"),
+            Route("POST", base + "/infer", self.infer, "Infer", Door.HERE, scope=Scope.INFER, **infer),
+        ]
+
+    async def server(self, _request: web.Request) -> web.Response:
+        return answer(oip.server_metadata("skerry-hub", self._version, EXTENSIONS))
+
+    async def live(self, _request: web.Request) -> web.Response:
+        return answer({"live": True})
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        """Whether models are loaded; `/readyz` asks each of them."""
+        ready = bool(self._inference.cards)
+        return answer({"ready": ready}, 200 if ready else 503)
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        return answer(oip.model_metadata(self._card(request)[1]))
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        return answer({"name": self._card(request)[1].name, "ready": True})
+
+    async def infer(self, request: web.Request) -> web.Response:
+        engine, card = self._card(request)
+        began = time.time()
+        wish = NOTHING
+        try:
+            self._inference.overrun(caller_of(request).tenant)
+            body = await read_body(request, *self._body)
+            asked = oip.parse_infer(body, request.headers.get(oip.HEADER_LENGTH))
+            wish = wish_of(request, asked.parameters, caller_of(request), body)
+            oip.check_wanted(asked, [spec.name for spec in card.outputs])
+            inputs = oip.require(asked, card.inputs, MAX_ROWS)[engine.input_name]
+            reply = _reply(asked, engine, await self._inference.infer(engine.name, inputs, wish))
+        except InferRefusedError as refused:
+            reply = refused_answer(refused)
+        if wish.trace:
+            given = request.headers["traceparent"], span_of(wish.trace)
+            self._observer.served(*given, (began, time.time()), reply.status)
+        return reply
+
+    def _card(self, request: web.Request) -> tuple[EngineCard, oip.ModelCard]:
+        """The engine's card and the protocol's for the model in the path; the newest version where none is named."""
+        name, version = request.match_info["model"], request.match_info.get("version")
+        served = sorted((c for c in self._inference.cards if c.ref.name == name), key=lambda c: c.ref.version)
+        found = [c for c in served if version is None or str(c.ref.version) == version]
+        if not found:
+            raise OipError(404, "this hub serves no such model or version")
+        return found[-1], describe(found[-1], [str(c.ref.version) for c in served])
+
+
+def describe(card: EngineCard, versions: Sequence[str]) -> oip.ModelCard:
+    """The protocol's card: one raw input with a free batch, and the outputs of its kind of model."""
+    given = TensorSpec(card.input_name, card.input_dtype, (-1, *card.input_shape))
+    outputs = answer_outputs(card.labels, card.outputs)
+    return oip.ModelCard(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
+
+
+def refused_answer(refused: InferRefusedError) -> web.Response:
+    """The refusal's status and one line; how long to wait where asking again helps."""
+    if isinstance(refused, StillRunningError):
+        return refusal(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
+    status = _STATUS.get(refused.reason, 503)
+    wait = {"Retry-After": str(max(1, math.ceil(refused.retry_after_s)))} if status in (429, 503, 504) else None
+    response = refusal(status, _LINE.get(refused.reason, refused.reason.value), wait)
+    if refused.reason is Reason.DRAINING:
+        response.force_close()  # whoever comes again connects anew, and finds another hub or none
+    return response
+
+
+def _read(path: str, handler: Handler, says: str) -> Route:
+    return Route("GET", path, handler, says, Door.HERE, scope=Scope.INFER, tag="inference")
+
+
+def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:
+    version = str(card.ref.version)
+    facts: dict[str, oip.Parameter] = {"source": "hub", "model_version": version}
+    reply = oip.InferResponse(card.ref.name, version, asked.id, answer_tensors(predictions, card.labels), facts)
+    encoded = oip.encode_infer(reply, asked)
+    return web.Response(body=encoded.body, headers=encoded.headers())

@@ -1,0 +1,210 @@
+"""`/tuf/...`: the update repository over HTTP, for devices and for mirrors that copy it. Public, read-only.
+
+Rule: only names the repository itself could have made are looked up, so no path leaves its folders. A download goes on
+by Range where it stopped, has to move at 1 KB/s, and 64 at once are enough: the rest is asked to come again.
+
+`/v1/ledger/...`: the log of the devices' ledger heads, for whoever wants to check that it only grows.
+
+Rule: checkpoints and proofs hold hashes alone and are open to all; which device said what needs a key.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import web
+
+from cloud_hub.api.auth import caller_of
+from cloud_hub.api.routing import Door, Route, answer
+from cloud_hub.registry.access import Scope
+from cloud_hub.storage.ledger_service import LedgerLogService, text_of
+from models.signing.roles import path_fits
+from wire.http.guards import refusal
+from wire.http.oip import OipError
+from wire.protocol.topics import tenant_of
+
+RETRY_S = 30
+CHUNK_BYTES = 1 << 18
+IMMUTABLE = "public, max-age=86400, immutable"
+_METADATA = re.compile(r"(?:timestamp|[1-9]\d{0,15}\.[a-z0-9][a-z0-9_.-]{0,80})\.json")
+_HASHED = re.compile(r"(.{1,300}/)([0-9a-f]{64})\.([^/]{1,255})")
+
+
+class Part(NamedTuple):
+    """What of a file is sent: bytes `start` up to, not including, `stop` of `size`."""
+
+    start: int
+    stop: int
+    size: int
+
+
+class Limits(NamedTuple):
+    """Downloads at once, and how fast each has to move once its first minute is over."""
+
+    downloads: int = 64
+    grace_s: float = 60.0
+    bytes_per_s: float = 1024.0
+
+
+class Mirror:
+    """`folder` holds `metadata` and `targets`; where it is empty everything is 404."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+        self._folder = folder
+        self._limits = limits or Limits()
+        self._downloads = 0
+
+    def routes(self) -> list[Route]:
+        paths = ("/tuf/metadata/{name}", self.metadata), ("/tuf/targets/{path:.+}", self.target)
+        says = "A file of the update repository"
+        return [
+            Route(
+                "GET", path, handler, says, Door.OPEN, scope=Scope.READ, plain="application/octet-stream", tag="updates"
+            )
+            for path, handler in paths
+        ]
+
+    async def metadata(self, request: web.Request) -> web.StreamResponse:
+        """Numbered files never change; the timestamp, and what is not there yet, is asked for anew each time."""
+        name = request.match_info["name"]
+        path = self._folder / "metadata" / name
+        if not _METADATA.fullmatch(name) or not path.is_file():
+            raise OipError(404, "no such metadata")
+        keep = "no-cache" if name == "timestamp.json" else IMMUTABLE
+        return web.FileResponse(path, headers=_headers("application/json", keep))
+
+    async def target(self, request: web.Request) -> web.StreamResponse:
+        """The bytes under their hash, or the rest of them. 503 while 64 others download."""
+        match = _HASHED.fullmatch(request.match_info["path"])
+        path = self._folder / "targets" / request.match_info["path"]
+        if not match or not path_fits(match[1] + match[3]) or not path.is_file():
+            raise OipError(404, "no such target")
+        if self._downloads >= self._limits.downloads:
+            return refusal(503, "too many downloads at once, come again", {"Retry-After": str(RETRY_S)})
+        self._downloads += 1
+        try:
+            return await self._send(request, path, match[2])
+        finally:
+            self._downloads -= 1
+
+    async def _send(self, request: web.Request, path: Path, digest: str) -> web.StreamResponse:
+        """200, 206, 304 or 416 (RFC 9110 13 and 14). The tag is the content's own hash: the same on every mirror."""
+        size = path.stat().st_size
+        headers = {**_headers("application/octet-stream", IMMUTABLE), "ETag": f'"{digest}"', "Accept-Ranges": "bytes"}
+        if any(tag.value in (digest, "*") for tag in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        part = _part(request, size, digest)
+        if part is None:
+            return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+        response = web.StreamResponse(status=200 if part.stop - part.start == size else 206, headers=headers)
+        response.content_length = part.stop - part.start
+        if response.status == 206:
+            response.headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
+        pieces = _pieces(path, part) if request.method != "HEAD" else iter(())
+        within_s = self._limits.grace_s + (part.stop - part.start) / self._limits.bytes_per_s
+        await _pour(request, response, pieces, within_s)
+        return response
+
+
+async def _pour(request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes], within_s: float) -> None:
+    """The connection ends where the reader is too slow or gone."""
+    try:
+        async with asyncio.timeout(within_s):
+            await response.prepare(request)
+            for piece in pieces:
+                await response.write(piece)
+            await response.write_eof()
+    except (TimeoutError, ConnectionError):
+        if request.transport is not None:
+            request.transport.abort()
+
+
+def _pieces(path: Path, part: Part) -> Iterator[bytes]:
+    left = part.stop - part.start
+    with path.open("rb") as file:
+        file.seek(part.start)
+        while left > 0 and (piece := file.read(min(CHUNK_BYTES, left))):
+            yield piece
+            left -= len(piece)
+
+
+def _part(request: web.Request, size: int, digest: str) -> Part | None:
+    """None if the range lies outside. A range on top of another file's beginning is no range: the whole is sent."""
+    if request.headers.get("If-Range", f'"{digest}"') != f'"{digest}"':
+        return Part(0, size, size)
+    try:
+        start, stop, _ = request.http_range.indices(size)
+    except ValueError:  # several ranges, or no proper one: it may be ignored
+        return Part(0, size, size)
+    return Part(start, stop, size) if start < stop else None
+
+
+def _headers(kind: str, keep: str) -> dict[str, str]:
+    return {"Content-Type": kind, "Cache-Control": keep, "X-Content-Type-Options": "nosniff"}
+
+
+_MAX_DIGITS = 18
+
+
+class Ledger:
+    """`clerk` None: this hub keeps no log, and every route is 404."""
+
+    def __init__(self, clerk: LedgerLogService | None) -> None:
+        self._clerk = clerk
+
+    def routes(self) -> list[Route]:
+        grown = "Proof that the log only grew from `first` to `second` heads (RFC 9162, 2.1.4)"
+        held = "Proof that a leaf is in the log when it had `size` heads (RFC 9162, 2.1.3)"
+        said = "The heads that a device has signed, as they stand in the log"
+        return [
+            Route(
+                "GET", "/v1/ledger/checkpoint", self.checkpoint, "The log's size and root, signed (C2SP)",
+                Door.OPEN, plain="text/plain",
+            ),
+            Route("GET", "/v1/ledger/consistency", self.consistency, grown, Door.OPEN),
+            Route("GET", "/v1/ledger/inclusion", self.inclusion, held, Door.OPEN),
+            Route("GET", "/v1/admin/ledger/{device}", self.heads, said, Door.KEY, scope=Scope.READ),
+        ]  # fmt: skip
+
+    async def checkpoint(self, _request: web.Request) -> web.Response:
+        return web.Response(text=await self._kept.checkpoint(), headers={"Cache-Control": "no-store"})
+
+    async def consistency(self, request: web.Request) -> web.Response:
+        first, second = _number(request, "first"), _number(request, "second")
+        try:
+            proof = await self._kept.ask(lambda log: log.consistency(first, second))
+        except ValueError as error:
+            raise OipError(400, str(error)) from None
+        return answer({"first": first, "second": second, "proof": [text_of(each) for each in proof]})
+
+    async def inclusion(self, request: web.Request) -> web.Response:
+        index, size = _number(request, "index"), _number(request, "size")
+        try:
+            proof = await self._kept.ask(lambda log: log.inclusion(index, size))
+        except ValueError as error:
+            raise OipError(400, str(error)) from None
+        return answer({"index": index, "size": size, "proof": [text_of(each) for each in proof]})
+
+    async def heads(self, request: web.Request) -> web.Response:
+        """Behind the index `after`, each with its path to one signed checkpoint."""
+        device, after = request.match_info["device"], _number(request, "after", -1)
+        if not caller_of(request).sees(tenant_of(device)):
+            raise OipError(404, "no such device")
+        return answer(await self._kept.export(device, after))
+
+    @property
+    def _kept(self) -> LedgerLogService:
+        if self._clerk is None:
+            raise OipError(404, "this hub keeps no log")
+        return self._clerk
+
+
+def _number(request: web.Request, key: str, otherwise: int | None = None) -> int:
+    text = request.query.get(key, "")
+    if not text and otherwise is not None:
+        return otherwise
+    if not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise OipError(400, f"{key}: a whole number is needed")
+    return int(text)

@@ -1,0 +1,194 @@
+"""A route of the web API as a value: where it is, who may use it, what it takes and gives.
+
+Rule: the doors (`callers`) and `openapi.json` (`openapi`) are both made from these. A route says who may use it; there
+is no default.
+
+Small JSON bodies, read strictly: bounded bytes and depth, no key twice, no unknown key, one error type.
+
+`/openapi.json`: every route as OpenAPI 3.1, made from the routes themselves.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from cloud_hub.registry.access import Scope
+from wire.http.guards import read_body
+from wire.http.oip import OipError
+
+
+class Door(StrEnum):
+    """How a caller gets to a route."""
+
+    OPEN = "open"  # nobody is asked who he is; the route has its own proof, or nothing to hide
+    HERE = "here"  # on this machine nobody is asked, from elsewhere as KEY
+    KEY = "key"  # the admin token or a key with the route's scope
+    WHOLE = "whole"  # as KEY, but never a tenant's key: it concerns the whole hub
+    WHOLE_HERE = "whole_here"  # as WHOLE, but on this machine nobody is asked
+
+
+@dataclass(frozen=True)
+class Route:
+    """`takes`: the Struct of the JSON body, or a schema of a body in several forms. `gives`: of the answer.
+
+    `status` of success; `plain`: the content type of an answer that is no JSON. `tag` groups routes for a reader.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    door: Door = Door.WHOLE
+    scope: Scope = Scope.ADMIN
+    takes: Any = None
+    gives: Any = None
+    status: int = 200
+    plain: str = ""
+    tag: str = "operate"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def canonical(self) -> str:
+        """As aiohttp names it: without the patterns of its variables."""
+        return self.path.replace(":.+}", "}")
+
+    @property
+    def served(self) -> web.RouteDef:
+        return web.route(self.method, self.path, self.handler, **({"allow_head": True} if self.method == "GET" else {}))
+
+
+MAX_BYTES = 16 * 1024
+WITHIN_S = 10.0
+
+T = TypeVar("T")
+
+
+async def read_json(request: web.Request, kind: type[T]) -> T:
+    """The body as `kind` (a Struct that forbids unknown fields). OipError 400, 408 or 413 otherwise."""
+    return parse(await read_body(request, MAX_BYTES, WITHIN_S), kind)
+
+
+def parse(body: bytes, kind: type[T]) -> T:
+    """OipError(400) says what is wrong, never what was sent."""
+    try:
+        json.loads(body, object_pairs_hook=_once)
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise OipError(400, "the JSON is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise OipError(400, str(error)) from None
+    except (ValueError, msgspec.DecodeError):  # not UTF-8, not JSON, a key twice
+        raise OipError(400, "the body is not proper JSON, or a key stands there twice") from None
+
+
+def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """`value` (builtins or Structs) as JSON."""
+    return web.Response(
+        status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers
+    )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Two readers that disagree on which of two equal keys counts can be played against each other."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+_VARIABLE = re.compile(r"\{(\w+)(?::[^}]*)?\}")
+_REF = "#/components/schemas/{name}"
+_TEXT: dict[str, Any] = {"type": "string"}
+_REFUSAL: dict[str, Any] = {"type": "object", "properties": {"error": _TEXT}, "required": ["error"]}
+_TAGS = {
+    "inference": "Open Inference Protocol v2, with the extensions named in `GET /v2`",
+    "health": "Whether the hub lives and is ready, and its figures",
+    "devices": "Devices: enrolment, renewal, their life",
+    "updates": "The update repository",
+    "rollouts": "Who gets which version next, and what stops it",
+    "access": "Keys of tenants, and what was done with them",
+    "operate": "The hub itself",
+}
+
+
+class Described:
+    """The document is made once, at start."""
+
+    def __init__(self, routes: Sequence[Route], version: str) -> None:
+        self._body = document([*routes, *self.routes()], version)
+
+    def routes(self) -> list[Route]:
+        says = "This description"
+        return [Route("GET", "/openapi.json", self.document, says, Door.HERE, scope=Scope.READ, tag="health")]
+
+    async def document(self, _request: web.Request) -> web.Response:
+        return answer(self._body)
+
+
+def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
+    """OpenAPI 3.1.0 of these routes."""
+    structs = sorted({route.takes for route in routes if _is_struct(route.takes)}, key=lambda kind: kind.__name__)
+    shapes, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
+    named = dict(zip(structs, shapes, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(_VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = _operation(route, named)
+    key = {"type": "http", "scheme": "bearer", "description": "The admin token, or a key of `skerry hub key create`"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Skerry hub", "version": version},
+        "tags": [{"name": name, "description": says} for name, says in _TAGS.items()],
+        "paths": paths,
+        "components": {"schemas": {"Refusal": _REFUSAL, **schemas}, "securitySchemes": {"key": key}},
+    }
+
+
+def _is_struct(takes: object) -> bool:
+    return isinstance(takes, type) and issubclass(takes, msgspec.Struct)
+
+
+def _operation(route: Route, named: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    found = {
+        "operationId": _name(route),
+        "summary": route.summary,
+        "description": f"Scope: {route.scope.value}. Door: {route.door.value}.",
+        "tags": [route.tag],
+        "security": [] if route.door is Door.OPEN else [{"key": []}],
+        "parameters": [_parameter(name) for name in _VARIABLE.findall(route.path)],
+        "responses": _responses(route),
+        **route.extra,
+    }
+    if route.takes is not None:
+        found["requestBody"] = _body(named[route.takes] if _is_struct(route.takes) else None, route)
+    return found
+
+
+def _body(shape: dict[str, Any] | None, route: Route) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": shape}}} if shape else dict(route.takes)
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    kind = route.plain.partition(";")[0] or "application/json"
+    shape = _TEXT if route.plain else route.gives or {"type": "object"}
+    refused = {"application/json": {"schema": {"$ref": _REF.format(name="Refusal")}}}
+    return {
+        str(route.status): {"description": route.summary, "content": {kind: {"schema": shape}}},
+        "4XX": {"description": "Refused: what is wrong, in one line", "content": refused},
+        "5XX": {"description": "Not now, or a defect of the hub", "content": refused},
+    }
+
+
+def _parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+
+
+def _name(route: Route) -> str:
+    words = re.findall(r"[a-z0-9]+", f"{route.method} {route.path}".lower())
+    return "_".join(words)

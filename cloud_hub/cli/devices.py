@@ -1,0 +1,98 @@
+"""`skerry devices ...`: the life of each device as the hub sees it. Words for people, `--json` for programs.
+
+`skerry devices heads`: what the hub has logged of a device's egress ledger, as a file for whoever checks it.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cloud_hub.cli.operations import Office
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, minute, say, seconds
+from cloud_hub.registry.device_states import DeviceState
+from wire.process.exit_codes import Exit, ExitError
+
+app = typer.Typer(**QUIET, help="Devices of a hub: list, show, suspend, resume, retire, revoke.")
+Device = Annotated[str, typer.Argument(help="Device id, tenant--name.", show_default=False)]
+
+
+@app.command("list")
+def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Every device that ever enrolled."""
+    found = Office(load_config(config, state)).devices()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("device", "state", "why", "enrolled", "certificate until")
+    for row in found:
+        times = (minute(row["enrolled_ms"]), minute(row["certificate_ends_ms"]))
+        table.add_row(row["device"], row["state"], row["why"], *times)
+    Console().print(table if found else "no devices yet: `skerry hub invite NAME` makes one welcome")
+
+
+@app.command()
+def show(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """One device."""
+    say(Office(load_config(config, state)).device(device), as_json=as_json)
+
+
+@app.command()
+def suspend(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Serve it no more, until `resume`. Counts for its next message and its next renewal."""
+    say(Office(load_config(config, state)).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
+
+
+@app.command()
+def resume(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Serve a suspended or retiring device again."""
+    say(Office(load_config(config, state)).set_state(device, DeviceState.ACTIVE), as_json=as_json)
+
+
+@app.command()
+def retire(
+    device: Device,
+    *,
+    drain: Annotated[str, typer.Option("--drain", help="How long it still gets what it is owed: 0s, 30m, 1d.")] = "1d",
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a device go: nothing new is taken, what it is owed is given, then its keys count no more.
+
+    Where you can, type `skerry agent retire` on the device instead: that exports its ledger and wipes its keys too.
+    """
+    office = Office(load_config(config, state))
+    say(office.set_state(device, DeviceState.RETIRING, seconds(drain, "--drain")), as_json=as_json)
+
+
+@app.command()
+def revoke(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Never serve it again under this id, and throw it off the broker: its keys are lost or stolen."""
+    say(Office(load_config(config, state)).set_state(device, DeviceState.REVOKED), as_json=as_json)
+
+
+def heads(
+    device: Annotated[str, typer.Argument(help="Whole id: tenant--name.", show_default=False)],
+    *,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write; printed if not said.")] = None,
+    config: ConfigFile = None,
+    state: State = None,
+) -> None:
+    """The ledger heads that the hub has logged of a device, with proofs: for `skerry ledger verify --heads`."""
+    found = Office(load_config(config, state)).heads(device)
+    if not found["heads"]:
+        raise ExitError(Exit.NOT_FOUND, f"no head of '{device}' is in the log")
+    text = json.dumps(found, indent=1)
+    if out is None:
+        print(text)
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{out}: {error.strerror}") from None
+    typer.echo(f"wrote {out}: {len(found['heads'])} heads")
+    typer.echo(f"hub key  {found['key']}")

@@ -1,0 +1,274 @@
+"""`skerry hub ...`: make a hub, run it, invite devices, replace its CA. Words for people, `--json` for programs.
+
+`skerry hub key ...`: API keys of tenants. Words for people, `--json` for programs.
+
+`skerry hub ca ...`: replace the CA while devices are connected. docs/trust.md tells when and in which order.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from cloud_hub.api.admin import Step
+from cloud_hub.cli.models import plan
+from cloud_hub.cli.operations import Office
+from cloud_hub.cli.options import (
+    DEFAULT_FILE,
+    QUIET,
+    AsJson,
+    ConfigFile,
+    State,
+    file_of,
+    load_config,
+    minute,
+    say,
+    seconds,
+    whole_id,
+)
+from cloud_hub.registry.access import Scope, Wanted
+from cloud_hub.registry.registry import Welcome
+from cloud_hub.runtime.config import PREFIX, load
+from wire.process.exit_codes import Exit, ExitError
+
+key_app = typer.Typer(**QUIET)
+
+
+@key_app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What the key is for, as people call it.", show_default=False)],
+    *,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose key it is; without, the whole hub's.")] = "",
+    scope: Annotated[
+        list[Scope] | None, typer.Option("--scope", help="infer, read or operate; once for each. Without: infer.")
+    ] = None,
+    expires: Annotated[str, typer.Option("--expires", help="How long it is good: 30m, 12h, 90d.")] = "365d",
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a new key. It is shown this once: the hub keeps only its SHA-256."""
+    wanted = Wanted(name, tuple(scope or (Scope.INFER,)), tenant, seconds(expires, "--expires"))
+    made = Office(load_config(config, state)).create_key(wanted)
+    typer.echo(json.dumps(made) if as_json else made["token"])
+
+
+@key_app.command("list")
+def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Every key that was ever made, without its token."""
+    found = Office(load_config(config, state)).keys()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table(Column("key", no_wrap=True), "name", "tenant", "scopes", "state", "made", "until")
+    for row in found:
+        times = (minute(row["made_ms"]), minute(row["ends_ms"]))
+        table.add_row(
+            row["key"], row["name"], row["tenant"] or "whole hub", " ".join(row["scopes"]), row["state"], *times
+        )
+    Console().print(table if found else "no keys yet: `skerry hub key create NAME --tenant TENANT` makes one")
+
+
+@key_app.command()
+def revoke(
+    key: Annotated[str, typer.Argument(help="Id of the key, as `list` shows it.", show_default=False)],
+    *,
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """From now on this key opens nothing."""
+    say(Office(load_config(config, state)).revoke_key(key), as_json=as_json)
+
+
+ca_app = typer.Typer(**QUIET)
+
+
+@ca_app.command()
+def show(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """The CA, its successor while a rotation is under way, and the devices that have not renewed since."""
+    say(Office(load_config(config, state)).ca(), as_json=as_json)
+
+
+@ca_app.command()
+def rotate(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Begin: make a new CA and trust both; devices get to know it when they renew. Disconnects nobody."""
+    say(Office(load_config(config, state)).turn_ca(Step.ROTATE), as_json=as_json)
+
+
+@ca_app.command()
+def finish(
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Even though devices will be cut off.")] = False,
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """End: destroy the old CA's key; its certificates and open invites count no more. Restarts the broker once."""
+    say(Office(load_config(config, state)).turn_ca(Step.FINISH, force=force), as_json=as_json)
+
+
+_TEMPLATE = """\
+# A Skerry hub. Paths are relative to this file; every key: docs/running.md.
+state = {state}    # keys, databases, the broker's files: nobody but the hub's user reads it
+models = {models}  # bundle folders
+
+[api]
+port = 8080
+
+[broker]
+port = 18883
+"""
+
+DAY_MS = 86_400_000
+
+app = typer.Typer(**QUIET, help="A hub: make it, run it, invite devices.")
+app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
+app.command("plan")(plan)
+app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
+
+
+@app.command()
+def init(
+    *,
+    config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
+    state: Annotated[Path, typer.Option("--state", help="State folder.")] = Path("hub"),
+    model: Annotated[list[Path] | None, typer.Option("--model", help="Bundle folder; once for each model.")] = None,
+) -> None:
+    """Write a configuration, and make the state folder with its authority, keys and admin token."""
+    from cloud_hub.runtime.bootstrap import lay  # noqa: PLC0415 - the hub's parts, for this command alone
+    from wire.http.guards import token_of  # noqa: PLC0415
+    from wire.process.daemon import Lock  # noqa: PLC0415
+
+    if not config.exists():
+        models = [str(path.expanduser().absolute()) for path in model or []]
+        text = _TEMPLATE.format(state=json.dumps(str(state.expanduser().absolute())), models=json.dumps(models))
+        _write(config, text)
+    settings = load(config)
+    with Lock(settings.state_dir().prepare().root):
+        ground = lay(settings)
+        token_of(settings.door())
+    typer.echo(
+        f"configuration  {config}\nstate          {ground.state.root}\nauthority      {ground.authorities.sha256}"
+    )
+    typer.echo(f"next           skerry hub run --config {config}")
+
+
+@app.command()
+def run(
+    *,
+    config: ConfigFile = None,
+    state: State = None,
+    trace_file: Annotated[Path | None, typer.Option("--trace-file", help="Write spans here, as JSON lines.")] = None,
+) -> None:
+    """Serve until Ctrl-C. Becomes the lean process that a service manager starts too."""
+    load_config(config, state)
+    file = file_of(config)
+    words = [sys.executable, "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
+    environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
+    if trace_file:
+        environment[f"{PREFIX}TRACE__FILE"] = str(trace_file.absolute())
+    _become(words, environment)
+
+
+@app.command()
+def invite(
+    device: Annotated[str, typer.Argument(help="Name of the new device, or a whole id.", show_default=False)],
+    *,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose device it is.")] = "demo",
+    expires: Annotated[str, typer.Option("--expires", help="How long it may be used: 90s, 30m, 1h, 7d.")] = "1h",
+    serial: Annotated[
+        list[str] | None, typer.Option("--serial", help="Only a machine with this serial number; once for each.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="The device is suspended: it may enrol anew, with new keys.")
+    ] = False,
+    device_class: Annotated[str, typer.Option("--class", help="What it is, for the rules of policies: camera.")] = "",
+    region: Annotated[str, typer.Option("--region", help="Where it stands, for the rules of policies: eu-de.")] = "",
+    qr: Annotated[bool, typer.Option("--qr", help="Draw a QR code, for a device with a camera.")] = False,
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a one-time invite for a device: `skerry agent enrol INVITE` takes it."""
+    welcome = Welcome(whole_id(tenant, device), tuple(serial or ()), replace, device_class, region)
+    made = Office(load_config(config, state)).invite(welcome, seconds(expires, "--expires"))
+    if qr:
+        import segno  # noqa: PLC0415 - for this option alone
+
+        segno.make(made["invite"], error="l").terminal(compact=True)
+    typer.echo(json.dumps(made) if as_json else made["invite"])
+
+
+@app.command("deny-all")
+def deny_all(
+    *,
+    why: Annotated[str, typer.Option("--why", help="One line for whoever reads it on a device.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", help="Only this device, tenant--name.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Only the devices of this tenant.")] = "",
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let nothing leave any device from now on, until a policy is published whose clears_notice is the counter shown.
+
+    Devices that are connected hear it at once, the others with their next hello; this hub refuses at once.
+    """
+    if device and tenant:
+        raise ExitError(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
+    say(Office(load_config(config, state)).deny_all(device or tenant, why), as_json=as_json)
+
+
+@app.command()
+def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """How many verdicts of each label, for each model and day that is over. Rare labels are held back."""
+    found = Office(load_config(config, state)).aggregates()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for row in found:
+        day = minute(row["day"] * DAY_MS)[:10]
+        typer.echo(f"{day}  {row['model']:<24} {row['label']:>6} {row['count']:>10}")
+    if not found:
+        typer.echo("nothing yet: a day is shown when it is over, a label from 10 verdicts on")
+
+
+@app.command()
+def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """Who changed what over the web API, and who was refused: the last 200, oldest first."""
+    found = Office(load_config(config, state)).audit()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for entry in found:
+        facts = (entry["status"], entry["method"], entry["route"], entry["subject"] or "-")
+        typer.echo(" ".join(map(str, (minute(entry["at_ms"]), entry["caller"], entry["tenant"] or "-", *facts))))
+
+
+@app.command()
+def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
+    """How the running hub is."""
+    found = Office(load_config(config, state)).status()
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for key, value in found.items():
+        typer.echo(f"{key:<16} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{file}: {error.strerror}") from None
+
+
+def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execve(words[0], words, environment)  # noqa: S606 - our own interpreter and module

@@ -1,0 +1,154 @@
+"""`skerry models permit`: asks the holders of the offline keys to let devices go down to an older version.
+
+Law: no hub signs this. The command writes a request; what is signed with the targets keys and installed here is what
+devices obey, and nothing else of it is.
+
+`skerry models retire MODEL@V`: the end of a version on a hub, once no device speaks it any more.
+
+`skerry hub plan`: how large a bundle's hub model is, and over how many devices it would be spread, and why.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from cloud_hub.cli.operations import Office
+from cloud_hub.cli.options import QUIET, AsJson, ConfigFile, State, load_config, say, seconds
+from cloud_hub.cli.publish import Out, guard, now, open_repository, say_published
+from cloud_hub.engine.types import Means
+from cloud_hub.repository.publish import publish_permit
+from models.cli.flags import takes
+from models.signing.roles import Permit
+from policies.serving.placement import GIB, MIB, Need, NoPlace
+from wire.process.exit_codes import Exit, ExitError
+
+if TYPE_CHECKING:
+    from cloud_hub.engine.factory import Sized
+
+
+app = typer.Typer(**QUIET)
+
+
+@app.command()
+def permit(
+    family: Annotated[str, typer.Argument(help="The model's name: digits.", show_default=False)],
+    *,
+    to: Annotated[int, typer.Option("--to", help="The version they may go down to.", min=1, show_default=False)],
+    below: Annotated[
+        int, typer.Option("--from-below", help="Only devices whose version is below this.", min=2, show_default=False)
+    ],
+    lasts: Annotated[str, typer.Option("--for", help="How long it may be used: 12h, 7d.")] = "7d",
+    why: Annotated[str, typer.Option("--why", help="One line for whoever signs it.")] = "",
+    request: Out = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let devices go down to an older version: a request for whoever holds the targets keys, who sign offline."""
+    moment = now()
+    ends_ms = int((moment + timedelta(seconds=seconds(lasts, "--for"))).timestamp() * 1000)
+    asked = Permit(family, below, to, ends_ms, why)
+    say_published(guard(lambda: publish_permit(open_repository(config), asked, moment)), request, as_json=as_json)
+
+
+def retire(
+    model: Annotated[str, typer.Argument(help="MODEL@VERSION, as in digits@7.", show_default=False)],
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Although devices still speak it.")] = False,
+    config: ConfigFile = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refused with the devices' names while some still speak it; their questions would end `model_gone`."""
+    found = Office(load_config(config, state)).retire_model(model, force=force)
+    spoke = [row["device"] for row in found["spoke"]]
+    say(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
+
+
+Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    bundle: Folder
+    devices: Annotated[int, typer.Option("--devices", min=1, max=64, help="Graphics cards, or processes on CPUs.")] = 1
+    memory_gib: Annotated[float, typer.Option("--memory-gib", min=0, help="Of each device; 0 = no limit.")] = 0.0
+    tensor: Annotated[int, typer.Option("--tensor", min=0, max=64, help="Ranks that share a stage; 0 = choose.")] = 0
+    pipeline: Annotated[int, typer.Option("--pipeline", min=0, max=64, help="Stages; 0 = choose.")] = 0
+    replicas: Annotated[int, typer.Option("--replicas", min=0, max=64, help="Of it all; 0 = choose.")] = 0
+    batch: Annotated[int, typer.Option("--batch", min=1, max=4096, help="The largest batch.")] = 32
+    as_json: AsJson = False
+
+
+@takes(PlanFlags)
+def plan(flags: PlanFlags) -> None:
+    """Size a hub model, and say how the devices would share it. Nothing is loaded; exit code 40 if it does not fit."""
+    name, sized = _sized(flags)
+    facts = _facts(name, sized)
+    typer.echo(json.dumps(facts) if flags.as_json else _words(facts))
+    if isinstance(sized.decision, NoPlace):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
+    from cloud_hub.engine.factory import devices_of, form_of, size_up  # noqa: PLC0415 - torch only when it runs
+    from models.bundle.bundle import open_apart  # noqa: PLC0415
+    from models.bundle.manifest import BundleError  # noqa: PLC0415
+
+    means = Means(
+        max_batch=flags.batch,
+        devices=flags.devices,
+        memory_bytes=int(flags.memory_gib * GIB),
+        tensor=flags.tensor,
+        pipeline=flags.pipeline,
+        replicas=flags.replicas,
+    )
+    try:
+        bundle = open_apart(flags.bundle)
+        bundle.close()
+        manifest = bundle.manifest
+        if manifest.hub.whole:
+            raise ExitError(Exit.MODEL, f"{manifest.model}: its hub model is ONNX, which runs in one process")
+        form = form_of(bundle.read(manifest.hub.graph), manifest)
+        return manifest.model, size_up(form, manifest, means, devices_of(means, "cpu"))
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _facts(name: str, sized: "Sized") -> dict[str, Any]:
+    decision = sized.decision
+    chosen = None if isinstance(decision, NoPlace) else decision
+    return {
+        "model": name,
+        **msgspec.to_builtins(sized.sizes),
+        "devices": sized.devices.count,
+        "memory_bytes": sized.devices.memory_bytes,
+        "process_bytes": sized.devices.process_bytes,
+        "ways": [{**msgspec.to_builtins(need), "fits": need.bytes <= sized.devices.room} for need in sized.needs],
+        "tensor": chosen.need.tensor if chosen else 0,
+        "pipeline": chosen.need.pipeline if chosen else 0,
+        "replicas": chosen.replicas if chosen else 0,
+        "why": decision.why,
+    }
+
+
+def _words(facts: dict[str, Any]) -> str:
+    lines = [
+        f"model        {facts['model']}",
+        f"parameters   {facts['parameters']:,} ({facts['weight_bytes'] / MIB:.1f} MiB)",
+        f"activations  {facts['activation_bytes'] / MIB:.1f} MiB at the largest batch",
+        "",
+        "tensor x pipeline   weights a device   activations   fits",
+    ]
+    for way in facts["ways"]:
+        need = Need(way["tensor"], way["pipeline"], way["weight_bytes"], way["activation_bytes"])
+        sizes = f"{need.weight_bytes / MIB:>12.1f} MiB {need.activation_bytes / MIB:>9.1f} MiB"
+        lines.append(f"{need.tensor:>6} x {need.pipeline:<8} {sizes}   {'yes' if way['fits'] else 'no'}")
+    chosen = f"{facts['tensor']} x {facts['pipeline']} x {facts['replicas']}" if facts["tensor"] else "none"
+    return "\n".join(
+        [*lines, "", f"chosen       {chosen} (tensor x pipeline x replicas)", f"why          {facts['why']}"]
+    )

@@ -1,0 +1,288 @@
+"""Signed notes of a device: `Hello` is welcomed, `Ask` is answered with verdicts, refusals and `Statuses`. Pure.
+
+Can a device's report be meant? Pure: numbers that no device of ours would say are refused before they count.
+
+Rule: a lie that could be true is not found here; what a liar can do with those is the quality gate's to bound.
+
+Is a ledger head what a device may say of itself? Numbers in range, lengths right, its own signature. Pure.
+
+Tells one device that restarts from two machines that share its keys. Pure.
+
+Rule: a boot id belongs to one process, an epoch to one database, and a device has one of each at a time. Once another
+boot or epoch has followed, it is over for good: if it is heard again, signed later than its last word, two machines
+hold the keys. A repeated or delayed message is no new word, and a new signing key (re-enrolment) begins a new history.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from math import inf
+
+import msgspec
+
+from cloud_hub.core.commands import Command, Find, Greeted, Key, Log, Reported, Resend, Row, Suspect, Tell
+from cloud_hub.core.context import CoreContext, refusal
+from cloud_hub.core.verification import BIGGEST, Dropped, FrameVerifier, Passed
+from cloud_hub.registry.device_states import Device
+from wire.errors import Fault, RemoteError
+from wire.ledger.chain import Head, is_signed
+from wire.ledger.merkle import HASH_BYTES
+from wire.protocol.codec import Frame, decode_up, unpad
+from wire.protocol.messages import Ask, Heads, Hello, Statuses, Suite, UpNote, Welcome
+from wire.protocol.rollout import MOST_CELLS, Agreement, ClassSignals, InstallReport, Quality, Signals
+from wire.protocol.topics import Channel
+
+BIGGEST_COUNT = 2**53
+MAX_WORD_CHARS = 120
+MAX_DETAIL_CHARS = 400
+
+
+def is_possible(report: InstallReport) -> bool:
+    """NaN and infinity fail every comparison, so they fail here."""
+    words = (report.rollout, report.family, report.running)
+    named = all(len(word) <= MAX_WORD_CHARS for word in words) and len(report.detail) <= MAX_DETAIL_CHARS
+    counted = _counts((report.seq, report.counter, report.version, report.at_ms)) and report.seq > 0
+    return named and counted and _is_quality(report.quality) and _are_signals(report.signals)
+
+
+def _is_quality(quality: Quality | None) -> bool:
+    if quality is None:
+        return True
+    few = len(quality.cells) <= MOST_CELLS and len(quality.unaudited) <= MOST_CELLS
+    named = all(len(word) <= MAX_WORD_CHARS for word in quality.unaudited)
+    once = len({(cell.data_class, cell.share) for cell in quality.cells}) == len(quality.cells)
+    return few and named and once and _counts((quality.dropped,)) and all(map(_is_cell, quality.cells))
+
+
+def _is_cell(cell: Agreement) -> bool:
+    """Whole numbers that can stand beside each other: nobody agrees more often than he was audited."""
+    numbers = (cell.audited, cell.agreed, cell.worse, cell.better)
+    told = (cell.told, cell.told_wrong, cell.told_worse, cell.told_better)
+    drawn = 0 < cell.share <= 1 and len(cell.data_class) <= MAX_WORD_CHARS and _counts((*numbers, *told))
+    audits = cell.better <= cell.agreed and cell.agreed + cell.worse <= cell.audited
+    people = cell.told_wrong <= cell.told and cell.told_worse <= cell.told_wrong
+    return drawn and audits and people and cell.told_better <= cell.told - cell.told_wrong
+
+
+def _are_signals(signals: Signals | None) -> bool:
+    if signals is None:
+        return True
+    s = signals
+    whole = (s.inferences, s.errors, s.escalated, s.p95_us, s.rss_bytes, s.crashes, s.starts)
+    few = len(s.classes) <= MOST_CELLS and len({each.data_class for each in s.classes}) == len(s.classes)
+    within = s.escalated <= s.inferences and _sums(s.inferences, s.confidence, s.confidence_sq)
+    return few and _counts(whole) and within and all(map(_is_class, s.classes))
+
+
+def _is_class(signals: ClassSignals) -> bool:
+    named = len(signals.data_class) <= MAX_WORD_CHARS and _counts((signals.answers, signals.escalated))
+    return (
+        named
+        and signals.escalated <= signals.answers
+        and _sums(signals.answers, signals.confidence, signals.confidence_sq)
+    )
+
+
+def _sums(count: int, total: float, squares: float) -> bool:
+    """Of so many numbers of 0 to 1; sums of floats may be a hair off."""
+    slack = 1e-6 * (1 + count)
+    return 0 <= total <= count + slack < inf and 0 <= squares <= total + slack
+
+
+def _counts(numbers: Iterable[int]) -> bool:
+    return all(0 <= number <= BIGGEST_COUNT for number in numbers)
+
+
+MAX_TOTALS = 1000
+MAX_ACCOUNT_CHARS = 128
+
+
+def is_sound(device: Device, key: bytes, heads: Heads) -> bool:
+    """`key`: the device's raw Ed25519 key. What is not sound is dropped: nobody else could have signed the note."""
+    numbers = (heads.epoch, heads.entries, heads.at_ms, heads.known)
+    if not all(0 <= number <= BIGGEST for number in numbers) or len(heads.head) != HASH_BYTES:
+        return False
+    if len(heads.spend) > MAX_TOTALS or not all(_is_total(*total) for total in heads.spend):
+        return False
+    head = Head(device.id, heads.epoch, heads.entries, heads.at_ms, heads.head)
+    return is_signed(head, heads.signature, key)
+
+
+def _is_total(account: str, period: int, amount: int) -> bool:
+    return len(account) <= MAX_ACCOUNT_CHARS and 0 <= period <= BIGGEST and 0 <= amount <= BIGGEST
+
+
+MAX_PAST = 64  # ended boots and epochs remembered, the newest
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """One believed `Hello`. `key`: id of the signing key that it holds under; `created_ms`: as it says."""
+
+    boot: str
+    epoch: int
+    key: bytes
+    created_ms: int
+
+
+class Finding(StrEnum):
+    FIRST = "first"  # nothing is known of this key
+    SAME = "same"  # the process that spoke last
+    RESTARTED = "restarted"  # a new process or a new database
+    REPEATED = "repeated"  # an old message once more: proves nothing
+    CLONE = "clone"
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What was heard under one key: who spoke last, and which boots (with their last word) and epochs have ended."""
+
+    key: bytes
+    boot: str
+    epoch: int
+    last_ms: int
+    boots: tuple[tuple[str, int], ...] = ()
+    epochs: tuple[int, ...] = ()
+
+
+def judge(past: Past | None, seen: Sighting) -> tuple[Past, Finding]:
+    """The history after this sighting, and what it means."""
+    if past is None or past.key != seen.key:
+        return Past(seen.key, seen.boot, seen.epoch, seen.created_ms), Finding.FIRST
+    ended = dict(past.boots).get(seen.boot)
+    last_word_ms = past.last_ms if seen.boot == past.boot else ended
+    if last_word_ms is not None and seen.created_ms <= last_word_ms:
+        return past, Finding.REPEATED
+    if ended is not None or seen.epoch in past.epochs:
+        return past, Finding.CLONE
+    if (seen.boot, seen.epoch) == (past.boot, past.epoch):
+        return msgspec.structs.replace(past, last_ms=max(past.last_ms, seen.created_ms)), Finding.SAME
+    return _followed(past, seen), Finding.RESTARTED
+
+
+def _followed(past: Past, seen: Sighting) -> Past:
+    """A new boot or a new epoch (or both): the old one is over."""
+    same_boot, same_epoch = seen.boot == past.boot, seen.epoch == past.epoch
+    boots = past.boots if same_boot else (*past.boots, (past.boot, past.last_ms))
+    epochs = past.epochs if same_epoch else (*past.epochs, past.epoch)
+    last_ms = max(past.last_ms, seen.created_ms) if same_boot else seen.created_ms
+    return Past(seen.key, seen.boot, seen.epoch, last_ms=last_ms, boots=boots[-MAX_PAST:], epochs=epochs[-MAX_PAST:])
+
+
+CONNECTS_PER_S = 15.0  # a fleet that lost its broker comes back at this rate: 500 devices over half a minute
+ASK_REPLIES = 1024  # verdicts sent for one Ask; the rest is called pending until the next
+
+
+class _Asked(msgspec.Struct, eq=False):
+    """An Ask whose lookup is under way."""
+
+    device: Device
+    epoch: int
+    keys: tuple[Key, ...]
+    pending: list[int]
+
+
+class NoteHandler:
+    """Owns the Asks under way, the last Hello of each device, and which of its boots and epochs are over."""
+
+    def __init__(self, context: CoreContext, gate: FrameVerifier) -> None:
+        self.hellos: dict[str, Hello] = {}
+        self._fresh: dict[str, Hello] = {}
+        self._context = context
+        self._gate = gate
+        self._asked: dict[int, _Asked] = {}
+        self._pasts: dict[str, Past] = {}
+        self._tickets = 0
+
+    def take_hellos(self) -> dict[str, Hello]:
+        """Those heard since last time."""
+        fresh, self._fresh = self._fresh, {}
+        return fresh
+
+    def on_note(self, device: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> list[Command]:
+        """`Heads` and `InstallReport`, which is sealed, come as reports; `Ask` and `Hello` on their own channel."""
+        passed = self._gate.note(device, payload, now, channel)
+        if isinstance(passed, Dropped):
+            return self._context.dropped(device, passed)
+        try:
+            note = self._read(passed.frame, channel)
+        except RemoteError as error:
+            return self._context.drop(error.fault.value)
+        self._context.counts["notes"] += 1
+        if isinstance(note, Ask):
+            return self._on_ask(passed.device, note)
+        if isinstance(note, Heads):
+            return self._on_heads(passed.device, note)
+        return self._on_report(device, note) if isinstance(note, InstallReport) else self._on_hello(passed, note)
+
+    def _read(self, frame: Frame, channel: Channel) -> UpNote:
+        """RemoteError unless the note is one of this channel, in the envelope that is its own."""
+        sealed = frame.suite is Suite.SEALED
+        note = decode_up(unpad(self._context.envelopes.open(frame, channel)) if sealed else frame.body)
+        reported = isinstance(note, Heads | InstallReport) == (channel is Channel.REPORT)
+        if note.epoch != frame.header.epoch or not reported or isinstance(note, InstallReport) != sealed:
+            raise RemoteError(Fault.MALFORMED, "not what this channel and this envelope are for")
+        return note
+
+    def _on_report(self, device: str, report: InstallReport) -> list[Command]:
+        return [Reported(device, report)] if is_possible(report) else self._context.drop("malformed")
+
+    def _on_heads(self, device: Device, heads: Heads) -> list[Command]:
+        key = device.signing_key.public_bytes_raw()
+        return [Log(device.id, key, heads)] if is_sound(device, key, heads) else self._context.drop("malformed")
+
+    def _on_hello(self, passed: Passed, hello: Hello) -> list[Command]:
+        device, header = passed.device.id, passed.frame.header
+        seen = Sighting(hello.boot, hello.epoch, header.key_id, header.created_ms)
+        self._pasts[device], finding = judge(self._pasts.get(device), seen)
+        if finding is Finding.CLONE:
+            self._context.counts["clone_suspects"] += 1
+            del self._pasts[device]  # whoever resumes it has looked: a new history
+            return [Suspect(device)]
+        self.hellos[device] = self._fresh[device] = hello
+        settings, spread_s = self._context.settings, len(self.hellos) / CONNECTS_PER_S
+        notice = self._context.rules.notice(device)
+        warned: list[Command] = [Tell(device, notice.note())] if notice else []
+        welcome = Tell(device, Welcome(hello.epoch, settings.name, settings.region, spread_s))
+        return [welcome, *warned, Greeted(device)]
+
+    def _on_ask(self, device: Device, ask: Ask) -> list[Command]:
+        asked = _Asked(device, ask.epoch, (), [])
+        keys: list[Key] = []
+        for seq in dict.fromkeys(ask.seqs):
+            key = Key(device.id, ask.epoch, seq)
+            if self._context.memory.open(key):
+                asked.pending.append(seq)
+            elif 0 <= seq <= BIGGEST:
+                keys.append(key)
+        asked.keys = tuple(keys)
+        if not keys:
+            return self._answer(asked, {})
+        self._tickets += 1
+        self._asked[self._tickets] = asked
+        return [Find(self._tickets, asked.keys)]
+
+    def _answer(self, asked: _Asked, rows: Mapping[Key, Row]) -> list[Command]:
+        commands: list[Command] = []
+        unknown: list[int] = []
+        for key in asked.keys:
+            row = rows.get(key)
+            if self._context.memory.open(key) or (row and len(commands) >= ASK_REPLIES):
+                asked.pending.append(key.seq)
+            elif row is None or (row.verdict is None and row.refusal is None):
+                unknown.append(key.seq)  # also what the store owes but memory lost: the same bytes begin it anew
+                self._context.counts["gaps"] += row is None  # only what was receipted is asked for: the store went back
+            elif row.refusal is not None:
+                commands.append(refusal(key, row.digest, row.refusal))
+            elif row.verdict is not None and self._context.readable(row.verdict, asked.device):
+                commands.append(Resend(key.device, row.verdict))
+            else:
+                unknown.append(key.seq)
+        if asked.pending or unknown:
+            commands.append(Tell(asked.device.id, Statuses(asked.epoch, tuple(asked.pending), tuple(unknown))))
+        return commands
+
+    def on_found(self, ticket: int, rows: Mapping[Key, Row]) -> list[Command]:
+        asked = self._asked.pop(ticket, None)
+        return self._answer(asked, rows) if asked else []
+
+    def on_find_failed(self, ticket: int) -> None:
+        """Nothing is known and nothing is said: the device asks again."""
+        self._asked.pop(ticket, None)

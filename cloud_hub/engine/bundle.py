@@ -1,0 +1,171 @@
+"""An engine of a bundle, whatever computes its graphs: from items to padded columns, and from outputs to predictions.
+
+Rule: what computes (a `Graphs`) knows arrays and graph names alone; a result that is not a finite number is an
+`EngineError`, whoever computed it.
+
+The batch sizes that are computed: so few that each was met before the first request, so close that little is wasted.
+
+Rule: pure. A batch is filled up to the next bucket with copies of its last row, which is a row that may be there.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.engine.base import Engine, EngineError, Health, State
+from cloud_hub.engine.types import ModelCard, Work
+from models.bundle.manifest import Kind, Manifest
+from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.runner import check_values
+from wire.protocol.messages import FieldSpec, Prediction
+
+Array = npt.NDArray[np.generic]
+
+
+def ladder(max_batch: int) -> tuple[int, ...]:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ... up to and with `max_batch`: at most a third of a batch is filling."""
+    steps = {max_batch}
+    power = 1
+    while power < max_batch:
+        steps |= {power, power + power // 2}
+        power *= 2
+    return tuple(sorted(step for step in steps if step <= max_batch))
+
+
+def bucket(count: int, buckets: Sequence[int]) -> int:
+    """The smallest one that holds `count` rows. ValueError if none does."""
+    for size in buckets:
+        if size >= count:
+            return size
+    raise ValueError(f"a batch of {count}, the largest bucket is {max(buckets, default=0)}")
+
+
+def pad(column: Array, size: int) -> Array:
+    """`[n, ...]` -> `[size, ...]`, n >= 1."""
+    missing = size - len(column)
+    return column if not missing else np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
+
+
+TAIL, WHOLE = "tail", "whole"
+
+
+class Graphs(Protocol):
+    """The two graphs of a bundle, ready to compute. `tail` takes codes as float32, one column per feature."""
+
+    inline: bool
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]: ...
+
+    def start(self) -> None: ...
+
+    def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+        """`[bucket, ...]` per input -> `[bucket, outputs]`. EngineError, or anything of `base.FAULTS`."""
+        ...
+
+    def health(self) -> Health: ...
+
+    def stop(self) -> None: ...
+
+
+class BundleEngine:
+    """One replica: items in, predictions out."""
+
+    def __init__(self, manifest: Manifest, card: ModelCard, graphs: Graphs) -> None:
+        self._buckets = card.buckets or ladder(card.max_batch)
+        self.card = msgspec.structs.replace(card, buckets=self._buckets)
+        self._manifest = manifest
+        self._graphs = graphs
+        self._draining = False
+
+    @property
+    def inline(self) -> bool:
+        return self._graphs.inline
+
+    @property
+    def ranks(self) -> tuple[tuple[int, float], ...]:
+        return self._graphs.ranks
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return (self,)
+
+    def start(self) -> None:
+        self._graphs.start()
+
+    def warm(self) -> None:
+        """Both graphs, the largest bucket first: what it needs is what the others find already there."""
+        sample, raw = self.sample(), self._raw()
+        for size in reversed(self._buckets):
+            self._forward(TAIL, [np.stack([sample.codes[f.name]] * size).astype(np.float32) for f in self._features])
+            self._forward(WHOLE, [np.stack([raw] * size)])
+
+    def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+        """Codes and raw samples may be mixed; each kind is one forward pass."""
+        if self._draining:
+            raise EngineError(f"{self.card.name}: draining")
+        raw = {index: work.raw for index, work in enumerate(batch) if work.raw is not None}
+        codes = [index for index in range(len(batch)) if index not in raw]
+        found: dict[int, Prediction] = {}
+        if codes:
+            columns = [[batch[index].codes[f.name].astype(np.float32) for index in codes] for f in self._features]
+            found |= zip(codes, self._predictions(TAIL, [np.stack(column) for column in columns]), strict=True)
+        if raw:
+            for sample in raw.values():
+                self._check(sample)
+            found |= zip(raw, self._predictions(WHOLE, [np.stack(list(raw.values()))]), strict=True)
+        return [found[index] for index in range(len(batch))]
+
+    def health(self) -> Health:
+        found = self._graphs.health()
+        return Health(State.DRAINING, found.why, found.generation) if self._draining else found
+
+    def drain(self) -> None:
+        self._draining = True
+
+    def stop(self) -> None:
+        self._graphs.stop()
+
+    def sample(self) -> Work:
+        """The lowest code everywhere."""
+        return Work({f.name: np.full(f.shape, int(f.low), np.uint8) for f in self._features})
+
+    @property
+    def _features(self) -> Sequence[FieldSpec]:
+        return self.card.features
+
+    def _raw(self) -> npt.NDArray[np.generic]:
+        spec = self._manifest.input
+        return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])
+
+    def _check(self, sample: npt.NDArray[np.generic]) -> None:
+        # a whole number is often an index into a table of weights, and an accelerator does not survive a wrong one
+        if sample.dtype.kind in "iu":
+            check_values(sample, self._manifest.input)
+
+    def _predictions(self, graph: str, columns: Sequence[Array]) -> list[Prediction]:
+        outputs = self._forward(graph, columns)
+        if not np.isfinite(outputs).all():
+            raise EngineError("the model gave NaN or infinite values")
+        if self._manifest.kind is Kind.REGRESSOR:
+            return [Prediction(-1, 1.0, tuple(row), self.card.name) for row in outputs.tolist()]
+        return self._labelled(outputs)
+
+    def _forward(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+        rows = len(columns[0])
+        size = bucket(rows, self._buckets)
+        outputs = self._graphs.run(graph, [pad(column, size) for column in columns])
+        return outputs[:rows].reshape(rows, -1)
+
+    def _labelled(self, logits: npt.NDArray[np.float32]) -> list[Prediction]:
+        scaled = logits.astype(np.float64) / self._manifest.hub_temperature
+        scaled -= scaled.max(axis=1, keepdims=True)  # the largest exponent is 0: nothing overflows
+        powers = np.exp(scaled)
+        scores = powers / powers.sum(axis=1, keepdims=True)
+        labels = scores.argmax(axis=1).tolist()
+        rows = scores.tolist()
+        pairs = zip(labels, rows, strict=True)
+        return [Prediction(label, row[label], tuple(row), self.card.name) for label, row in pairs]

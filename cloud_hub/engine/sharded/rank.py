@@ -1,0 +1,140 @@
+"""One rank of a gang: a process that holds its pieces of the weights and runs its stretch of every batch.
+
+Rule: it knows its supervisor's socket and its fellow ranks, and nothing else: no key, no store, no question's name.
+When the socket ends, it ends. Gradients are off.
+
+What a process alone keeps in memory: the pages that would be free if it ended.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx, nn
+from torch._C._distributed_c10d import FileStore  # torch.distributed has it too, unmarked
+
+from cloud_hub.engine.sharded import protocol
+from cloud_hub.engine.sharded.stage import Stage
+from models.bundle.manifest import BundleError
+from models.graph.format import from_bytes
+from models.graph.module import FAULTS, Served, Slot
+from models.sharding.program import edges
+
+_FIELDS = ("Private_Clean:", "Private_Dirty:")
+
+
+def private_bytes(pid: int | str = "self") -> int:
+    """USS of a process; 0 where the system does not tell (anything but Linux)."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_FIELDS))
+
+
+_TELL = (*FAULTS, BundleError, OSError, dist.DistError)
+_HANDED = 7  # tag of what stages hand on
+
+
+def main(descriptor: int, files: Sequence[int] = ()) -> int:
+    """0 when the supervisor went, 1 after an error, which is the last word on the socket. `files`: of the weights."""
+    link = socket.socket(fileno=descriptor)
+    try:
+        _Rank(link, [f"/dev/fd/{file}" for file in files]).live()
+    except protocol.PipeError:
+        return 0
+    except _TELL as error:
+        protocol.send(link, protocol.fault(error))
+        return 1
+    return 0
+
+
+def preheat() -> None:
+    """Import and make what torch leaves for the first use, so that every fork has it."""
+    source = fx.Graph()
+    given = source.placeholder("input_0")
+    made = source.call_function(torch.ops.aten.relu.default, (given,))
+    source.output(source.call_function(torch.ops.aten.sym_size.int, (made, 0)))
+    served = Served(fx.GraphModule(nn.Module(), source), [Slot(torch.float32, (3,))])
+    edges(served, ("relu_default",), 2)
+    with torch.no_grad():
+        torch.relu(torch.zeros(2, 3))
+
+
+class _Rank:
+    def __init__(self, link: socket.socket, files: Sequence[str]) -> None:
+        started, baseline = time.monotonic(), private_bytes()
+        word, body = protocol.receive(link)
+        if not isinstance(word, protocol.Charter):
+            raise protocol.PipeError("no charter")
+        self._link, self._charter = link, word
+        self._first, self._last = word.rank < word.tensor, word.rank >= word.tensor * (word.pipeline - 1)
+        self._device = torch.device(word.device)
+        torch.set_num_threads(word.threads)
+        torch.set_num_interop_threads(1)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        self._stage = Stage(from_bytes(bytes(body)), files, word, self._groups())
+        taken = max(0, private_bytes() - baseline)
+        protocol.send(link, protocol.Ready(self._stage.shard_bytes, taken, time.monotonic() - started))
+
+    def _groups(self) -> dist.ProcessGroup:
+        """Joins its fellows; the group of its own stage."""
+        told = self._charter
+        world, patience = told.tensor * told.pipeline, timedelta(seconds=told.timeout_s)
+        store = FileStore(told.store, world)
+        store.set_timeout(patience)
+        dist.init_process_group(told.backend, store=store, rank=told.rank, world_size=world, timeout=patience)
+        own: dist.ProcessGroup | None = None
+        for stage in range(told.pipeline):
+            ranks = list(range(stage * told.tensor, (stage + 1) * told.tensor))
+            group = dist.new_group(ranks, timeout=patience)
+            own = group if told.rank in ranks else own
+        if own is None:
+            raise RuntimeError("a rank of no stage")
+        return own
+
+    def live(self) -> None:
+        while True:
+            word, body = protocol.receive(self._link)
+            if isinstance(word, protocol.Ping):
+                protocol.send(self._link, protocol.Pong(word.number))
+            elif isinstance(word, protocol.Step):
+                self._step(word, body)
+
+    def _step(self, step: protocol.Step, body: bytearray) -> None:
+        started = time.perf_counter()
+        with torch.no_grad():
+            outputs = self._compute(step, body)
+        arrays = []
+        if self._last and self._charter.rank % self._charter.tensor == 0:
+            arrays = [made.float().cpu().numpy() for made in outputs]
+        done = protocol.Done(
+            step.ticket, time.perf_counter() - started, protocol.forms_of(arrays), dict(self._stage.counts)
+        )
+        protocol.send(self._link, done, protocol.bytes_of(arrays))
+
+    def _compute(self, step: protocol.Step, body: bytearray) -> Sequence[Tensor]:
+        takes, gives = self._stage.edges(step.graph, step.batch)
+        if self._first:
+            values: list[Tensor | int] = [
+                torch.from_numpy(column).to(self._device) for column in protocol.arrays_of(step.forms, body)
+            ]
+        else:
+            before = self._charter.rank - self._charter.tensor
+            values = [self._handed(edge.dtype, edge.shape, before) if edge.dtype else edge.number for edge in takes]
+        outputs = self._stage.run(step.graph, values)
+        if not self._last:
+            for edge, made in zip(gives, outputs, strict=True):
+                if edge.dtype is not None:
+                    dist.send(made.contiguous(), self._charter.rank + self._charter.tensor, tag=_HANDED)
+        return outputs
+
+    def _handed(self, dtype: torch.dtype, shape: tuple[int, ...], sender: int) -> Tensor:
+        taken = torch.empty(shape, dtype=dtype, device=self._device)
+        dist.recv(taken, sender, tag=_HANDED)
+        return taken

@@ -1,0 +1,208 @@
+"""Makes a device out of an invite: check everything, then use the token up and write the device in one transaction.
+
+Rule: the reply proves itself to whoever holds the invite: the CA, whose hash the invite carries, signs it. One request
+binds the certificate key, the signing key and the HPKE key under one proof of possession.
+
+Which machines may enrol at all: a text file with one serial number per line, written by whoever buys the machines.
+
+Rule: closed. A file that cannot be read allows nobody; it is read again when it changes.
+"""
+
+import base64
+import binascii
+from collections import Counter
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from cloud_hub.enrollment.replies import Ca, Issued, Place, SignedReply, facts_of, signed_reply
+from cloud_hub.registry.registry import InviteFault, Keys, Registry
+from cloud_hub.security.authority import RequestError, pem, public_key_of, utc_now
+from cloud_hub.security.hub_keys import HubCard
+from wire.process.exit_codes import Exit, ExitError
+
+MAX_FILE_BYTES = 8 << 20
+
+
+class HardwareList:
+    """`path` None: every machine may enrol. Empty lines and lines that begin with # say nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._serials: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """ExitError(CONFIG) if the file cannot be read now."""
+        if self._path is not None and not self._fresh():
+            raise ExitError(Exit.CONFIG, f"enrol.hardware_file: {self._path} cannot be read, or is too long")
+
+    def allows(self, serial: str) -> bool:
+        return self._path is None or (self._fresh() and serial in self._serials)
+
+    def _fresh(self) -> bool:
+        """Read what changed. False if it cannot be read."""
+        if self._path is None:
+            return True
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_size)
+            if stamp != self._seen:
+                self._serials = _read(self._path)
+        except (OSError, UnicodeDecodeError):
+            self._seen = None
+            return False
+        self._seen = stamp
+        return True
+
+
+def _read(path: Path) -> frozenset[str]:
+    with path.open("rb") as file:
+        raw = file.read(MAX_FILE_BYTES + 1)
+    if len(raw) > MAX_FILE_BYTES:
+        raise OSError(f"{path} is longer than {MAX_FILE_BYTES} bytes")
+    lines = (line.strip() for line in raw.decode().splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+INVITE_PREFIX = "skerry1:"
+PROOF_TAG = b"skerry-enrol/1\0"
+_KEY_BYTES = 32
+
+
+class EnrolRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`csr` PEM; keys and proof base64 of 32, 32 and 64 raw bytes. `hardware`: the machine's serial number, or ""."""
+
+    token: str
+    csr: str
+    signing_key: str
+    hpke_key: str
+    proof: str
+    hardware: str = ""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a request makes no device: the invite is not good (403), or what came with a good invite is not (400)."""
+
+    error: str
+    invite: bool
+    kind: str = "request"
+
+
+class Issuer:
+    """Turns a request into a signed reply, or says why not. `counts`: what became of requests, by name."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        authority: Ca,
+        place: Place,
+        hardware: HardwareList | None = None,
+    ) -> None:
+        self._registry = registry
+        self._authority = authority
+        self._place = place
+        self._hardware = hardware or HardwareList(None)
+        self.counts: Counter[str] = Counter()
+
+    def offer(self, card: HubCard) -> None:
+        """The hub as devices are told of it from now on."""
+        self._place = replace(self._place, hubs=(card,))
+
+    def at(self, url: str) -> None:
+        """Where the web API was opened: where devices renew."""
+        self._place = replace(self._place, url=url)
+
+    def enrol(self, request: EnrolRequest, now_ms: int) -> SignedReply | Rejection:
+        """The token is looked at first: whoever has none makes the hub compute nothing."""
+        reply = self._enrol(request, now_ms)
+        self.counts["enrolled" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
+        return reply
+
+    def _enrol(self, request: EnrolRequest, now_ms: int) -> SignedReply | Rejection:
+        invited = self._registry.open_invite(request.token, now_ms, request.hardware, _claimed(request))
+        if isinstance(invited, InviteFault):
+            return _not_invited(invited)
+        if not self._hardware.allows(request.hardware):
+            return _not_invited(InviteFault.HARDWARE)
+        try:
+            signing, hpke = check(request)
+            certificate = self._authority.device(request.csr.encode(), invited, utc_now())
+        except RequestError as error:
+            return Rejection(str(error), invite=False)
+        facts, authority = facts_of(certificate), self._authority.issuer_sha256
+        keys = Keys(signing, hpke, *facts, authority=authority, hardware=request.hardware)
+        device = self._registry.enrol(request.token, keys, now_ms)
+        if isinstance(device, InviteFault):
+            return _not_invited(device)
+        return signed_reply(self._authority, self._place, Issued(device.id, pem(certificate), now_ms, first=True))
+
+
+def _not_invited(fault: InviteFault) -> Rejection:
+    return Rejection(fault.value, invite=True, kind=fault.name.lower())
+
+
+def _claimed(request: EnrolRequest) -> bytes:
+    """The signing key that a request names; its proof is checked before anything is changed."""
+    try:
+        return base64.b64decode(request.signing_key, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def check(request: EnrolRequest) -> tuple[bytes, bytes]:
+    """The raw signing and HPKE keys, once the proof holds. RequestError names what does not."""
+    signing = _raw(request.signing_key, "signing_key", _KEY_BYTES)
+    hpke = _raw(request.hpke_key, "hpke_key", _KEY_BYTES)
+    proof = _raw(request.proof, "proof", 64)
+    public_key_of(request.csr.encode())
+    try:
+        Ed25519PublicKey.from_public_bytes(signing).verify(proof, proof_text(request, signing, hpke))
+    except (InvalidSignature, ValueError):
+        raise RequestError("the proof does not fit the keys") from None
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(hpke))
+    except ValueError:  # a point of small order: whatever is sealed to it can be opened by anybody
+        raise RequestError("hpke_key is not a usable X25519 key") from None
+    return signing, hpke
+
+
+def proof_text(request: EnrolRequest, signing: bytes, hpke: bytes) -> bytes:
+    """What the device's signing key signs: one hash over token, request, both raw public keys and serial number."""
+    words = (request.token.encode(), request.csr.encode(), signing, hpke, request.hardware.encode())
+    return sha256(PROOF_TAG + b"".join(words)).digest()
+
+
+def invite_text(url: str, ca_sha256: str, token: str, device: str, *, root_sha256: str = "", made_ms: int = 0) -> str:
+    """The one string a person carries to the device: where the hub is, how to know it, and the one-time token.
+
+    `root_sha256`: of the root of trust for models, policies and hub keys, hex. `made_ms`: hub time, the device's first
+    time floor.
+    """
+    packed = msgspec.msgpack.encode(
+        {
+            "url": url,
+            "ca_sha256": ca_sha256,
+            "token": token,
+            "device": device,
+            "root_sha256": root_sha256,
+            "made_ms": made_ms,
+        }
+    )
+    return INVITE_PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _raw(text: str, name: str, size: int) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError(f"{name} is not base64") from None
+    if len(data) != size:
+        raise RequestError(f"{name} has {len(data)} bytes, not {size}")
+    return data

@@ -1,0 +1,188 @@
+"""The files of the update repository: metadata in generations, targets under their hash. Knows no key and no rule.
+
+Rule: a reader, and a crash at any point, meets a repository that a device accepts. New files come first, the timestamp
+last; a new root changes too much for that, so it comes with a whole new `metadata` folder behind one renamed link.
+
+Where a device's trust in the update repository begins: its newest root, and the address it is read from.
+
+Rule: the newest root, not the first: whoever stole the keys of an old one must not be believed by a new device.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from tuf.api.metadata import TargetFile
+
+from cloud_hub.system.state_folder import private_folder
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import sync_folder, write_private
+
+TIMESTAMP_FILE = "timestamp.json"
+KEPT_VERSIONS = 3  # of every role, for devices that are just reading
+UNLISTED_LIFE_S = 30 * 86_400.0  # of a target that no kept metadata lists: it may wait for a signature
+_VERSIONED = re.compile(r"(\d+)\.(.+)\.json")
+_GENERATION = "metadata-"
+
+
+class Shelf:
+    """`metadata` and `targets` are what is served, by the hub or by a mirror that copies them (following links)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metadata = folder / "metadata"
+        self.targets = folder / "targets"
+
+    def read(self, name: str) -> bytes:
+        """A metadata file; b"" if there is none."""
+        try:
+            return (self.metadata / name).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise ExitError(Exit.DISK, f"{self.metadata / name}: {error.strerror}") from None
+
+    def roots(self) -> list[bytes]:
+        """Every root, in order."""
+        found: list[bytes] = []
+        while data := self.read(f"{len(found) + 1}.root.json"):
+            found.append(data)
+        return found
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Metadata without a new root, in the given order; the timestamp has to be the last."""
+        for name, data in files.items():
+            write_private(self.metadata / name, data)
+
+    def turn(self, files: Mapping[str, bytes], generation: int) -> None:
+        """All of the files at once, beside those there are. `generation` is the new root's version."""
+        private_folder(self.folder)
+        fresh = self.folder / f"{_GENERATION}{generation}"
+        try:
+            self._copy_to(fresh)
+            for name, data in files.items():
+                write_private(fresh / name, data)
+            self._point_to(fresh)
+        except OSError as error:
+            raise ExitError(Exit.DISK, f"{fresh}: {error.strerror}") from None
+        self._sweep_generations(fresh.name)
+
+    def place(self, path: str, data: bytes) -> TargetFile:
+        """Put a target under its hash. Nobody sees it before a role lists it."""
+        info = TargetFile.from_data(path, data, ["sha256"])
+        place = self.targets / info.get_prefixed_paths()[0]
+        try:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExitError(Exit.DISK, f"{place.parent}: {error.strerror}") from None
+        write_private(place, data)
+        return info
+
+    def holds(self, info: TargetFile) -> bool:
+        """Whether the target is here, byte for byte."""
+        place = self.targets / info.get_prefixed_paths()[0]
+        try:
+            with place.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest = sha256()
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        except OSError:
+            return False
+        return size == info.length and digest.hexdigest() == info.hashes.get("sha256")
+
+    def target(self, info: TargetFile) -> bytes:
+        """A small target's bytes; b"" if it is not here as promised."""
+        return (self.targets / info.get_prefixed_paths()[0]).read_bytes() if self.holds(info) else b""
+
+    def prune(self) -> None:
+        """Old versions and targets that nobody lists. What cannot be removed stays: it does no harm."""
+        with suppress(OSError):
+            self._prune_metadata()
+            self._prune_targets()
+
+    def _copy_to(self, fresh: Path) -> None:
+        """A folder with the files of the present one (hard links: metadata is never changed in place)."""
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        for path in sorted(self.metadata.iterdir()) if self.metadata.is_dir() else []:
+            if path.suffix == ".json":
+                os.link(path, fresh / path.name)
+
+    def _point_to(self, fresh: Path) -> None:
+        sync_folder(fresh)
+        link = self.folder / ".metadata"
+        link.unlink(missing_ok=True)
+        link.symlink_to(fresh.name)
+        link.replace(self.metadata)
+        sync_folder(self.folder)
+
+    def _sweep_generations(self, kept: str) -> None:
+        for path in self.folder.glob(f"{_GENERATION}*"):
+            if path.name != kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _prune_metadata(self) -> None:
+        versions: dict[str, list[tuple[int, Path]]] = {}
+        for path in self.metadata.iterdir():
+            match = _VERSIONED.fullmatch(path.name)
+            if match and match[2] != "root":
+                versions.setdefault(match[2], []).append((int(match[1]), path))
+        for found in versions.values():
+            for _, path in sorted(found)[:-KEPT_VERSIONS]:
+                path.unlink()
+
+    def _prune_targets(self) -> None:
+        listed = {place for path in self.metadata.glob("*.json") for place in _listed(path.read_bytes())}
+        oldest = time.time() - UNLISTED_LIFE_S
+        for path in self.targets.rglob("*"):
+            if path.is_file() and str(path.relative_to(self.targets)) not in listed and path.stat().st_mtime < oldest:
+                path.unlink()
+
+
+def _listed(metadata: bytes) -> list[str]:
+    targets = json.loads(metadata)["signed"].get("targets", {})
+    infos = (TargetFile.from_dict(dict(value), path) for path, value in targets.items())
+    return [place for info in infos for place in info.get_prefixed_paths()]
+
+
+PATH = "/tuf"  # below the hub's own address
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """`folder` of the repository, None for a hub without; `mirror`: base URL that devices are given instead of ours."""
+
+    folder: Path | None = None
+    mirror: str = ""
+
+    def root(self) -> bytes:
+        """As it is served; b"" before there is one."""
+        roots = Shelf(self.folder).roots() if self.folder else []
+        return roots[-1] if roots else b""
+
+    def sha256(self) -> str:
+        """What invites carry, hex; "" before there is a root."""
+        root = self.root()
+        return sha256(root).hexdigest() if root else ""
+
+    def words(self, hub_url: str) -> dict[str, str]:
+        """For the enrolment reply: `tuf_root`, base64 of the root's bytes, and `tuf_url`, above metadata/ and targets/.
+
+        Both are "" before there is a root. A device compares the bytes with the hash in its invite; if root was
+        rotated in between they differ, and it needs a new invite.
+        """
+        root = self.root()
+        url = (self.mirror or hub_url + PATH) if root else ""
+        return {"tuf_root": base64.b64encode(root).decode(), "tuf_url": url.rstrip("/")}
+
+
+NOWHERE = Anchor()

@@ -1,0 +1,188 @@
+"""Keeps the update repository alive while the hub runs: signs again before anything expires, publishes the hub's keys.
+
+Rule: it never waits for people. What only they can sign is said in the log, once a day, while there is time.
+
+Tells the fleet that the update repository has something new: an empty message to each device, which then looks.
+
+Rule: a hint carries no trust and nothing rests on it: one that is lost costs a device half an hour. A fleet is told
+little by little, so that it does not come to fetch all at once.
+
+The hub's HPKE key changes every week and is destroyed after two: then what was sealed to it is closed for good.
+
+Rule: a key is destroyed only where devices learn the next one by themselves; its age counts from when this hub first
+knew it, so that a folder that was copied back makes no old key young.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from cloud_hub.repository.publish import publish_hub_keys
+from cloud_hub.repository.repository import Repository
+from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create, newest_number, retire, rotate
+from models.signing.request import RequestError
+from models.signing.roles import KEYS
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, write_private
+from wire.process.logging import Log, fault, name
+
+EVERY_S = 60.0
+_WORDS_EVERY_S = 86_400.0
+Turn = Callable[[int], tuple[HubCard, int] | None]  # hub time in ms -> the card and its serial, if they changed
+
+
+class Keeper:
+    """`now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
+
+    `turn` changes them when it is time; it is only asked where this hub can tell its devices of the new one.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        card: HubCard,
+        serial: int,
+        now_ms: Callable[[], int],
+        log: Log,
+        *,
+        turn: Turn | None = None,
+    ) -> None:
+        self._repository = repository
+        self._turn = turn
+        self._card = card
+        self._serial = serial
+        self._now_ms = now_ms
+        self._log = log
+        self._spoke_s = -_WORDS_EVERY_S
+
+    async def run(self, every_s: float = EVERY_S) -> None:
+        """For ever. A full disk or another writer at work is said and tried again."""
+        while True:
+            await asyncio.to_thread(self.once)
+            await asyncio.sleep(every_s)
+
+    def once(self) -> None:
+        """One look at everything."""
+        now = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
+        try:
+            if not self._repository.begun:
+                return
+            for role in self._repository.tend(now):
+                self._log.info("resigned", role=name(role))
+            self._publish_keys(now)
+            self._warn(now)
+        except (ExitError, RequestError, OSError) as error:
+            self._log.error("repository", error=fault(error))
+
+    def _publish_keys(self, now: datetime) -> None:
+        targets = self._repository.state().targets
+        if targets is None or KEYS not in self._repository.at_hub(targets):
+            return
+        turned = self._turn(int(now.timestamp() * 1000)) if self._turn else None
+        if turned is not None:
+            self._card, self._serial = turned
+            self._log.info("hub_key_changed", serial=self._serial)
+        published = publish_hub_keys(self._repository, self._card, self._serial, now)
+        if published:
+            self._log.info("published", target=name(published.path), version=published.version)
+
+    def _warn(self, now: datetime) -> None:
+        if now.timestamp() - self._spoke_s < _WORDS_EVERY_S:
+            return
+        for role, expires in self._repository.waning(now).items():
+            self._spoke_s = now.timestamp()
+            left_days = (expires - now).days
+            self._log.warning("sign_again_soon", role=name(role), left_days=left_days)
+
+
+LOOK_S = 1.0
+DEVICES_PER_S = 20.0
+
+
+class Herald:
+    """`devices` names those to be told, `hint` tells one. Publishing needs no running hub, so the folder is watched."""
+
+    def __init__(
+        self, repository: Repository, devices: Callable[[], tuple[str, ...]], hint: Callable[[str], None], log: Log
+    ) -> None:
+        self._repository = repository
+        self._devices = devices
+        self._hint = hint
+        self._log = log
+        self._known = self._version()
+
+    async def run(self, look_s: float = LOOK_S, per_s: float = DEVICES_PER_S) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(look_s)
+            if self._is_news():
+                await self._tell(per_s)
+
+    async def _tell(self, per_s: float) -> None:
+        devices = self._devices()
+        self._log.info("hinting", devices=len(devices))
+        for device in devices:
+            self._hint(device)
+            await asyncio.sleep(1 / per_s)
+
+    def _is_news(self) -> bool:
+        """A snapshot that only was signed again is news too: a hint too many costs a device one small request."""
+        before, self._known = self._known, self._version()
+        return self._known > before
+
+    def _version(self) -> int:
+        """Of the newest snapshot; 0 while there is none, or while another process is at work on it."""
+        try:
+            return self._repository.snapshot_version()
+        except ExitError:
+            return 0
+
+
+DAY_MS = 86_400_000
+CHANGED_AFTER_MS = 7 * DAY_MS
+DESTROYED_AFTER_MS = 14 * DAY_MS
+BORN_FILE = "born.json"
+
+
+class KeyChange:
+    """`apply` is given every new set of keys: whoever opens questions or tells devices of the key."""
+
+    def __init__(self, folder: Path, card: HubCard, apply: Callable[[HubKeys, HubCard], None]) -> None:
+        self._folder = folder
+        self._card = card
+        self._apply = apply
+
+    def turn(self, now_ms: int) -> tuple[HubCard, int] | None:
+        """The card with its serial if there is a new key or one less, else None.
+
+        ExitError(DISK) if it cannot be written.
+        """
+        keys = load_or_create(self._folder)
+        born = self._born(keys, now_ms)
+        old = [key for key in keys.hpke if key != keys.current and now_ms - born[key.hex()] >= DESTROYED_AFTER_MS]
+        due = now_ms - born[keys.current.hex()] >= CHANGED_AFTER_MS
+        if not old and not due:
+            return None
+        for key in old:
+            keys = retire(self._folder, key)
+        if due:
+            keys = rotate(self._folder)
+        self._born(keys, now_ms)
+        self._card = msgspec.structs.replace(self._card, hpke_key=keys.hpke_public)
+        self._apply(keys, self._card)
+        return self._card, newest_number(self._folder)
+
+    def _born(self, keys: HubKeys, now_ms: int) -> dict[str, int]:
+        """When each key was first known, by its id; a new one from now on."""
+        path = self._folder / BORN_FILE
+        try:
+            found = msgspec.json.decode(read_private(path), type=dict[str, int]) if path.exists() else {}
+        except msgspec.DecodeError:
+            raise ExitError(Exit.CREDENTIALS, f"{path} is damaged: restore it from a backup") from None
+        known = {key.hex(): min(found.get(key.hex(), now_ms), now_ms) for key in keys.hpke}
+        if known != found:
+            write_private(path, msgspec.json.encode(known))
+        return known

@@ -1,0 +1,159 @@
+"""How long work waited and was computed, by model: what statistics and metrics are made of. Counts alone, no clock.
+
+Rule: its size is bounded by the models and by their largest batch, never by what callers send.
+
+Sees every batch come back from its engine: counts its times, and tells traced work as spans, from sample to rank.
+
+Rule: without a sink no span is made. What is remembered until a verdict is stored is bounded; the rest is counted.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from cloud_hub.core.commands import Item, Key
+from cloud_hub.core.queues import Batch
+from cloud_hub.engine.worker import Result
+from wire.process.tracing import DEVICE, Attribute, Place, Span, place, span_id
+
+MAX_MODELS = 256
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Sum:
+    """How many, and how long together."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        self.count += count
+        self.seconds += seconds
+
+
+class Spread:
+    """A histogram over `BUCKETS_S`; its last bucket is everything above."""
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BUCKETS_S) + 1)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        self.seconds += seconds
+
+
+class ModelTimings:
+    """Of one version of one model. `batches` by size; `failed` counts items of batches that failed."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.batches: dict[int, Sum] = {}
+        self.failed = Sum()
+        self.queue = Spread()
+        self.compute = Spread()
+        self.last_ms = 0
+
+
+class Timings:
+    def __init__(self) -> None:
+        self.models: dict[str, ModelTimings] = {}
+
+    def of(self, model: str) -> ModelTimings:
+        """Those of `digits@7`; more models than the hub can hold share one."""
+        if model not in self.models and len(self.models) >= MAX_MODELS:
+            model = "other"
+        return self.models.setdefault(model, ModelTimings())
+
+    def done(self, model: str, waited_s: Sequence[float], compute_s: float, now: float) -> None:
+        """A batch was computed; `waited_s`, of each item, from its arrival to its batch."""
+        found = self.of(model)
+        found.items += len(waited_s)
+        found.batches.setdefault(len(waited_s), Sum()).add(compute_s)
+        found.compute.add(compute_s)
+        for waited in waited_s:
+            found.queue.add(max(0.0, waited))
+        found.last_ms = int(now * 1000)
+
+    def failed(self, model: str, items: int, compute_s: float) -> None:
+        self.of(model).failed.add(compute_s, items)
+
+
+def total(sums: Iterable[Sum]) -> tuple[int, float]:
+    """(how many, seconds together)."""
+    kept = list(sums)
+    return sum(each.count for each in kept), sum(each.seconds for each in kept)
+
+
+Sink = Callable[[Sequence[Span]], None]
+LINK, QUEUE, COMPUTE, RANK, VERDICT, HTTP = (
+    f"skerry.{part}" for part in ("link", "queue", "compute", "rank", "verdict", "http")
+)
+MAX_WAITING = 4096
+
+
+class Observer:
+    """`sink` takes finished spans; None = tracing is off."""
+
+    def __init__(self, sink: Sink | None = None) -> None:
+        self.timings = Timings()
+        self.forgotten = 0
+        self._sink = sink
+        self._waiting: OrderedDict[Key, tuple[Place, str, float]] = OrderedDict()  # place, about, computed at
+
+    def computed(self, batch: Batch, result: Result, now: float) -> None:
+        """A batch is back at `now` (hub time)."""
+        if result.error:
+            self.timings.failed(batch.model, len(batch.items), result.seconds)
+            return
+        begun = now - result.seconds
+        self.timings.done(batch.model, [begun - item.arrived_s for item in batch.items], result.seconds, now)
+        if self._sink is not None:
+            for item in batch.items:
+                self._trace(item, batch, result, now)
+
+    def stored(self, key: Key, now: float) -> None:
+        """Its verdict lies in the store and goes to the device now."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None and self._sink is not None:
+            at, about, computed_s = waiting
+            self._sink((at.span(VERDICT, about, (computed_s, now), {}),))
+
+    def served(self, traceparent: str, span: str, times: tuple[float, float], status: int) -> None:
+        """A traced web request was answered. `span` is the id its own work was told to belong to."""
+        at = place(traceparent)
+        if at is not None and self._sink is not None:
+            told: dict[str, Attribute] = {"http.response.status_code": status}
+            self._sink((Span(at.trace, span, at.parent, HTTP, *times, attributes=told),))
+
+    def _trace(self, item: Item, batch: Batch, result: Result, now: float) -> None:
+        given = place(item.trace)
+        if given is None or self._sink is None:
+            return
+        begun = now - result.seconds
+        spans: list[Span] = []
+        at = given
+        if item.key.device:
+            at = Place(given.trace, span_id(given.trace, DEVICE, item.about))
+            about: dict[str, Attribute] = {"skerry.device": item.key.device, "skerry.question": item.about}
+            spans.append(at.span(LINK, item.about, (item.created_s, item.arrived_s), about))
+        facts: dict[str, Attribute] = {"skerry.model": batch.model, "skerry.batch": len(batch.items)}
+        spans.append(at.span(QUEUE, item.about, (item.arrived_s, begun), {"skerry.attempt": batch.attempt}))
+        spans.append(at.span(COMPUTE, item.about, (begun, now), facts))
+        below = Place(at.trace, spans[-1].id)
+        for rank, seconds in result.ranks or ((0, result.seconds),):
+            spans.append(below.span(RANK, f"{item.about}/{rank}", (begun, begun + seconds), {"skerry.rank": rank}))
+        if item.key.device:
+            self._remember(item.key, (at, item.about, now))
+        self._sink(spans)
+
+    def _remember(self, key: Key, waiting: tuple[Place, str, float]) -> None:
+        self._waiting[key] = waiting
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popitem(last=False)
+            self.forgotten += 1

@@ -1,0 +1,215 @@
+"""The web API's side of the hub: a request waits here until its samples are computed, refused, or given up.
+
+Rule: every request ends: with predictions, or with one `InferRefusedError` that says when to come back.
+
+Web requests that come twice under one Idempotency-Key: computed once, answered alike. Pure.
+
+Rule: a key belongs to its tenant and to one payload. Only an answer is kept, for a day and within bounds; what failed
+may be tried again. Kept in memory alone: an inference changes nothing, so a hub that restarted may compute it again.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cloud_hub.core.commands import Hand
+from cloud_hub.core.core import HubCore
+from cloud_hub.core.web_requests import InferRefusedError, StillRunningError, Wish
+from cloud_hub.engine.types import ModelCard
+from cloud_hub.system.clock import Pulse
+from wire.protocol.messages import Prediction, Reason
+
+LIFE_S = 86_400.0
+MAX_KEYS = 4096
+MAX_ROWS = 65_536  # predictions kept, of all keys together
+
+_Name = tuple[str, str]  # tenant, key
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """It is new: compute it, then `finish` or `abandon`."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """The same request is being computed."""
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """Another payload came under this key before."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    predictions: tuple[Prediction, ...]
+
+
+class _Known(msgspec.Struct):
+    fingerprint: bytes
+    until_s: float
+    answer: tuple[Prediction, ...] | None = None
+
+
+class Idempotency:
+    """Owns what is remembered of keys. Times in seconds on one clock."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Name, _Known] = OrderedDict()
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def begin(self, name: _Name, fingerprint: bytes, now: float) -> Begun | Running | Differs | Stored:
+        known = self._known.get(name)
+        if known is not None and known.answer is not None and known.until_s <= now:
+            self.abandon(name)
+            known = None
+        if known is None:
+            self._known[name] = _Known(fingerprint, now + LIFE_S)
+            self._bound()
+            return Begun()
+        if known.fingerprint != fingerprint:
+            return Differs()
+        return Running() if known.answer is None else Stored(known.answer)
+
+    def finish(self, name: _Name, predictions: tuple[Prediction, ...], now: float) -> None:
+        known = self._known.get(name)
+        if known is not None:
+            known.answer, known.until_s = predictions, now + LIFE_S
+            self._rows += len(predictions)
+            self._known.move_to_end(name)
+            self._bound()
+
+    def abandon(self, name: _Name) -> None:
+        """There is no answer to keep: the key is free again."""
+        known = self._known.pop(name, None)
+        self._rows -= len(known.answer or ()) if known else 0
+
+    def _bound(self) -> None:
+        """The oldest answers go first; what is running stays, it is bounded by the queue."""
+        while len(self._known) > MAX_KEYS or self._rows > MAX_ROWS:
+            oldest = next((name for name, known in self._known.items() if known.answer is not None), None)
+            if oldest is None:
+                return
+            self.abandon(oldest)
+
+
+_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
+_PLAIN = Wish()
+
+
+class Reception:
+    """`now` is hub time; `round_` obeys what the core wants next."""
+
+    def __init__(self, core: HubCore, now: Callable[[], float], round_: Callable[[], None]) -> None:
+        self._core = core
+        self._now = now
+        self._round = round_
+        self._requests: dict[int, _Request] = {}
+        self._number = 0
+        self._asked_s = 0.0
+        self._keys = Idempotency()
+        self._pulse = Pulse()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._pulse.run()
+
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        """The models that take work now."""
+        return self._core.lineup.ready
+
+    def card(self, model: str) -> ModelCard | None:
+        """The card of `digits@7`, or of the newest `digits` that is loaded."""
+        named = [card for card in self.cards if model in (card.name, card.ref.name)]
+        return max(named, key=lambda card: card.ref.version, default=None)
+
+    def quiet_s(self) -> float:
+        """How long nobody has asked."""
+        return self._now() - self._asked_s
+
+    def overrun(self, tenant: str) -> None:
+        """InferRefusedError if this process has no time to read what is asked, let alone to compute it."""
+        refused = self._core.overrun(tenant, self._pulse.lag_s, self._now())
+        if refused is not None:
+            self._core.counts["web_refused.unread"] += 1
+            raise InferRefusedError(refused.reason, refused.retry_after_s)
+
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
+        """Whole-model inference of `inputs` (batch first) through the queue that questions use.
+
+        InferRefusedError otherwise.
+
+        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
+        """
+        card = self.card(model)
+        if card is None:
+            raise InferRefusedError(Reason.MODEL_GONE)
+        if not card.takes(inputs):
+            raise InferRefusedError(Reason.SCHEMA)
+        if not wish.idempotency:
+            return await self._infer(card.name, inputs, wish)
+        return await self._once(card.name, inputs, wish)
+
+    async def _once(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        name = wish.tenant, wish.idempotency
+        found = self._keys.begin(name, wish.fingerprint, self._now())
+        if isinstance(found, Running):
+            raise StillRunningError(Reason.BUSY, 1.0)
+        if isinstance(found, Differs):
+            raise InferRefusedError(Reason.CONFLICT)
+        if not isinstance(found, Begun):
+            return list(found.predictions)
+        predictions: list[Prediction] = []
+        try:
+            predictions = await self._infer(model, inputs, wish)
+        finally:
+            if predictions:
+                self._keys.finish(name, tuple(predictions), self._now())
+            else:
+                self._keys.abandon(name)
+        return predictions
+
+    async def _infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        self._number += 1
+        self._asked_s = self._now()
+        number = self._number
+        refused = self._core.ask_local(number, model, list(inputs), self._now(), wish)
+        if refused is not None:
+            raise InferRefusedError(refused.reason, refused.retry_after_s)
+        request = self._requests[number] = _Request(len(inputs))
+        self._round()
+        try:
+            return await request.future
+        finally:
+            del self._requests[number]
+            self._core.drop_local(number)
+
+    def hand(self, command: Hand) -> None:
+        request = self._requests.get(command.key.epoch)
+        if request is not None:
+            request.put(command.key.seq, command.result)
+
+
+class _Request:
+    """A web request that waits for one prediction per sample."""
+
+    def __init__(self, size: int) -> None:
+        self._results: list[Prediction | None] = [None] * size
+        self._left = size
+        self.future: asyncio.Future[list[Prediction]] = asyncio.get_running_loop().create_future()
+
+    def put(self, index: int, result: Prediction | Reason) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, Reason):
+            self.future.set_exception(InferRefusedError(result, _AGAIN_S.get(result, 0.0)))
+            return
+        self._results[index] = result
+        self._left -= 1
+        if not self._left:
+            self.future.set_result([found for found in self._results if found is not None])

@@ -1,0 +1,159 @@
+"""Takes the devices' ledger heads, has them logged in groups, and answers each with a signed checkpoint and its mirror.
+
+Rule: nothing is said before it is logged, and every answer is of the same tree as its signature. What the disk does not
+take is dropped and counted: the device says its head again.
+
+What a hub has logged of one device, as a file that is checked without the hub: `skerry ledger verify --heads`.
+
+Rule: every head comes with its path to one and the same signed checkpoint.
+"""
+
+import asyncio
+import base64
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from cloud_hub.storage.ledger_log import HubLog, Logged, Received
+from wire.ledger.checkpoint import origin_of, signed
+from wire.ledger.merkle import Tree
+from wire.process.logging import Log, name
+from wire.protocol.messages import Checkpoint, DownNote, Mirror, Totals
+
+AT_ONCE = 10_000
+
+
+def export(log: HubLog, hub: str, key: Ed25519PrivateKey, device: str, after: int = -1) -> dict[str, Any]:
+    """Heads behind the index `after`, at most 10,000, oldest first. Bytes as base64, times in ms of hub time."""
+    tree = log.tree()
+    heads = [_head(each, log.inclusion(each.place, tree.size)) for each in log.of(device, after, AT_ONCE)]
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    return {"hub": hub, "key": public, "checkpoint": signed(origin_of(hub), tree, key), "heads": heads}
+
+
+def _head(logged: Logged, proof: tuple[bytes, ...]) -> dict[str, Any]:
+    leaf = {name: getattr(logged.leaf, name) for name in logged.leaf.__struct_fields__}
+    told = {name: text_of(value) if isinstance(value, bytes) else value for name, value in leaf.items()}
+    path = [text_of(each) for each in proof]
+    return {"index": logged.place, **told, "epoch": f"{logged.leaf.epoch:x}", "flaw": logged.flaw, "inclusion": path}
+
+
+def text_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+T = TypeVar("T")
+GROUP = 256
+MIRRORED = 400  # totals in one Mirror, newest periods first: it has to fit a frame
+
+
+class LedgerBackend(NamedTuple):
+    """`origin`: the name of the log. `enrolled_ms`: when a device got its keys, 0 if unknown."""
+
+    hub: str
+    key: Ed25519PrivateKey
+    tell: Callable[[str, DownNote], None]
+    enrolled_ms: Callable[[str], int]
+    words: Log
+
+
+class _Answer(NamedTuple):
+    device: str
+    checkpoint: Checkpoint
+    mirror: Mirror
+    flaw: str
+
+
+class LedgerLogService:
+    """Owned by the event loop; the log is read and written in one thread of its own."""
+
+    def __init__(self, log: HubLog, desk: LedgerBackend) -> None:
+        self.counts: Counter[str] = Counter()
+        self._log = log
+        self._desk = desk
+        self.flawed = set(log.flawed())  # devices whose heads contradict each other: a person has to look
+        self._waiting: list[Received] = []
+        self._news = asyncio.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-ledger")
+
+    @property
+    def origin(self) -> str:
+        return origin_of(self._desk.hub)
+
+    @property
+    def public_key(self) -> bytes:
+        """Raw Ed25519: who checks our checkpoints needs it."""
+        return self._desk.key.public_key().public_bytes_raw()
+
+    def put(self, received: Received) -> None:
+        self._waiting.append(received)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                while self._waiting:
+                    group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+                    await self._take(group)
+        finally:
+            self._thread.shutdown(wait=True)
+            self._log.close()
+
+    async def ask(self, question: Callable[[HubLog], T]) -> T:
+        """What the log says. ValueError or sqlite3.Error as the question raises them."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, question, self._log)
+
+    async def checkpoint(self) -> str:
+        """The log as it stands now, signed."""
+        return signed(self.origin, await self.ask(HubLog.tree), self._desk.key)
+
+    async def export(self, device: str, after: int = -1) -> dict[str, Any]:
+        """What is logged of a device, with proofs; JSON-able."""
+        desk = self._desk
+        return await self.ask(lambda log: export(log, desk.hub, desk.key, device, after))
+
+    async def _take(self, group: list[Received]) -> None:
+        try:
+            answers = await self.ask(lambda log: _answers(log, self._desk, group))
+        except sqlite3.Error as error:
+            self.counts["ledger.unlogged"] += len(group)
+            self._desk.words.error("ledger_log_failed", error=name(type(error).__name__))
+            return
+        self.counts["ledger.heads"] += len(answers)
+        for each in answers:
+            if each.flaw:
+                self.flawed.add(each.device)
+                self.counts[f"ledger.{each.flaw}"] += 1
+                self._desk.words.warning("ledger_flaw", device=name(each.device), flaw=name(each.flaw))
+            self._desk.tell(each.device, each.checkpoint)
+            self._desk.tell(each.device, each.mirror)
+
+
+def _answers(log: HubLog, desk: LedgerBackend, group: list[Received]) -> list[_Answer]:
+    """In the log's thread: append, then everything of one and the same tree."""
+    logged = log.append(group)
+    tree = log.tree()
+    text = signed(origin_of(desk.hub), tree, desk.key)
+    return [_answer(log, desk, said, (each, tree, text)) for said, each in zip(group, logged, strict=True)]
+
+
+def _answer(log: HubLog, desk: LedgerBackend, said: Received, found: tuple[Logged, Tree, str]) -> _Answer:
+    logged, tree, text = found
+    heads, leaf = said.heads, logged.leaf
+    grown = log.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
+    proof = log.inclusion(logged.place, tree.size)
+    checkpoint = Checkpoint(
+        heads.epoch, heads.entries, text, index=logged.place, received_ms=leaf.received_ms, epochs=leaf.epochs,
+        inclusion=proof, consistency=grown,
+    )  # fmt: skip
+    spend: Totals = log.mirror(said.device)[:MIRRORED]
+    # a device that is older than the log may have spent what nobody here remembers
+    whole = leaf.epochs > 1 or desk.enrolled_ms(said.device) >= log.begun_ms
+    return _Answer(said.device, checkpoint, Mirror(heads.epoch, spend, whole), logged.flaw)

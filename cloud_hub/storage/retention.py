@@ -1,0 +1,132 @@
+"""Forgetting, on disk: verdicts whose time is over, whatever is about one subject, rare labels of days that are over.
+
+Rule: what goes leaves its key and its hashes, so that it cannot come again as something new, and nothing else. Only the
+store calls this, inside its own transaction.
+
+What is left of verdicts when they are gone: how many of each label on each day, rare ones kept back. Pure.
+
+Rule: a count below `K` is never shown, nor one from which it could be worked out: while all that is kept back of a
+model and day comes to less than `K`, the smallest that would be shown is kept back too. A day is shown when it is over,
+so that nobody can watch a count pass `K`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from cloud_hub.core.commands import Ending, Erase, Key, Tombstone
+from cloud_hub.storage.database import effects, sealed, tallies, tombstones
+from wire.protocol.messages import Reason
+
+K = 10
+
+
+class Tally(msgspec.Struct, frozen=True, order=True):
+    """`day`: days since 1970, UTC; `model`: `name@version`; `label`: the verdict's class."""
+
+    day: int
+    model: str
+    label: int
+    count: int
+
+
+def shown(counts: Mapping[int, int], k: int = K) -> dict[int, int]:
+    """By label, of one model and day. Shown again it stays as it is."""
+    kept = {label: count for label, count in counts.items() if count >= k}
+    hidden = sum(counts.values()) - sum(kept.values())
+    if kept and 0 < hidden < k:
+        del kept[min(kept, key=lambda label: (kept[label], label))]
+    return kept
+
+
+def published(tallies: Iterable[Tally], today: int, k: int = K) -> list[Tally]:
+    """Of all days before `today`, in order."""
+    groups: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    for each in tallies:
+        if each.day < today:
+            groups[each.day, each.model][each.label] = each.count
+    found = [Tally(*of, *pair) for of, counts in groups.items() for pair in shown(counts, k).items()]
+    return sorted(found)
+
+
+DAY_MS = 86_400_000
+_GONE: dict[str, Any] = {"verdict": None, "refusal": Reason.EXPIRED.value, "subject": None}
+
+
+def purge(connection: sa.Connection, now_ms: int) -> None:
+    """Verdicts may be kept no longer than their policy says; days that are over keep what may be shown."""
+    over = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.verdict.is_not(None))
+    connection.execute(effects.update().where(over).values(_GONE))
+    nameless = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.subject.is_not(None))
+    connection.execute(effects.update().where(nameless).values(subject=None))
+    _close_days(connection, now_ms // DAY_MS)
+
+
+def _close_days(connection: sa.Connection, today: int) -> None:
+    found = read_tallies(connection)
+    kept = {(each.day, each.model, each.label) for each in published(found, today)}
+    for each in found:
+        if each.day < today and (each.day, each.model, each.label) not in kept:
+            connection.execute(tallies.delete().where(_of(each.day, each.model, each.label)))
+
+
+def count(connection: sa.Connection, endings: Iterable[Ending]) -> None:
+    """Verdicts that were just written."""
+    told = Counter(
+        (each.ended_ms // DAY_MS, each.model, each.label) for each in endings if each.verdict and each.label >= 0
+    )
+    for (day, model, label), more in told.items():
+        raised = tallies.update().where(_of(day, model, label)).values(count=tallies.c.count + more)
+        if not connection.execute(raised).rowcount:
+            connection.execute(tallies.insert().values(day=day, model=model, label=label, count=more))
+
+
+def erase(connection: sa.Connection, wish: Erase) -> tuple[list[Key], Tombstone]:
+    """The keys of what went, and the stone that stands for it now."""
+    its = sa.and_(effects.c.device == wish.device, effects.c.subject == wish.subject)
+    query = sa.select(*effects.primary_key).where(its, effects.c.kept_ms <= wish.before_ms)
+    keys = [Key(row.device, row.epoch, row.seq) for row in connection.execute(query)]
+    for key in keys:
+        ended = sa.func.coalesce(effects.c.ended_ms, wish.at_ms)
+        connection.execute(effects.update().where(_is(effects, key)).values({**_GONE, "ended_ms": ended}))
+        connection.execute(sealed.delete().where(_is(sealed, key)))
+    return keys, _bury(connection, wish, len(keys))
+
+
+def _bury(connection: sa.Connection, wish: Erase, rows: int) -> Tombstone:
+    """One stone a subject: asked again, it says how many rows went in all, and the later time."""
+    same = tombstones.c.mark == wish.mark
+    before = connection.execute(tombstones.select().where(same)).first()
+    stone = Tombstone(
+        wish.device,
+        wish.mark,
+        max(wish.before_ms, before.before_ms) if before else wish.before_ms,
+        rows + (before.rows if before else 0),
+        wish.at_ms,
+    )
+    connection.execute(tombstones.delete().where(same))
+    connection.execute(tombstones.insert().values(msgspec.structs.asdict(stone)))
+    return stone
+
+
+def read_tombstones(connection: sa.Connection) -> list[Tombstone]:
+    return [Tombstone(*row) for row in connection.execute(sa.select(*_columns(Tombstone, tombstones)))]
+
+
+def read_tallies(connection: sa.Connection) -> list[Tally]:
+    return [Tally(*row) for row in connection.execute(sa.select(*_columns(Tally, tallies)))]
+
+
+def _columns(kind: type[msgspec.Struct], table: sa.Table) -> Sequence[sa.Column[Any]]:
+    return [table.c[name] for name in kind.__struct_fields__]
+
+
+def _of(day: int, model: str, label: int) -> sa.ColumnElement[bool]:
+    return sa.and_(tallies.c.day == day, tallies.c.model == model, tallies.c.label == label)
+
+
+def _is(table: sa.Table, key: Key) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.device == key.device, table.c.epoch == key.epoch, table.c.seq == key.seq)

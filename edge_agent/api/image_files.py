@@ -1,0 +1,201 @@
+"""A sample from a file: `.npy` in the model's shape and type, or `.png` scaled into the model's range of values.
+
+Law: the header is judged before the data is read, so a file cannot make the agent allocate more than one sample.
+
+PNG to array, for samples: 8-bit grey or RGB, not interlaced; anything else is refused by name.
+
+Law: nothing is allocated that the header of an accepted size does not justify, and every checksum is checked.
+Source: Portable Network Graphics, third edition (W3C), sections 5, 7.3, 9.2. A decoder of our own because a sample
+needs these few forms only, and an image library would cost a device more memory than the model.
+"""
+
+import io
+import math
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.manifest import InputSpec
+from models.runtime.codec import NUMPY_DTYPES
+from models.runtime.runner import SampleError
+from wire.protocol.messages import DType
+
+Image = npt.NDArray[np.uint8]
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_CHANNELS = {0: 1, 2: 3}
+_COLOURS = {3: "a palette", 4: "transparency", 6: "transparency"}
+_HEADER_BYTES = 13
+
+
+class PngError(ValueError):
+    """Not a PNG, damaged, or of a form that is not read here: one line."""
+
+
+def decode(data: bytes, shape: tuple[int, int, int]) -> Image:
+    """`[height, width, channels]` uint8. PngError if the file is not exactly of `shape`, or not sound."""
+    chunks = _chunks(data)
+    kind, header = next(chunks, (b"", b""))
+    if kind != b"IHDR" or len(header) != _HEADER_BYTES:
+        raise PngError("the PNG header is missing")
+    _check_header(header, shape)
+    parts, ended = [], False
+    for kind, body in chunks:
+        parts += [body] if kind == b"IDAT" else []
+        ended = ended or kind == b"IEND"
+        if kind not in (b"IDAT", b"IEND", b"PLTE") and not kind[0] & 0x20:
+            raise PngError("the PNG uses a critical extension that is not read here")
+    if not ended:
+        raise PngError("the PNG ends too early")
+    return _unfilter(_inflate(b"".join(parts), shape), shape)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if not data.startswith(_SIGNATURE):
+        raise PngError("this is no PNG file")
+    at = len(_SIGNATURE)
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
+        check = data[at + 8 + size : at + 12 + size]
+        if len(check) != 4 or zlib.crc32(kind + body) != int.from_bytes(check, "big"):
+            raise PngError("the PNG is damaged or cut short (checksum)")
+        yield kind, body
+        at += 12 + size
+
+
+def _check_header(header: bytes, shape: tuple[int, int, int]) -> None:
+    width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
+    depth, colour, compression, filtering, interlace = header[8:]
+    if colour not in _CHANNELS:
+        raise PngError(f"PNG with {_COLOURS.get(colour, 'unknown colours')}: save it as 8-bit grey or RGB")
+    if depth != 8:
+        raise PngError(f"PNG with {depth} bits a channel: save it with 8")
+    if compression or filtering or interlace:
+        raise PngError("interlaced PNG: save it without interlacing")
+    found = (height, width, _CHANNELS[colour])
+    if found != shape:
+        raise PngError(f"PNG of {_size(found)}, the model takes {_size(shape)}")
+
+
+def _inflate(packed: bytes, shape: tuple[int, int, int]) -> Image:
+    """Rows, each behind its filter byte. At most one byte more than the shape needs is ever unpacked."""
+    height, width, channels = shape
+    wanted = height * (1 + width * channels)
+    try:
+        raw = zlib.decompressobj().decompress(packed, wanted + 1)
+    except zlib.error:
+        raise PngError("the PNG's image data is damaged") from None
+    if len(raw) != wanted:
+        raise PngError("the PNG's image data is not of the size its header names")
+    return np.frombuffer(raw, np.uint8).reshape(height, 1 + width * channels)
+
+
+def _unfilter(rows: Image, shape: tuple[int, int, int]) -> Image:
+    """Undo each row's filter; arithmetic is modulo 256."""
+    height, width, channels = shape
+    out = np.zeros((height, width * channels), np.uint8)
+    above = np.zeros(width * channels, np.uint8)
+    for y in range(height):
+        above = out[y] = _row(int(rows[y, 0]), rows[y, 1:], above, channels)
+    return out.reshape(shape)
+
+
+def _row(kind: int, row: Image, above: Image, channels: int) -> Image:
+    if kind == 0:
+        return row
+    if kind == 1:
+        pixels = row.reshape(-1, channels)
+        return np.add.accumulate(pixels, axis=0, dtype=np.uint8).reshape(-1)
+    if kind == 2:
+        return row + above
+    if kind in (3, 4):
+        return _predicted(row, above, channels, paeth=kind == 4)
+    raise PngError("the PNG uses an unknown row filter")
+
+
+def _predicted(row: Image, above: Image, channels: int, *, paeth: bool) -> Image:
+    """Average and Paeth need the pixel just decoded: a plain loop."""
+    line, up = bytearray(row.tobytes()), above.tobytes()
+    for x in range(len(line)):
+        left = line[x - channels] if x >= channels else 0
+        corner = up[x - channels] if x >= channels else 0
+        line[x] = (line[x] + (_paeth(left, up[x], corner) if paeth else (left + up[x]) // 2)) & 0xFF
+    return np.frombuffer(bytes(line), np.uint8)
+
+
+def _paeth(left: int, up: int, corner: int) -> int:
+    """Whichever neighbour is nearest to left + up - corner; ties in this order."""
+    guess = left + up - corner
+    return min((left, up, corner), key=lambda value: abs(guess - value))
+
+
+def _size(shape: tuple[int, int, int]) -> str:
+    return f"{shape[1]} x {shape[0]} {'grey' if shape[2] == 1 else 'RGB'} pixels"
+
+
+Sample = npt.NDArray[Any]
+HEADER_ROOM_BYTES = 65536
+SUFFIXES = (".npy", ".png")
+
+
+def sample_of(name: str, data: bytes, spec: InputSpec) -> Sample:
+    """One sample of the model's shape and type. SampleError says what is wrong; values are left to the runner."""
+    if name.lower().endswith(".npy"):
+        return _from_npy(data, spec)
+    if name.lower().endswith(".png"):
+        return _from_png(data, spec)
+    raise SampleError(f"only {' and '.join(SUFFIXES)} files are read")
+
+
+def max_file_bytes(spec: InputSpec) -> int:
+    """No sound sample is larger: its values at 8 bytes, twice, and room for headers."""
+    return math.prod(spec.shape) * 16 + HEADER_ROOM_BYTES
+
+
+def _from_npy(data: bytes, spec: InputSpec) -> Sample:
+    stream = io.BytesIO(data)
+    dtype = NUMPY_DTYPES[spec.dtype]
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, found = read(stream)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, UnicodeDecodeError):
+        raise SampleError("this is no sound .npy file") from None
+    if found != dtype or shape != spec.shape:
+        raise SampleError(f"{found} {list(shape)}, the model takes {dtype} {list(spec.shape)}")
+    body = data[stream.tell() :]
+    if len(body) != math.prod(shape) * dtype.itemsize:
+        raise SampleError("the .npy file is cut short, or something follows its data")
+    return np.ascontiguousarray(np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C"))
+
+
+def _from_png(data: bytes, spec: InputSpec) -> Sample:
+    """0..255 becomes low..high of the model's input (as it is, for UINT8)."""
+    height, width, channels, first = _layout(spec.shape)
+    try:
+        image = decode(data, (height, width, channels))
+    except PngError as error:
+        raise SampleError(str(error)) from None
+    pixels: Sample = image.transpose(2, 0, 1) if first else image
+    pixels = np.ascontiguousarray(pixels).reshape(spec.shape)
+    if spec.dtype is DType.UINT8:
+        return pixels
+    if spec.dtype is not DType.FP32:
+        raise SampleError(f"a PNG cannot become {spec.dtype}: send .npy")
+    scaled = spec.low + pixels.astype(np.float32) * np.float32((spec.high - spec.low) / 255)
+    clipped: Sample = np.clip(scaled, spec.low, spec.high, dtype=np.float32)
+    return clipped
+
+
+def _layout(shape: tuple[int, ...]) -> tuple[int, int, int, bool]:
+    """Height, width, channels, and whether channels come first, of an image model's input."""
+    if len(shape) == 2:
+        return shape[0], shape[1], 1, False
+    if len(shape) == 3 and shape[0] in (1, 3):
+        return shape[1], shape[2], shape[0], True
+    if len(shape) == 3 and shape[2] in (1, 3):
+        return shape[0], shape[1], shape[2], False
+    raise SampleError(f"the model takes {list(shape)}, which is no grey or RGB image: send .npy")

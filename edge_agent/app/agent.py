@@ -1,0 +1,369 @@
+"""The agent: draws the dice, runs the model, keeps its tasks alive.
+
+Law: an exception in a handler is counted and logged without its text, and the task lives on; what died all the same is
+started again within a second or two. Local answers depend on the model alone: no link, no hub, no disk is waited for.
+
+Waiting, and ending what waits.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from edge_agent.app.status import Side, report
+from edge_agent.core.commands import Setup
+from edge_agent.core.core import EdgeCore
+from edge_agent.core.hubs import HOME
+from edge_agent.core.records import AnswerRecord, EventRecord, Sample
+from edge_agent.identity.identity import HubKeys, Identity, sites
+from edge_agent.inference.model import Model, setup_of
+from edge_agent.inference.requests import Subjects
+from edge_agent.inference.threshold import Threshold
+from edge_agent.runtime.answering import Answering, Means
+from edge_agent.runtime.dispatch import Post
+from edge_agent.runtime.executor import CommandExecutor
+from edge_agent.runtime.maintenance import Guard, Upkeep
+from edge_agent.storage import answers
+from edge_agent.storage.database import Database
+from edge_agent.storage.journal import Journal
+from edge_agent.storage.outbox import Vault
+from edge_agent.system.clock import HubClock
+from edge_agent.system.settings import AgentSettings
+from edge_agent.update.installer import Install
+from edge_agent.uplink.connection import Connect, ConnectionPool, Credentials, dial
+from edge_agent.uplink.envelope import Envelopes
+from edge_agent.uplink.reports import Outgoing
+from edge_agent.uplink.sealing import EscalationSealer, ModelFormat, PendingVerdicts
+from edge_agent.uplink.services import Parts
+from edge_agent.uplink.witness import Witness
+from models.bundle.manifest import Manifest
+from models.runtime.runner import Runner
+from policies.decisions.routing import HubSite
+from policies.model.policy import Policy
+from wire.process.logging import Log, fault, name
+from wire.protocol.messages import Hello
+from wire.protocol.rollout import Assignment
+from wire.transport.base import Incoming
+
+
+async def end(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel until it is heard: a library's `wait_for` may swallow a cancellation (Python 3.11)."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=0.5)
+
+
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Sleep, but not past `stopping`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        return
+
+
+AGENT = "skerry-agent/1"
+DATABASE_FILE = "agent.db"
+_PAUSE_S = 1.0  # before a task that failed starts again
+
+
+class Agent:
+    """One device. `run()` owns every task; the other methods are called on the same event loop."""
+
+    _database: Callable[..., Database] = Database  # those of a live simulation sync no commit
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        identity: Identity,
+        runner: Runner | None,
+        policy: Policy | None,
+        connect: Connect | Mapping[str, Credentials],
+        *,
+        clock: HubClock | None = None,
+    ) -> None:
+        """`connect`: how to reach the home broker, or who we are on each line, the home line among them."""
+        self._log = Log()
+        self._settings = settings
+        self._identity = identity
+        model = Model(runner, settings.inline_infer_s)
+        self._counts: Counter[str] = Counter()
+        self._clock = clock or HubClock(identity.hub_time_ms)
+        self._db = self._database(settings.state_dir / DATABASE_FILE)
+        lines = connect if isinstance(connect, Mapping) else {}
+        others = {line: each.identity for line, each in lines.items() if line != HOME}
+        self._envelopes = Envelopes(identity, others)
+        self._core = EdgeCore(self._setup(model.form), policy)
+        self._journal = Journal(settings, self._db, self._clock, self._counts)
+        self._connections = ConnectionPool(settings, self._clock, self._counts)
+        if not isinstance(connect, Mapping):
+            self._connections.add(HOME, identity.device, connect)
+        for line, each in lines.items():
+            self._connections.add(line, each.identity.device, dial(each, settings.connect_timeout_s))
+        self._assemble(model, Vault(identity.payload_key))
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._opened = False
+        self._install: Install | None = None
+        self._hint: Callable[[], None] | None = None  # of whoever looks for updates
+
+    def _assemble(self, model: Model, vault: Vault) -> None:
+        """What executes the core's commands, and what hears the hubs."""
+        settings, identity, envelopes = self._settings, self._identity, self._envelopes
+        self._parts = parts = Parts(
+            core=self._core, database=self._db, journal=self._journal, clock=self._clock, counts=self._counts,
+            sealer=EscalationSealer(envelopes, vault, self._clock, model.form, max_age_s=settings.outbox.max_age_s),
+            pending=PendingVerdicts(settings.frames_cache_bytes), connections=self._connections, envelopes=envelopes,
+        )  # fmt: skip
+        self._executor = executor = CommandExecutor(parts, Hello(0, secrets.token_hex(8), AGENT, model.refs))
+        self._guard = Guard(parts, executor, settings.attributes, identity.device)
+        self._witness = Witness(parts, executor.sender, identity, settings.heads_every_s)
+        self.outgoing = Outgoing(parts, executor.sender)
+        told = (self._guard, self._witness, self.outgoing)
+        self._sides: list[Side] = [*told]
+        self._upkeep = Upkeep(parts, executor, self._guard, settings)
+        means = Means(executor, Subjects(vault), self._upkeep, self._setup, settings.inline_infer_s)
+        self.answering = Answering(model, parts, means)
+        self._post = Post(parts, executor, told, judged=self.answering.verdict, orders=self)
+
+    # Start and stop
+
+    async def open(self) -> None:
+        """Open the database and take up where we stopped. `run` does it too.
+
+        ExitError(DATABASE) if a newer one wrote it. A disk that allows no database is an alarm, not an end: the agent
+        answers locally and tries again.
+        """
+        if self._opened:
+            return
+        self._opened = True
+        self._journal.open()
+        self.answering.measure()
+        await self._upkeep.open()
+
+    async def run(self) -> None:
+        """Link, watchdog and upkeep until `stop`. The watchdog is this very coroutine: nobody can end it alone."""
+        await self.open()
+        async with asyncio.TaskGroup() as group:
+            works = {_title(each.line): partial(each.run, self) for each in self._connections}
+            works["upkeep"] = partial(self._upkeep.run, self._reopened)
+            while not self._stopping.is_set():
+                for title, work in works.items():
+                    self._revive(group, title, work)
+                self._safely("watch", self._watch)
+                await pause(self._stopping, self._settings.watchdog_s)
+            await end(set(self._tasks.values()))
+        await self._close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _close(self) -> None:
+        self._executor.close()
+        self._journal.flush()
+        self._witness.rest()
+        self._upkeep.remember_time()
+        await self._db.close()
+        self.answering.close()
+
+    # Samples
+
+    def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
+        """The synchronous path, no await and no disk: a confident answer comes back at once, others as a future.
+
+        SampleError if the sample does not fit the model, DisabledError if the mode says so.
+        """
+        return self.answering.now(sample)
+
+    async def infer(self, sample: Sample) -> AnswerRecord:
+        """Answer one sample. SampleError if it does not fit the model, DisabledError if the mode says so."""
+        return await self.answering.later(sample)
+
+    # Records
+
+    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002 - the product's word
+        """All records of an answer id; waits up to `timeout_s` while the hub still owes one. Empty: id unknown."""
+        return await self._journal.wait(id, timeout_s)
+
+    def events(self, after: int) -> AsyncIterator[EventRecord]:
+        """Committed records with an event id above `after`, then each new one as it is committed. At least once."""
+        return self._journal.events(after)
+
+    async def last_event(self) -> int:
+        """The newest committed record's event id, 0 if there is none: a stream from there hears only what is new."""
+        return await self._journal.last_event()
+
+    async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002 - the product's word
+        """Keep the true label or value of an answer. False if the id is unknown."""
+        known = await self._journal.keep_truth(id, truth)
+        for record in (await self._journal.of(id))[0][:1]:
+            self.answering.judged(record, truth)
+        return known
+
+    async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002 - the product's word
+        """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty: id unknown."""
+        return await self._journal.explain(id)
+
+    async def erase(self, subject: bytes) -> int:
+        """Forget whom this keyed hash stands for: its questions end, what was said goes. How many answers that was."""
+        self._journal.flush()
+        self._executor.execute(self._core.on_erased(self._parts.pending.about(subject), self._clock.now()))
+        self._journal.forget(subject)
+        return await self._db.read(partial(answers.erase, subject=subject))
+
+    # What people and operators decide
+
+    def use_policy(self, policy: Policy | None) -> None:
+        self._guard.expect(policy)
+        self._executor.execute(self._core.on_policy(policy, self._clock.now()))
+
+    def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
+        self._envelopes.use(hubs)
+        self.answering.renew()
+        self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
+
+    def use_further(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
+        """Keys of the hubs on another line; their names stay, policies know them by these."""
+        self._envelopes.on(line).use(hubs)
+        self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
+
+    async def use_bundle(self, runner: Runner | None) -> None:
+        """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
+        await self.answering.use(runner)
+
+    def _setup(self, form: ModelFormat) -> Setup:
+        return setup_of(form, self._sites(), self._envelopes, self._settings.outbox)
+
+    def _sites(self) -> tuple[HubSite, ...]:
+        """Every hub on every line, as policies see it."""
+        return sites(self._envelopes.everybody(), self._settings.prices)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Of the model that answers; None while there is none."""
+        model = self.answering.model
+        return model.manifest if model.present else None
+
+    def on_hint(self, hint: Callable[[], None]) -> None:
+        """From now on `hint` has updates looked for."""
+        self._hint = hint
+
+    def refresh(self) -> bool:
+        """Look for updates soon. False if nobody here does."""
+        if self._hint is not None:
+            self._hint()
+        return self._hint is not None
+
+    def count(self, kind: str) -> None:
+        """Add one to a counter; `kind` is a fixed word."""
+        self._counts[kind] += 1
+
+    def assign(self, install: Install) -> None:
+        """What hubs assign is installed by this one."""
+        install.attach(self._parts, self.answering, self.outgoing)
+        self._install = install
+        self.add_side(install)
+
+    def take_assignment(self, assignment: Assignment) -> None:
+        """Of our own hub. Ignored where nobody installs."""
+        if self._install is not None:
+            self._install.hear(assignment)
+
+    def calibrate(self, threshold: Threshold) -> None:
+        """Ask by the threshold of this device's class, while it keeps its promise."""
+        self.answering.calibrate(threshold)
+        self.add_side(threshold)
+
+    def add_side(self, side: Side) -> None:
+        """What runs beside us: its facts and alarms become part of our status."""
+        self._sides.append(side)
+
+    async def reconnect(self, line: str = HOME) -> None:
+        """End the connection; another is made at once, with the certificate of now. Rows wait for their outcome."""
+        await self._connections.on(line).drop()
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
+        manifest = self.manifest
+        named = (self._identity.device, manifest.model if manifest else "")
+        sides = [self.answering.model, *self._sides]
+        return report(self._parts, named, self._executor.unrecorded, self._upkeep.alarms, sides)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counters by name, for metrics; names are fixed words, never input."""
+        return dict(self._counts)
+
+    # What connections tell
+
+    def on_up(self, line: str = HOME) -> None:
+        self._connections.heard(line)
+        self._safely("up", lambda: self._executor.execute(self._core.on_link(True, self._clock.now(), line)))
+        if line == HOME:
+            for told in (self._witness, self.outgoing):
+                self._safely("witness", told.connected)
+
+    def _reopened(self) -> None:
+        for connection in self._connections:
+            if connection.up:
+                self.on_up(connection.line)
+
+    def on_down(self, line: str = HOME) -> None:
+        self._safely("down", lambda: self._executor.execute(self._core.on_link(False, self._clock.now(), line)))
+
+    def on_batch(self, batch: list[Incoming], line: str = HOME) -> None:
+        self._connections.heard(line)
+        for message in batch:
+            self._safely("message", partial(self._post.message, message, line))
+
+    def on_order(self, payload: bytes, line: str = HOME) -> None:
+        self._safely("order", partial(self._post.order, payload, line))
+
+    # Staying alive
+
+    def _safely(self, what: str, handler: Callable[[], object]) -> None:
+        """The one place where anything is caught: a handler's failure ends the handler, not the task."""
+        try:
+            handler()
+        except Exception as error:  # noqa: BLE001
+            self._counts["handler_errors"] += 1
+            self._log.error("handler_failed", handler=name(what), error=fault(error))
+
+    async def _live(self, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001
+                self._counts["task_errors"] += 1
+                self._log.error("task_failed", task=name(title), error=fault(error))
+            await asyncio.sleep(_PAUSE_S)
+
+    def _revive(self, group: asyncio.TaskGroup, title: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._tasks.get(title)
+        if task is not None and not task.done():
+            return
+        if task is not None:
+            self._counts["tasks_revived"] += 1
+            self._log.warning("task_revived", task=name(title))
+        self._tasks[title] = group.create_task(self._live(title, work), name=f"agent-{title}")
+
+    def _watch(self) -> None:
+        if self._db.is_open and not self._db.alive:
+            self._counts["writer_revived"] += 1
+            self._db.revive()
+        self._executor.flush_marks()
+        self._guard.look()
+        self._witness.watch()
+        self.outgoing.watch()
+        for line in self._connections.silent(self._core.open, self._settings.silent_after_s):
+            self._counts["link_silent"] += 1
+            self._tasks[_title(line)].cancel()  # its successor connects anew
+
+
+def _title(line: str) -> str:
+    """Name of the task that keeps this line's connection."""
+    return f"link-{line}" if line else "link"

@@ -1,0 +1,305 @@
+"""A proof of what did not leave, as one JSON file that another machine checks without the hub and without this device.
+
+Law: the file holds every entry between two signed heads, so nothing in between can be left out; what a hub signed of
+these heads comes with them. Whoever checks it computes everything anew and believes no word of it but two keys.
+
+Checks a proof file on any machine: no device, no hub, no network. Pure but for reading the file.
+
+Law: the file is an accuser's as much as a friend's: everything in it is computed anew. What it proves rests on the
+device's key and, where a hub witnessed it, on the hub's: without that, a thief of the device's key could have made it.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from edge_agent.identity.identity import Identity
+from edge_agent.ledger.verify import Finding, Proof, Whose, is_witnessed
+from edge_agent.storage import ledger, ledger_heads, tables
+from edge_agent.storage.ledger_heads import Signed, Witnessed
+from wire.ledger import chain
+from wire.ledger.chain import Form, Head, Kind, Link
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.messages import Level
+from wire.protocol.sealing import key_id
+
+FORMAT = 1
+
+
+class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No field above `level` was sent to `region` ("" = to any) from `since_ms` up to, not including, `until_ms`."""
+
+    level: Level
+    region: str
+    since_ms: int
+    until_ms: int
+
+
+class ProofHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    entry: int
+    at_ms: int
+    hash: bytes
+    signature: bytes
+
+
+class Witness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a hub logged of the head at `entry`; the checkpoint is signed by `key` (raw Ed25519)."""
+
+    entry: int
+    hub: str
+    key: bytes
+    checkpoint: str
+    index: int
+    received_ms: int
+    epochs: int
+    inclusion: tuple[bytes, ...]
+
+
+class ProofEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `Link`; `form` counts into the file's forms."""
+
+    entry: int
+    at_ms: int
+    seq: int
+    kind: int
+    size: int
+    charge: int
+    releases: int
+    form: int
+    digest: bytes
+    id: str
+
+
+class ProofFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`start` None: the entries begin with the ledger itself. `epoch` in hex, as everywhere; bytes are base64."""
+
+    skerry_proof: int
+    claim: Claim
+    device: str
+    key: bytes
+    epoch: str
+    start: ProofHead | None
+    end: ProofHead
+    forms: tuple[Form, ...]
+    entries: tuple[ProofEntry, ...]
+    witnesses: tuple[Witness, ...]
+
+
+class _Span(NamedTuple):
+    """The heads around a claim's time; `start` None = the beginning of the ledger."""
+
+    start: Signed | None
+    end: Signed
+    witnesses: tuple[Witnessed, ...]
+
+
+def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
+    """The file's bytes.
+
+    ExitError(CHECK_FAILED) if it is not so, ExitError(NOT_FOUND) if the ledger does not reach that far.
+    """
+    epoch = tables.get(db, "epoch", 0)
+    span = _span(db, claim)
+    after = span.start.entry if span.start else 0
+    forms = ledger.forms(db, after, span.end.entry)
+    links = [link for link, _ in ledger.links(db, after, span.end.entry)]
+    number = {name: index for index, name in enumerate(forms)}
+    file = ProofFile(
+        skerry_proof=FORMAT,
+        claim=claim,
+        device=identity.device,
+        key=identity.signing.public_key().public_bytes_raw(),
+        epoch=f"{epoch:x}",
+        start=ProofHead(*span.start) if span.start else None,
+        end=ProofHead(*span.end),
+        forms=tuple(forms.values()),
+        entries=tuple(ProofEntry(*link[:7], number[link.form], link.digest, link.id) for link in links),
+        witnesses=tuple(Witness(*each) for each in span.witnesses),
+    )
+    against = next(breaking(claim, links, forms), None)
+    if against is not None:
+        raise ExitError(Exit.CHECK_FAILED, f"it is not so: {against}; no proof was written")
+    return msgspec.json.format(msgspec.json.encode(file), indent=0) + b"\n"
+
+
+def reaches_ms(db: sqlite3.Connection) -> int:
+    """How late a claim may reach: to the newest head that a hub has witnessed, failing that the newest signed."""
+    held = {each.entry for each in ledger_heads.witnesses(db)}
+    signed = list(ledger_heads.everything(db))
+    if not signed:
+        raise ExitError(Exit.NOT_FOUND, "no head is signed yet: start the agent once")
+    return max((head for head in signed if head.entry in held), default=signed[-1]).at_ms
+
+
+def _span(db: sqlite3.Connection, claim: Claim) -> _Span:
+    signed = list(ledger_heads.everything(db))
+    held: dict[int, Witnessed] = {each.entry: each for each in ledger_heads.witnesses(db)}
+    before = [head for head in signed if head.at_ms <= claim.since_ms]
+    behind = [head for head in signed if head.at_ms >= claim.until_ms]
+    first = db.execute("select min(entry) from entries").fetchone()[0]
+    if not before and first not in (None, 1):
+        raise ExitError(Exit.NOT_FOUND, "the ledger was pruned: it begins later than that; ask for a later --since")
+    if not behind:
+        raise ExitError(Exit.NOT_FOUND, "no head so late is signed yet; ask for an earlier --until, or ask later")
+    start = _best(before[::-1], held) if before else None
+    end = _best(behind, held)
+    used = tuple(held[head.entry] for head in (start, end) if head is not None and head.entry in held)
+    return _Span(start, end, used)
+
+
+def _best(nearest_first: list[Signed], held: dict[int, Witnessed]) -> Signed:
+    """The nearest that a hub has witnessed, failing that the nearest."""
+    return next((head for head in nearest_first if head.entry in held), nearest_first[0])
+
+
+def breaking(claim: Claim, links: list[Link], forms: dict[bytes, Form]) -> Iterator[str]:
+    """Entries that are against the claim, in words."""
+    above = {name: _above(form, claim.level) for name, form in forms.items()}
+    withheld = Counter(link.digest for link in links if link.kind == Kind.WITHHELD)
+    for link in links:
+        form = forms[link.form]
+        elsewhere = claim.region and claim.region not in form.region.split("+")
+        if elsewhere or link.kind == Kind.WITHHELD or not above[link.form]:
+            continue
+        if withheld[link.digest]:  # recorded, and followed by the word that it did not leave after all
+            withheld[link.digest] -= 1
+        elif claim.since_ms <= link.at_ms < claim.until_ms:
+            yield f"entry {link.entry} sent {above[link.form]} to region {form.region}"
+
+
+def _above(form: Form, level: Level) -> str:
+    return ", ".join(f"{name} ({word})" for name, word in form.fields.items() if level_of(word) > level)
+
+
+def level_of(word: str) -> Level:
+    """An unknown level is the highest."""
+    return Level[word] if word in Level.__members__ else Level.P4
+
+
+class Checked(NamedTuple):
+    """`holds`: the claim is proved. `witnessed`: not on the device's word alone, a hub's log stands behind it."""
+
+    file: ProofFile
+    findings: tuple[Finding, ...]
+    witnessed: bool
+
+    @property
+    def holds(self) -> bool:
+        return all(finding.good for finding in self.findings)
+
+
+def read(data: bytes) -> ProofFile:
+    """ExitError(SAMPLE) if it is no proof file."""
+    try:
+        file = msgspec.json.decode(data, type=ProofFile)
+        int(file.epoch, 16)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ExitError(Exit.SAMPLE, f"this is no proof file: {str(error)[:120]}") from None
+    if file.skerry_proof != FORMAT:
+        raise ExitError(Exit.SAMPLE, f"a proof of format {file.skerry_proof}, this program knows {FORMAT}: update it")
+    return file
+
+
+def check(file: ProofFile, hub_key: bytes = b"", device_key: bytes = b"") -> Checked:
+    """`hub_key`, `device_key`: raw Ed25519, from somebody you believe; b"" = those in the file are taken and shown."""
+    owner = Whose(file.device, file.key, {})
+    findings = [_key(file, device_key), *_heads(file), *_chain(file)]
+    if all(finding.good for finding in findings):
+        findings += _claim(file)
+    witnessed = _witnesses(file, owner, hub_key)
+    return Checked(file, (*findings, *witnessed), any(each.good for each in witnessed))
+
+
+def _key(file: ProofFile, device_key: bytes) -> Finding:
+    name = key_id(file.key).hex()
+    if device_key and device_key != file.key:
+        return Finding(False, Proof.HEAD, f"the file names another device key ({name}) than the one you gave")
+    return Finding(True, Proof.HEAD, f"device {file.device}, key {name}")
+
+
+def _heads(file: ProofFile) -> list[Finding]:
+    claim, start, end = file.claim, file.start, file.end
+    if any(not _is_signed(file, head) for head in (start, end) if head is not None):
+        return [Finding(False, Proof.HEAD, "a head is not signed by the device's key")]
+    if (start is not None and start.at_ms > claim.since_ms) or end.at_ms < claim.until_ms:
+        return [Finding(False, Proof.HEAD, "the heads do not span the time that is claimed")]
+    return [Finding(True, Proof.HEAD, f"heads at entries {start.entry if start else 0} and {end.entry} span the time")]
+
+
+def _is_signed(file: ProofFile, head: ProofHead) -> bool:
+    said = Head(file.device, int(file.epoch, 16), head.entry, head.at_ms, head.hash)
+    return chain.is_signed(said, head.signature, file.key)
+
+
+def _chain(file: ProofFile) -> list[Finding]:
+    """From the first head's hash through every entry to the last one's, in number, order and time."""
+    before = file.start.hash if file.start else chain.genesis(int(file.epoch, 16))
+    at, at_ms = (file.start.entry, file.start.at_ms) if file.start else (0, 0)
+    try:
+        for link in _links(file):
+            at += 1
+            if link.entry != at or link.at_ms < at_ms:
+                return [Finding(False, Proof.CHAIN, f"entry {link.entry} is not where it belongs")]
+            before, at_ms = chain.follow(before, link), link.at_ms
+    except (IndexError, ValueError):
+        return [Finding(False, Proof.CHAIN, f"entry {at} holds what no ledger does")]
+    if (at, before) != (file.end.entry, file.end.hash) or at_ms > file.end.at_ms:
+        return [Finding(False, Proof.CHAIN, "the entries do not lead from one head to the other")]
+    return [Finding(True, Proof.CHAIN, f"{len(file.entries)} entries lead from one to the other, none left out")]
+
+
+def _links(file: ProofFile) -> list[Link]:
+    names = [chain.form_id(form) for form in file.forms]
+    return [_link(each, names[each.form] if each.form >= 0 else b"") for each in file.entries]
+
+
+def _link(e: ProofEntry, form: bytes) -> Link:
+    return Link(
+        entry=e.entry, at_ms=e.at_ms, seq=e.seq, kind=e.kind, size=e.size, charge=e.charge, releases=e.releases,
+        form=form, digest=e.digest, id=e.id,
+    )  # fmt: skip
+
+
+def _claim(file: ProofFile) -> list[Finding]:
+    claim, forms = file.claim, {chain.form_id(form): form for form in file.forms}
+    against = [*breaking(claim, _links(file), forms)]
+    if against:
+        return [Finding(False, Proof.CHAIN, each) for each in against[:10]]
+    where = f"region {claim.region}" if claim.region else "any region"
+    return [Finding(True, Proof.CHAIN, f"none of them sent a field above {claim.level.name} to {where}")]
+
+
+def _witnesses(file: ProofFile, owner: Whose, hub_key: bytes) -> list[Finding]:
+    findings: list[Finding] = []
+    heads = {head.entry: head for head in (file.start, file.end) if head is not None}
+    for each in file.witnesses:
+        head = heads.get(each.entry)
+        fields = (getattr(each, name) for name in each.__struct_fields__)
+        said = Witnessed(*fields)
+        if head is None or not is_witnessed(owner, int(file.epoch, 16), Signed(*_values(head)), said):
+            findings.append(Finding(False, Proof.LOG, f"what {each.hub[:64]} signed of entry {each.entry} is wrong"))
+        elif hub_key and hub_key != each.key:
+            findings.append(Finding(False, Proof.LOG, f"{each.hub} signed with another key than the one you gave"))
+        else:
+            words = f"{each.hub} (key {key_id(each.key).hex()}) logged the head at entry {each.entry}"
+            findings.append(Finding(True, Proof.LOG, f"{words} as number {each.index}"))
+    return findings + (_alone(file) if findings and all(each.good for each in findings) else [])
+
+
+def _values(head: ProofHead) -> tuple[int, int, bytes, bytes]:
+    return head.entry, head.at_ms, head.hash, head.signature
+
+
+def _alone(file: ProofFile) -> list[Finding]:
+    """Was there another ledger of this device meanwhile? The hub counts the epochs it has seen of each device."""
+    counts = {each.entry: each.epochs for each in file.witnesses}
+    first = counts.get(file.start.entry) if file.start else 1
+    last = counts.get(file.end.entry)
+    if last is None or first is None:
+        return []
+    if first != last:
+        return [Finding(False, Proof.LOG, "the device had another ledger in that time: this one is not all")]
+    return [Finding(True, Proof.LOG, "no other ledger of this device was logged in between")]

@@ -1,0 +1,173 @@
+"""What an agent does now and then: the day, the time floor, pruning, and a database that could not be opened.
+
+What holds for a device beside its questions: where and when it is, a hub's notices, what is left of its budgets.
+
+Law: a notice counts once it is on disk and ends by a policy alone; what a hub remembers of our spending only adds.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from edge_agent.core.commands import Memory
+from edge_agent.inference.requests import DataClasses
+from edge_agent.runtime.executor import CommandExecutor
+from edge_agent.storage import schema, tables
+from edge_agent.storage.database import Stored, prune
+from edge_agent.storage.schema import Past
+from edge_agent.system.environment import Attributes, Surroundings
+from edge_agent.system.settings import AgentSettings
+from edge_agent.uplink.services import Parts
+from policies.decisions import budget
+from policies.model.policy import Coin, Policy
+from wire.protocol.messages import DenyAll, Mirror
+from wire.protocol.topics import tenant_of
+
+NOTICE = "notice"  # its key in the table `meta`
+LEDGER_LOST = "ledger_lost"
+BUDGET_SPENT = "budget_spent"
+_LOOK_S = 5.0
+
+
+class Guard:
+    """Owned by the event loop; a side of the agent's status."""
+
+    def __init__(self, parts: Parts, executor: CommandExecutor, attributes: Attributes, device: str) -> None:
+        self._parts = parts
+        self._core = parts.core
+        self._executor = executor
+        self._around = Surroundings(attributes.of(tenant_of(device)), parts.clock)
+        self._looked_at = float("-inf")
+        self._why = ""
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Every few seconds: what rules ask of this moment."""
+        now = self._parts.clock.now()
+        if at_once or now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            self._see(self._core.policy)
+
+    def expect(self, policy: Policy | None) -> None:
+        """It will be in force in a moment, and may ask for other zones."""
+        self._see(policy)
+
+    def _see(self, policy: Policy | None) -> None:
+        around = self._around.look(policy.zones if policy else ())
+        self._executor.execute(self._core.on_surroundings(around, self._parts.clock.now()))
+
+    def hear_order(self, order: DenyAll) -> bool:
+        """True if it is news: then our policy may be the reason, and a newer one the end of it."""
+        if not self._core.on_notice(order.counter):
+            return False
+        self._why = order.why
+        self._parts.counts["notices"] += 1
+        self._parts.database.write((partial(tables.raise_to, key=NOTICE, value=order.counter),), must=True)
+        return True
+
+    def hear_mirror(self, mirror: Mirror) -> None:
+        """One of another epoch answers an earlier database."""
+        if mirror.epoch == self._core.epoch:
+            self._parts.counts["mirrors"] += 1
+            if mirror.complete and not self._core.ruling.purse.mirrored:
+                path = self._parts.database.path
+                self._parts.database.write((partial(schema.write, path=path),), must=True)
+            self._executor.execute(self._core.on_mirror(mirror, self._parts.clock.now()))
+
+    # For the status
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able."""
+        ruling, policy = self._core.ruling, self._core.policy
+        accounts = policy.base.accounts if policy else ()
+        left = budget.left(accounts, ruling.purse.spend, ruling.day)
+        return {
+            "policy_name": policy.name if policy else "",
+            "policy_version": policy.version if policy else 0,
+            "policy_layers": [f"{part.layer}: {part.name}@{part.version}" for part in policy.layers] if policy else [],
+            "budgets": {key: {"left": rest, "limit": limit} for key, (rest, limit) in left.items()},
+            "notice": ruling.notice if ruling.noticed else 0,
+            "notice_why": self._why if ruling.noticed else "",
+        }
+
+    def alarms(self) -> set[str]:
+        ruling = self._core.ruling
+        noticed = {"notice_in_force"} if ruling.noticed else set()
+        spent = {BUDGET_SPENT} if ruling.purse.spend.known and self._spent() else set()
+        return noticed | spent | (set() if ruling.purse.spend.known else {LEDGER_LOST})
+
+    def _spent(self) -> bool:
+        """An account of bytes no longer pays for a question: until it is filled again every answer is local."""
+        ruling, policy = self._core.ruling, self._core.policy
+        accounts = [each for each in policy.base.accounts if each.coin is Coin.BYTES] if policy else []
+        left = budget.left(accounts, ruling.purse.spend, ruling.day)
+        return any(rest < ruling.frame_bytes for rest, _ in left.values())
+
+
+class Upkeep:
+    """`opened`: told after a database was opened late. `alarms` are those of the database."""
+
+    def __init__(self, parts: Parts, executor: CommandExecutor, guard: Guard, settings: AgentSettings) -> None:
+        self._parts = parts
+        self._executor = executor
+        self._guard = guard
+        self._settings = settings
+        self.classes = DataClasses(parts.clock)
+        self.alarms: set[str] = set()
+
+    async def run(self, opened: Callable[[], Any]) -> None:
+        """Until cancelled."""
+        parts, s = self._parts, self._settings
+        limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
+        while True:
+            await asyncio.sleep(s.upkeep_s if parts.database.is_open else s.reopen_s)
+            self.classes.clear()
+            parts.core.on_day(parts.clock.day())
+            self._executor.wake()
+            if not parts.database.is_open:
+                if await self.open():
+                    opened()
+                continue
+            self.remember_time()
+            try:
+                parts.counts["answers_pruned"] += await parts.database.read(partial(prune, limits=limits))
+            except sqlite3.Error:
+                parts.counts["prune_failed"] += 1
+
+    def remember_time(self) -> None:
+        clock = self._parts.clock
+        self._parts.database.write((partial(tables.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
+
+    async def open(self) -> bool:
+        """Take up what the database holds. False if it cannot be opened now.
+
+        ExitError(DATABASE) if a newer one wrote it.
+        """
+        parts = self._parts
+        try:
+            stored = await parts.database.open()
+        except (sqlite3.Error, OSError):
+            parts.counts["database_unusable"] += 1
+            return False
+        parts.clock.raise_floor(stored.floor_ms, stored.sure_ms)
+        self.alarms |= ({"database_damaged"} if stored.damaged else set()) | ({"log_lost"} if stored.gap else set())
+        self._guard.look(at_once=True)
+        self._executor.execute(parts.core.restore(self._memory(stored), parts.clock.now()))
+        return True
+
+    def _memory(self, stored: Stored) -> Memory:
+        """For the core; what belongs to its open questions in memory is there before it speaks of them."""
+        pending, rows = self._parts.pending, []
+        pending.keep_unsent(stored.unsent)
+        for row in stored.rows:
+            taken, origin = self._parts.sealer.reopen(row)
+            pending.add(row, origin)
+            rows.append(taken)
+        return Memory(
+            epoch=stored.epoch, next_seq=stored.next_seq, rows=tuple(rows), notice=stored.notice,
+            spend=msgspec.structs.replace(stored.spend, known=stored.past is not Past.LOST),
+            mirrored=stored.past is Past.SAME,
+        )  # fmt: skip

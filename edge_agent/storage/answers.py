@@ -1,0 +1,179 @@
+"""Owns the tables `answers`, `outcomes`, `feedback`: what was said, how each question ended, what was true.
+
+Law: an id has one answer, at most one correction and at most one outcome; a second is ignored, not an error.
+
+One past answer, as agent.db remembers it: its records, what left for it, how the question ended, what was true.
+
+Law: read only; a value of the sample is not in these tables and so cannot appear here.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from edge_agent.core.records import AnswerRecord, Kind, Outcome, Source, Timings
+from edge_agent.storage import ledger
+from policies.model.reasons import Why
+from wire.process.exit_codes import Exit, ExitError
+from wire.protocol.messages import Prediction
+
+_COLUMNS = (
+    "event,id,kind,at_ms,source,why,label,confidence,scores,model,policy,seq,data_class,trace,"
+    "infer_s,total_s,queue_s,compute_s,subject"
+)
+_scores_encoder = msgspec.msgpack.Encoder()
+_scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
+
+
+def insert(db: sqlite3.Connection, r: AnswerRecord) -> None:
+    p, t = r.prediction, r.timings
+    db.execute(
+        f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 18})",
+        (
+            r.id, r.kind, r.at_ms, r.source, r.why, p.label, _confidence(p), _scores_encoder.encode(p.scores), p.model,
+            r.policy, r.seq, r.data_class, r.trace, t.infer_s, t.total_s, t.queue_s, t.compute_s,
+            r.subject,
+        ),
+    )  # fmt: skip
+
+
+def _confidence(prediction: Prediction) -> float:
+    """SQLite knows no NaN: it would be null, and the row ignored. `why` says that it was none."""
+    return 0.0 if isnan(prediction.confidence) else prediction.confidence
+
+
+def insert_all(db: sqlite3.Connection, records: list[AnswerRecord]) -> None:
+    for record in records:
+        insert(db, record)
+
+
+def of(db: sqlite3.Connection, id: str) -> list[AnswerRecord]:  # noqa: A002 - the column's name
+    """The records of one id, the answer first."""
+    return [_record(row) for row in db.execute(f"select {_COLUMNS} from answers where id=? order by event", (id,))]  # noqa: S608
+
+
+def after(db: sqlite3.Connection, event: int, limit: int) -> list[AnswerRecord]:
+    """Committed records above `event`, in order."""
+    query = f"select {_COLUMNS} from answers where event>? order by event limit ?"  # noqa: S608
+    return [_record(row) for row in db.execute(query, (event, limit))]
+
+
+def traced(db: sqlite3.Connection, trace: str) -> list[AnswerRecord]:
+    """Everything said under a trace id."""
+    query = f"select {_COLUMNS} from answers where substr(trace,4,32)=? order by event"  # noqa: S608
+    return [_record(row) for row in db.execute(query, (trace,))]
+
+
+def last_event(db: sqlite3.Connection) -> int:
+    """The newest committed record's number; 0 if there is none."""
+    return int(db.execute("select coalesce(max(event),0) from answers").fetchone()[0])
+
+
+class End(NamedTuple):
+    """How a question ended: one row of `outcomes`."""
+
+    seq: int
+    epoch: int
+    id: str
+    outcome: Outcome
+    reason: str
+    at_ms: int
+
+
+def finish(db: sqlite3.Connection, end: End) -> None:
+    db.execute("insert or ignore into outcomes(seq,epoch,id,outcome,reason,at_ms) values(?,?,?,?,?,?)", end)
+
+
+def outcomes(db: sqlite3.Connection) -> Iterator[End]:
+    """All of them, oldest question first."""
+    for row in db.execute("select seq, epoch, id, outcome, reason, at_ms from outcomes order by seq"):
+        yield End(seq=row[0], epoch=row[1], id=row[2], outcome=Outcome(row[3]), reason=row[4], at_ms=row[5])
+
+
+def outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # noqa: A002
+    """(outcome, reason, at_ms) of an id; None while it is open or if it was never asked."""
+    row = db.execute("select outcome, reason, at_ms from outcomes where id=?", (id,)).fetchone()
+    return None if row is None else (str(row[0]), str(row[1]), int(row[2]))
+
+
+def erase(db: sqlite3.Connection, subject: bytes) -> int:
+    """All that was said about a subject, and what was true of it. How many answers went."""
+    its = "select id from answers where subject=?"
+    db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - a text of our own
+    return db.execute("delete from answers where subject=?", (subject,)).rowcount
+
+
+def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002
+    """The label or value that the user says is true; the last word counts. False if the id has no answer."""
+    if db.execute("select 1 from answers where id=? limit 1", (id,)).fetchone() is None:
+        return False
+    db.execute(
+        "insert into feedback values(?,?,?) on conflict(id) do update set truth=excluded.truth, at_ms=excluded.at_ms",
+        (id, truth, at_ms),
+    )
+    return True
+
+
+def truth(db: sqlite3.Connection, id: str) -> float | None:  # noqa: A002
+    row = db.execute("select truth from feedback where id=?", (id,)).fetchone()
+    return None if row is None else row[0]  # an integer column of SQLite keeps 87.5 as it is
+
+
+def prune(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_rows: int) -> int:
+    """Oldest first, never the answer of an open question. Returns how many answers went."""
+    gone = db.execute(
+        "delete from answers where event <= (select max(event) from answers) - ? and id not in (select id from outbox)",
+        (answers_max_rows,),
+    ).rowcount
+    db.execute("delete from outcomes where seq <= (select max(seq) from outcomes) - ?", (outcomes_max_rows,))
+    db.execute("delete from feedback where id not in (select id from answers)")
+    return max(0, gone)
+
+
+def _record(row: tuple[Any, ...]) -> AnswerRecord:
+    facts: dict[str, Any] = dict(zip(_COLUMNS.split(","), row, strict=True))
+    scores = _scores_decoder.decode(facts.pop("scores"))
+    timings = {key: facts.pop(key) for key in ("infer_s", "total_s", "queue_s", "compute_s")}
+    prediction = Prediction(facts.pop("label"), facts.pop("confidence"), scores, facts.pop("model"))
+    facts |= {"kind": Kind(facts["kind"]), "source": Source(facts["source"]), "why": Why(facts["why"])}
+    return AnswerRecord(prediction=prediction, timings=Timings(**timings), **facts)
+
+
+def facts(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: A002 - the column's name
+    """JSON-able: id, records, ledger, outcome (or None while it is open), truth. Empty: id unknown."""
+    records = of(db, id)
+    left = ledger.of(db, id)
+    if not records and not left:
+        return {}
+    ended = outcome(db, id)
+    return {
+        "id": id,
+        "records": [_builtins(record) for record in records],
+        "ledger": left,
+        "outcome": None if ended is None else dict(zip(("outcome", "reason", "at_ms"), ended, strict=True)),
+        "truth": truth(db, id),
+    }
+
+
+def _builtins(record: AnswerRecord) -> dict[str, Any]:
+    """By name: on the link a prediction is positional."""
+    built: dict[str, Any] = msgspec.to_builtins(record)
+    return {**built, "prediction": msgspec.structs.asdict(record.prediction)}
+
+
+def facts_of_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
+    """As `facts`, of an agent that may be stopped. ExitError(DATABASE or NOT_FOUND) if there is nothing to read."""
+    if not path.is_file():
+        raise ExitError(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            return facts(db, id)
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise ExitError(Exit.DATABASE, f"{path}: {error}") from None

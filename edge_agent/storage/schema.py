@@ -1,0 +1,226 @@
+"""The schema of agent.db and its forward migrations; each table's rows belong to its own module.
+
+Law: a database written by a newer version is refused, never guessed at; a migration runs once, in one transaction.
+
+Opens agent.db: checks it whole, puts a damaged one aside, brings its schema up to date.
+
+Law: a damaged file is renamed and reported, never repaired in place and never deleted; a new one has a new epoch.
+A lost write-ahead log is found out: its rows are gone, so the next seqs jump far past any that it may have held.
+
+A note beside agent.db, in a file of its own: which database it was, and how often it was opened.
+
+Law: a database that is gone, or is older than the note says, has forgotten what was spent. Then nothing is spent until
+the hub has told what it remembers; only then is the note written anew.
+"""
+
+import sqlite3
+import time
+from contextlib import ExitStack
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_agent.storage import ledger, tables
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import read_private, sync_folder, write_private
+
+SCHEMA = (
+    # version 1
+    """
+    create table meta(key text primary key, value integer not null) without rowid;
+    create table outbox(
+        seq integer primary key, epoch integer not null, id text not null unique, state integer not null,
+        created_ms integer not null, expires_ms integer not null, not_before_ms integer not null,
+        attempts integer not null, jitter real not null, policy text not null, model text not null,
+        data_class text not null, hub text not null, region text not null, egress blob not null,
+        fingerprint blob not null, digest blob not null, key_id blob not null, size integer not null,
+        charge integer not null, payload blob not null, sealed blob not null);
+    create table answers(
+        event integer primary key autoincrement, id text not null, kind text not null, at_ms integer not null,
+        source text not null, why text not null, label integer not null, confidence real not null,
+        scores blob not null, model text not null, policy text not null, seq text not null, data_class text not null,
+        trace text not null, infer_s real not null, total_s real not null, queue_s real not null,
+        compute_s real not null, unique(id, kind));
+    create table outcomes(
+        seq integer primary key, epoch integer not null, id text not null, outcome text not null,
+        reason text not null, at_ms integer not null);
+    create index outcomes_id on outcomes(id);
+    create table ledger(
+        entry integer primary key autoincrement, at_ms integer not null, seq integer not null, epoch integer not null,
+        id text not null, kind text not null, fields text not null, transforms text not null, rule text not null,
+        policy text not null, hub text not null, region text not null, size integer not null, digest blob not null);
+    create index ledger_seq on ledger(seq);
+    create index ledger_id on ledger(id);
+    create table spend(day integer primary key, bytes integer not null);
+    create table feedback(id text primary key, truth integer not null, at_ms integer not null) without rowid;
+    """,
+    # version 2: the ledger is a chain, its heads are signed; `ledger.adopt` brings the old rows over
+    """
+    alter table ledger rename to ledger_1;
+    drop index ledger_seq;
+    drop index ledger_id;
+    create table forms(
+        form blob primary key, fields text not null, transforms text not null, rule text not null,
+        policy text not null, hub text not null, region text not null, accounts text not null) without rowid;
+    create table entries(
+        entry integer primary key, at_ms integer not null, seq integer not null, kind integer not null,
+        size integer not null, charge integer not null, releases integer not null, form blob not null,
+        digest blob not null, id text not null, hash blob not null);
+    create index entries_seq on entries(seq) where seq>0;
+    create index entries_id on entries(id) where id<>'';
+    create view ledger as select
+        entry, at_ms, seq, (select value from meta where key='epoch') as epoch, id,
+        case kind when 1 then 'question' when 2 then 'resealed' when 3 then 'again' when 4 then 'withheld'
+        when 5 then 'hello' when 6 then 'ask' when 7 then 'report' else 'state' end as kind,
+        fields, transforms, rule, policy, hub, region, accounts, size, charge, releases, digest
+        from entries join forms using(form);
+    create table heads(
+        entry integer primary key, at_ms integer not null, hash blob not null, signature blob not null);
+    create table witnessed(
+        entry integer not null, hub text not null, key blob not null, checkpoint text not null,
+        leaf_index integer not null, received_ms integer not null, epochs integer not null, inclusion blob not null,
+        primary key(entry, hub)) without rowid;
+    create table hub_logs(
+        hub text primary key, key blob not null, checkpoint text not null,
+        forked text not null default '') without rowid;
+    create table unsent(seq integer primary key);
+    create table traffic(hour integer primary key, bytes integer not null);
+    """,
+    # version 3: accounts of bytes, cost and privacy in place of bytes a day; subjects, as keyed hashes
+    """
+    create table accounts(
+        key text not null, period integer not null, amount integer not null, primary key(key, period)) without rowid;
+    insert into accounts select 'bytes', day, bytes from spend;
+    drop table spend;
+    alter table answers add column subject blob not null default x'';
+    alter table outbox add column subject blob not null default x'';
+    """,
+    # version 4: how rollouts fare here, until the hub knows
+    """
+    create table reports(
+        seq integer primary key, rollout text not null, state text not null, body blob not null,
+        unique(rollout, state));
+    """,
+)
+
+
+def migrate(db: sqlite3.Connection, path: str) -> None:
+    """Bring the database to this version. ExitError(DATABASE) if a newer one wrote it."""
+    found = db.execute("pragma user_version").fetchone()[0]
+    if found > len(SCHEMA):
+        raise ExitError(
+            Exit.DATABASE, f"{path}: written by a newer version (schema {found}, here {len(SCHEMA)}): update"
+        )
+    for version in range(found, len(SCHEMA)):
+        # pragma and statements in one script, one transaction: a torn migration leaves the old version
+        db.executescript(f"begin immediate;{SCHEMA[version]};pragma user_version={version + 1};commit;")
+
+
+SEQ_JUMP = 1_000_000
+_SIDE_FILES = ("", "-wal", "-shm")
+_PRAGMAS = (
+    "pragma journal_mode=wal",
+    "pragma synchronous=full",  # a commit survives power loss, if the disk keeps its word
+    "pragma cache_size=-512",
+    "pragma wal_autocheckpoint=1000",
+    "pragma journal_size_limit=4194304",
+    "pragma temp_store=memory",
+    "pragma busy_timeout=2000",
+)
+
+
+class Opened(NamedTuple):
+    db: sqlite3.Connection
+    damaged: str
+    gap: bool
+
+
+def connect(path: Path) -> Opened:
+    """A usable connection. sqlite3.Error if the disk allows none.
+
+    ExitError(DATABASE) if a newer version wrote the file.
+    """
+    wal_was_there = path.with_name(path.name + "-wal").exists()
+    damaged = ""
+    if path.exists() and not _is_whole(path):
+        damaged = _put_aside(path)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
+    with ExitStack() as undo:
+        undo.callback(db.close)
+        path.chmod(0o600)  # before anything is in it: side files inherit the mode
+        for pragma in _PRAGMAS:
+            db.execute(pragma)
+        migrate(db, str(path))
+        ledger.adopt(db)
+        gap = _note_start(db, wal_was_there=wal_was_there)
+        undo.pop_all()
+    return Opened(db, damaged, gap)
+
+
+def _is_whole(path: Path) -> bool:
+    """SQLite's own full check. False also for a file that is no database; errors of the disk itself are raised."""
+    if path.stat().st_size == 0:
+        return True
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        return bool(db.execute("pragma integrity_check(1)").fetchone() == ("ok",))
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return False
+        raise
+    finally:
+        db.close()
+
+
+def _put_aside(path: Path) -> str:
+    name = f"{path.name}.damaged-{time.time_ns() // 1_000_000}"
+    for suffix in _SIDE_FILES:
+        side = path.with_name(path.name + suffix)
+        if side.exists():
+            side.rename(path.with_name(name + suffix))
+    sync_folder(path.parent)
+    return name
+
+
+def _note_start(db: sqlite3.Connection, *, wal_was_there: bool) -> bool:
+    """True if the last run did not end cleanly and its write-ahead log is missing."""
+    tables.epoch(db)
+    gap = not wal_was_there and not tables.get(db, "clean", 1)
+    if gap:
+        tables.put(db, "seq_floor", ledger.next_seq(db) + SEQ_JUMP)
+    tables.put(db, "clean", 0)
+    # into the main file itself, or the mark would be lost together with the log it speaks of
+    db.execute("pragma wal_checkpoint(truncate)").fetchall()
+    return gap
+
+
+MARKER_FILE = "agent.mark"
+_OPENS = "opens"  # its key in the table `meta`
+
+
+class Past(Enum):
+    """What the note says of the database that was just opened."""
+
+    NONE = "none"  # there is no note: a first start, or a folder made anew
+    SAME = "same"
+    LOST = "lost"
+
+
+def look(db: sqlite3.Connection, path: Path) -> Past:
+    """Count this start and compare. `path`: of the database. A note that cannot be read says nothing good."""
+    tables.put(db, _OPENS, tables.get(db, _OPENS, 0) + 1)
+    marker = path.with_name(MARKER_FILE)
+    if not marker.exists():
+        return Past.NONE
+    try:
+        epoch, _, opens = read_private(marker).decode("ascii", "replace").partition(" ")
+        same = int(epoch, 16) == tables.epoch(db) and int(opens) < tables.get(db, _OPENS, 0)
+    except (ExitError, ValueError):
+        return Past.LOST
+    return Past.SAME if same else Past.LOST
+
+
+def write(db: sqlite3.Connection, path: Path) -> None:
+    """From now on this database is the one that counts. ExitError(DISK) if the folder takes no file."""
+    note = f"{tables.epoch(db):x} {tables.get(db, _OPENS, 0)}"
+    write_private(path.with_name(MARKER_FILE), note.encode())

@@ -1,0 +1,144 @@
+"""One POST to the hub's web API: over TLS that trusts pinned CAs alone, or in clear on this very machine.
+
+Law: nothing is sent before the server has shown a chain that ends in a CA we pinned. There is no way around it: not the
+system's CAs, not an option, not a first time.
+
+TLS on a device whose wall clock nobody vouches for: pinned CAs, and hub time instead of the wall's.
+
+Law: OpenSSL checks chain and name, but no dates (its clock may say 1970, or 2036). A server certificate is refused if
+it ended before the floor, the latest hub time that the CA itself signed (at enrolment and each renewal: the hub's other
+keys could lie about it and lock every device out); one that begins later only proves that time has passed. So a wrong
+clock locks nobody out, and a certificate that is certainly over opens nothing.
+"""
+
+import http.client
+import ssl
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from wire.http.client import HttpClient, HttpReply
+from wire.http.guards import is_loopback
+from wire.process.exit_codes import Exit, ExitError
+
+# X509_V_FLAG_NO_CHECK_TIME (OpenSSL, x509_vfy.h); Python has no name for it.
+_NO_CHECK_TIME = 0x200000
+
+
+class DeviceSocket(ssl.SSLSocket):
+    """Checks the peer's certificate against the floor as soon as the handshake is done, before a byte is sent."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+            if isinstance(self.context, DeviceContext):
+                self.context.check(self.getpeercert() or {})
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise  # not failed, only not done
+        except OSError:
+            self.close()  # who called may know nothing of a handshake that fails, least of all after its end
+            raise
+
+
+class DeviceContext(ssl.SSLContext):
+    """Made by `context`."""
+
+    sslsocket_class = DeviceSocket
+    floor_ms: int
+
+    def check(self, certificate: Mapping[str, object]) -> None:
+        """SSLCertVerificationError if it ended before the floor. `certificate` as ssl describes it."""
+        ends = certificate.get("notAfter")
+        if not isinstance(ends, str) or ssl.cert_time_to_seconds(ends) * 1000 < self.floor_ms:
+            raise ssl.SSLCertVerificationError(f"the server's certificate ended before hub time: {ends}")
+
+
+def context(authorities: Sequence[str], floor_ms: int) -> DeviceContext:
+    """Trusts these CAs (PEM) and no other; TLS 1.2 and up, host name checked. ssl.SSLError if one cannot be read."""
+    made = DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.floor_ms = floor_ms
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.verify_flags |= _NO_CHECK_TIME
+    made.load_verify_locations(cadata="".join(authorities))
+    return made
+
+
+MAX_REPLY_BYTES = 64 * 1024
+TIMEOUT_S = 15.0
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """Whom to believe: `authorities` (PEM) where they are known; before, `ca_sha256` (hex, DER) of the invite."""
+
+    floor_ms: int
+    authorities: tuple[str, ...] = ()
+    ca_sha256: str = ""
+
+
+def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
+    """ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub.
+
+    The reason of TLS is in the line.
+    """
+    where = split(url)
+    if where.scheme == "http" and not is_loopback(where.hostname or ""):
+        raise ExitError(
+            Exit.ENROLMENT, f"{where.geturl()}: secrets would cross the network in clear; the hub needs TLS"
+        )
+    client = HttpClient(
+        url=url,
+        server="hub",
+        tls=partial(_context, where, trust),
+        hint="is it running, is the address right?",
+        timeout_s=TIMEOUT_S,
+        max_reply_bytes=MAX_REPLY_BYTES,
+    )
+    return client.send("POST", path, body)
+
+
+def split(url: str) -> SplitResult:
+    """ValueError unless it is a plain http or https address."""
+    where = urlsplit(url)
+    if where.scheme not in ("http", "https") or not where.hostname or where.username or where.query or where.port == 0:
+        raise ValueError(url)
+    return where
+
+
+def _context(where: SplitResult, trust: Trust) -> ssl.SSLContext:
+    host, port = where.hostname or "", where.port or 443
+    return context(trust.authorities or (_shown_authority(host, port, trust.ca_sha256),), trust.floor_ms)
+
+
+def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
+    """The CA (PEM) with this hash, out of the chain that the server shows. ExitError(ENROLMENT) if it is not there.
+
+    This first look verifies nothing, sends nothing and learns nothing else; the connection that speaks verifies.
+    """
+    look = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    look.check_hostname = False
+    look.verify_mode = ssl.CERT_NONE
+    probe = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=look)
+    try:
+        probe.connect()
+        shown: Sequence[bytes] = _chain(probe.sock)
+    finally:
+        probe.close()
+    for certificate in shown:
+        if sha256(certificate).hexdigest() == ca_sha256.lower():
+            return ssl.DER_cert_to_PEM_cert(certificate)
+    raise ExitError(
+        Exit.ENROLMENT,
+        f"{host}:{port} does not show the CA that the invite names: it is another hub, or somebody is in between",
+    )
+
+
+def _chain(channel: Any) -> list[bytes]:
+    """The certificates the server sent, DER. Public in Python 3.13; before, the same method of the inner object."""
+    if hasattr(channel, "get_unverified_chain"):
+        return [bytes(der) for der in channel.get_unverified_chain()]
+    inner = channel._sslobj.get_unverified_chain() or []  # noqa: SLF001 - see above
+    return [ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in inner]

@@ -1,0 +1,148 @@
+"""Does to a sample's fields what egress chose, and packs them for the link.
+
+Law: exactly the planned fields come out, each in its specification's type, shape and range; else nothing does.
+
+Discrete Gaussian noise from the operating system's secure source, by an exact table in whole numbers.
+
+Law: no float takes part in a draw. The distribution drawn from is within 2^-100 (total variation) of the discrete
+Gaussian of C. Canonne, G. Kamath and T. Steinke (NeurIPS 2020), so what that adds to a delta is beyond counting.
+Method: inversion of the distribution function (L. Devroye, "Non-Uniform Random Variate Generation", 1986, III.2), the
+function held as 128-bit fractions.
+"""
+
+import secrets
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.runtime.codec import NUMPY_DTYPES, FeatureCodec
+from models.runtime.runner import Inference
+from models.runtime.transforms import StepError, Tools, changed
+from policies.decisions.egress import CONFIDENCE, LOCAL_ANSWER, LOCAL_VALUE, Egress, FieldPlan, redacted
+from policies.model.policy import TransformKind, TransformSpec
+from wire.protocol.messages import Tensor
+
+_WORD_BITS = 64
+_TABLE_BITS = 2 * _WORD_BITS
+_WORK_BITS = 320  # in which the weights are computed: each of some thousand products loses less than one unit
+_TAIL_SIGMAS = 13  # beyond lies less than 2^-120
+_TERMS = 64
+_WORD = np.dtype("<u8")
+
+
+class Table(NamedTuple):
+    """P(X <= x) for x from `-top` on, in units of 2^-128; `high`: the upper words of these."""
+
+    top: int
+    whole: list[int]
+    high: npt.NDArray[np.uint64]
+
+
+def draw(sigma: float, count: int) -> npt.NDArray[np.float64]:
+    """`count` independent whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)). `sigma` > 0."""
+    words = np.frombuffer(secrets.token_bytes(count * 8), _WORD)
+    return looked_up(table_of(sigma), words, lambda: secrets.randbits(_WORD_BITS))
+
+
+def looked_up(table: Table, words: npt.NDArray[np.uint64], lower: Callable[[], int]) -> npt.NDArray[np.float64]:
+    """The number for each draw of 128 even bits: `words` are their upper halves, `lower()` gives a lower one."""
+    found = np.searchsorted(table.high, words, side="right")
+    # only where the upper word meets that of an entry the lower one decides: about once in 2^50 draws
+    for at in np.flatnonzero(table.high[np.maximum(found - 1, 0)] == words):
+        found[at] = bisect_right(table.whole, (int(words[at]) << _WORD_BITS) | lower())
+    return found.astype(np.float64) - table.top
+
+
+@lru_cache(maxsize=16)
+def table_of(sigma: float) -> Table:
+    top = ceil(_TAIL_SIGMAS * Fraction(sigma))
+    half = _weights(Fraction(sigma), top)
+    sums = list(accumulate([*reversed(half[1:]), *half]))
+    whole = [(each << _TABLE_BITS) // sums[-1] for each in sums[:-1]]  # the last is 1: no draw reaches it
+    high = np.array([each >> _WORD_BITS for each in whole], np.uint64)
+    return Table(top, whole, high)
+
+
+def _weights(sigma: Fraction, top: int) -> list[int]:
+    """exp(-x^2 / (2 sigma^2)) for x = 0..top as whole multiples of 2^-320: from one x to the next by a product."""
+    one = 1 << _WORK_BITS
+    factor = _exp(-1 / (2 * sigma * sigma))
+    square = factor * factor >> _WORK_BITS
+    weights = [one]
+    for _ in range(top):
+        weights.append(weights[-1] * factor >> _WORK_BITS)
+        factor = factor * square >> _WORK_BITS
+    return weights
+
+
+def _exp(exponent: Fraction) -> int:
+    """The exponential of a fraction between -2 and 0 as a whole multiple of 2^-320, by its series."""
+    term = Fraction(1 << _WORK_BITS)
+    total = Fraction(0)
+    for index in range(1, _TERMS):
+        total += term
+        term = Fraction(int(term * exponent / index))
+    return int(total)
+
+
+TEXT = "text"  # the category of a field that holds text: UTF-8 bytes, zeros after its end
+Values = npt.NDArray[Any]
+_REDACT = TransformSpec(TransformKind.REDACT)
+
+
+class TransformError(ValueError):
+    """A field cannot be made what the policy says it must be: nothing leaves."""
+
+
+def tools_of(key: bytes) -> Tools:
+    """A device's: noise from the secure source, and its own `key` for keyed hashes."""
+    return Tools(draw, key, redacted)
+
+
+def apply(egress: Egress, inference: Inference, codec: FeatureCodec, tools: Tools) -> dict[str, Tensor]:
+    """The tensors that leave, by field name. The model's features pass through its codec; the rest travels plain."""
+    tensors: dict[str, Tensor] = {}
+    derived = _derived(inference)
+    for plan in egress.fields:
+        name = plan.spec.name
+        source = inference.features if name in inference.features else derived
+        values = _transformed(plan, source, tools)
+        tensors[name] = codec.encode(name, values) if source is inference.features else _plain(plan, values)
+    return tensors
+
+
+def _derived(inference: Inference) -> dict[str, Values]:
+    prediction = inference.prediction
+    confidence = {CONFIDENCE: np.array([prediction.confidence], np.float32)}
+    if prediction.label < 0:  # a regressor's
+        return confidence | {LOCAL_VALUE: np.array(prediction.scores[:1], np.float32)}
+    return confidence | {LOCAL_ANSWER: np.array([prediction.label], np.int32)}
+
+
+def _transformed(plan: FieldPlan, source: Mapping[str, Values], tools: Tools) -> Values:
+    spec = plan.spec
+    values = source.get(spec.name)
+    if values is None:
+        raise TransformError(f"the model gave no field {spec.name!r}")
+    dtype = NUMPY_DTYPES[spec.dtype]
+    if values.shape != spec.shape or values.dtype != dtype:
+        raise TransformError(f"field {spec.name!r} is {values.dtype} {list(values.shape)}, not as the schema says")
+    steps = (*plan.transforms, _REDACT) if spec.category == TEXT else plan.transforms
+    try:
+        values = changed(values[None], steps, spec, tools)[0] if steps else values
+    except (StepError, KeyError) as error:
+        raise TransformError(f"field {spec.name!r}: {error}") from None
+    if values.size and not (spec.low <= values.min() and values.max() <= spec.high):  # false for NaN too
+        raise TransformError(f"field {spec.name!r} is outside {spec.low:g}..{spec.high:g}")
+    return values
+
+
+def _plain(plan: FieldPlan, values: Values) -> Tensor:
+    return Tensor(plan.spec.dtype, plan.spec.shape, np.ascontiguousarray(values).tobytes())

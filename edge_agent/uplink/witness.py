@@ -1,0 +1,191 @@
+"""Has hubs witness our egress ledger: tells them its signed heads, checks their checkpoints, keeps both.
+
+Law: a hub's word counts if its pinned key signed it, our head is in its log, and that log has only grown since we last
+saw it. A log that did not is an alarm for good: somebody shows two views.
+
+Writes down how what our sockets have sent grows, all lines together.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from edge_agent.identity.identity import HubKeys, Identity
+from edge_agent.storage import ledger_heads, tables
+from edge_agent.storage.ledger_heads import Due, HubView, Signed, Story, Wish, Witnessed
+from edge_agent.uplink.outbound import LedgeredSender, result
+from edge_agent.uplink.services import Parts
+from wire.errors import RemoteError
+from wire.ledger import checkpoint, merkle
+from wire.ledger.chain import Leaf
+from wire.ledger.merkle import Tree
+from wire.protocol.messages import Checkpoint, Heads
+
+
+class Meter:
+    """Owned by the event loop."""
+
+    def __init__(self, parts: Parts, sender: LedgeredSender) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._noted = 0
+
+    def flush(self, at_least: int = 1) -> None:
+        """Write what was sent since the last time, if it is so many bytes."""
+        sent = self._parts.connections.sent_bytes
+        if sent - self._noted >= at_least:
+            more, self._noted = sent - self._noted, sent
+            self._parts.database.write((partial(tables.add, at_ms=self._parts.clock.ms(), size=more),), soon=True)
+
+    def facts(self) -> dict[str, Any]:
+        """Since the start, in bytes: `by_rule` and `overhead` sum up to `sockets`."""
+        rules, sent = dict(self._sender.by_rule), self._parts.connections.sent_bytes
+        overhead = sent - sum(rules.values()) if sent else None  # None: this system does not tell
+        return {"sent": {"by_rule": rules, "overhead": overhead, "sockets": sent or None}}
+
+
+EVERY_S = 900.0  # how often a busy ledger's head is told
+IDLE_S = 21_600.0  # and one in which nothing happens
+LOOK_S = 60.0  # how often it is looked whether a head is due
+AT_ONCE_S = 60.0  # not more often than this on new connections
+ASK_AGAIN_S = 5.0  # while no hub has answered and our spending is not known
+SOME_BYTES = 512  # less is written down with the next look
+FORKED = "hub_log_forked"
+_NOTHING = Tree(0, b"")
+
+
+class Witness:
+    """Owned by the event loop."""
+
+    def __init__(self, parts: Parts, sender: LedgeredSender, identity: Identity, every_s: float = EVERY_S) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._device, self._key = identity.device, identity.signing.public_key().public_bytes_raw()
+        self._every_s = every_s
+        self._meter = Meter(parts, sender)
+        self._told_at: float | None = None
+        self._looked_at = parts.clock.now()
+        self._asked: dict[int, int] = {}  # head told -> size of the log that we said we know
+        self._newest: Signed | None = None
+        self._seen: Witnessed | None = None
+        self._forked = False
+
+    def connected(self) -> None:
+        """There is a hub to tell, which may not have heard of us for long."""
+        now = self._parts.clock.now()
+        self._sign(now, tell=self._told_at is None or now - self._told_at >= AT_ONCE_S)
+
+    def _sign(self, now: float, *, tell: bool) -> None:
+        if tell:
+            self._told_at = now
+        wish = Wish(self._parts.clock.ms(), self._every_s, IDLE_S, tell)
+        found = self._parts.database.read(partial(ledger_heads.due, wish=wish, sign=self._parts.envelopes.head))
+        found.add_done_callback(self._tell)
+
+    def watch(self) -> None:
+        """Every second or so. Until a hub has told what it remembers of our spending, nothing else may be sent."""
+        parts, now = self._parts, self._parts.clock.now()
+        if now - self._looked_at >= min(LOOK_S, self._every_s):
+            self._looked_at = now
+            self._meter.flush()
+            self._sign(now, tell=False)
+        self._meter.flush(at_least=SOME_BYTES)
+        if parts.core.ruling.purse.mirrored or not parts.connections.home.up:
+            return
+        pause_s = AT_ONCE_S if self._seen is not None else ASK_AGAIN_S
+        if self._told_at is None or now - self._told_at >= pause_s:
+            self._sign(now, tell=True)
+
+    def rest(self) -> None:
+        """Nothing is sent any more: what the sockets sent goes on record."""
+        self._meter.flush()
+
+    def _tell(self, found: "asyncio.Future[Due | None]") -> None:
+        due = result(found)
+        if due is None:
+            return
+        self._newest = signed = due.signed
+        if not self._parts.connections.home.up:
+            self._told_at = None
+            return  # signed all the same: an anchor for what is pruned
+        self._told_at = self._parts.clock.now()
+        known = next((_tree(due.views[hub]).size for hub in self._parts.envelopes.hubs if hub in due.views), 0)
+        self._asked = {signed.entry: known}
+        told = Heads(
+            epoch=due.epoch, entries=signed.entry, at_ms=signed.at_ms, head=signed.hash, signature=signed.signature,
+            known=known, spend=due.spend,
+        )  # fmt: skip
+        self._sender.note(told)
+
+    # What hubs say
+
+    def hear(self, note: Checkpoint) -> None:
+        """Signed by a hub of ours as a note; its checkpoint is a signature of its own, for others to check."""
+        if note.epoch == self._parts.core.epoch:
+            found = self._parts.database.read(partial(ledger_heads.story, entry=note.entries))
+            found.add_done_callback(partial(self._judge, note))
+
+    def _judge(self, note: Checkpoint, found: "asyncio.Future[Story]") -> None:
+        story = result(found)
+        hub = self._speaker(note.text)
+        if story is None or story.signed is None or hub is None:
+            self._parts.counts["checkpoints_refused"] += 1
+            return
+        tree = checkpoint.opened(note.text, hub.signing_key).tree
+        if not merkle.includes(tree, note.index, merkle.leaf_hash(self._leaf(note, story.signed)), note.inclusion):
+            self._parts.counts["checkpoints_refused"] += 1
+            return
+        place = (note.index, note.received_ms, note.epochs, note.inclusion)
+        self._follow(note, hub, tree, story.views.get(hub.name))
+        self._seen = Witnessed(note.entries, hub.name, hub.signing_key, note.text, *place)
+        self._parts.counts["checkpoints"] += 1
+        self._parts.database.write((partial(ledger_heads.keep_witnessed, said=self._seen),))
+
+    def _follow(self, note: Checkpoint, hub: HubKeys, tree: Tree, view: HubView | None) -> None:
+        """Advance what we know of this hub's log, or find that it has two faces."""
+        kept = _tree(view) if view else _NOTHING
+        self._forked = self._forked or bool(view and view.forked)
+        grown = not kept.size or merkle.extends(kept, tree, note.consistency)
+        asked = self._asked.get(note.entries, -1) == kept.size or tree.size <= kept.size
+        if grown:
+            new = HubView(hub.name, hub.signing_key, note.text)
+        elif asked and view is not None and kept != tree:
+            self._forked = True
+            self._parts.counts["hub_log_forks"] += 1
+            new = view._replace(forked=note.text)
+        else:
+            return  # it was asked about another size: next time it is this one
+        self._parts.database.write((partial(ledger_heads.keep_view, view=new),))
+
+    def _speaker(self, text: str) -> HubKeys | None:
+        for hub in self._parts.envelopes.hubs.values():
+            try:
+                seen = checkpoint.opened(text, hub.signing_key)
+            except RemoteError:
+                continue
+            if seen.origin == checkpoint.origin_of(hub.name):
+                return hub
+        return None
+
+    def _leaf(self, note: Checkpoint, signed: Signed) -> bytes:
+        leaf = Leaf(
+            device=self._device, key=self._key, epoch=note.epoch, entries=signed.entry, at_ms=signed.at_ms,
+            head=signed.hash, signature=signed.signature, received_ms=note.received_ms, epochs=note.epochs,
+        )  # fmt: skip
+        return leaf.encoded()
+
+    # As a side of the agent's status
+
+    def facts(self) -> dict[str, Any]:
+        newest, seen = self._newest, self._seen
+        told = {"entries": newest.entry, "at_ms": newest.at_ms} if newest else {}
+        held = {"witnessed": seen.entry, "witnessed_by": seen.hub, "witnessed_ms": seen.received_ms} if seen else {}
+        return {"ledger": {**told, **held, "unsent": len(self._parts.pending.unsent)}, **self._meter.facts()}
+
+    def alarms(self) -> set[str]:
+        return {FORKED} if self._forked else set()
+
+
+def _tree(view: HubView) -> Tree:
+    """What a checkpoint that was believed once says."""
+    return checkpoint.opened(view.checkpoint, view.key).tree

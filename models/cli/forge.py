@@ -1,0 +1,245 @@
+"""`skerry models forge`: from a user's torch model to a bundle, on the command line.
+
+Law: the user's code runs in this process, with the working folder first on the path: it is code they trust. What is
+wrong is said in one line, with exit code 10 for a wish that cannot be, 12 for the model, 13 for the data.
+
+The flags of `skerry models forge`, each with its help; docs/forge.md has the same table.
+
+Law: what decides a bundle's content is a field of `Wish` and nothing else; `wish` copies it there by name.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
+
+from models.bundle.bundle import Bundle
+from models.cli.flags import takes
+from models.forge.data.types import ForgeError
+from models.forge.spec import Aids, Effort, Wish, check_wish
+from wire.process.exit_codes import Exit, ExitError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from models.forge.data.types import Data
+    from models.forge.partition.cost import HeadCost
+
+
+_LIMITS = "Limits: the cut is chosen to meet them"
+_GATE = "When to ask the hub: one of them"
+_RUN = "How"
+_FUNCTION = "PKG:FUNCTION"
+
+
+def _flag(told: str, panel: str | None = None, default: str | bool = False, **more: Any) -> Any:
+    """`default`: how it is told in words; False: as there is none to tell."""
+    return typer.Option(help=told, rich_help_panel=panel, show_default=default, **more)
+
+
+def _switch(name: str, told: str) -> Any:
+    return typer.Option(name, help=told, rich_help_panel=_RUN)
+
+
+_Model = typer.Argument(metavar=_FUNCTION, help="Returns your torch model, or is one.", show_default=False)
+_Data = typer.Option("--data", metavar=_FUNCTION, help="Returns (x, y), (x, y, labels) or a Data.", show_default=False)
+_Out = typer.Option("--out", "-o", metavar="FOLDER", help="Shall become the bundle.", show_default=False)
+_Small = _flag("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
+_Augment = _flag("(samples, torch generator) -> samples: how training samples may be varied.", metavar=_FUNCTION)
+_Cut = _flag("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
+_Bytes = _flag("Of codes in one question.", _LIMITS, "64 aimed at", min=1)
+_Leakage = _flag("Success of the reconstruction attack, upper 95 % bound, 0..1.", _LIMITS)
+_Time = _flag("Median of the device's half, on this machine.", _LIMITS)
+_Loss = _flag("What the pair may lose against your model if all is asked: 0.01 = a point (or 1 % of an RMSE).", _LIMITS)
+_Share = _flag("Ask at most this share.", _GATE, "0.25")
+_Accuracy = _flag("Ask as little as reaches this accuracy (a regressor: this RMSE).", _GATE)
+_Risk = _flag("Kept answers are wrong in at most this share, guaranteed with --confidence.", _GATE)
+_Sure = _flag("Of --max-risk.", _GATE, default=True)
+_Target = _flag("Made for: x86, arm64, cuda, tensorrt, openvino, coreml.", _RUN, "this processor")
+_Precision = _flag("Ship float32, int8, int8-dynamic, int8-weights or float16, whatever is quicker.", _RUN, "measured")
+_Effort = _flag("How long to teach, attack and search.", _RUN, default=True)
+_Seed = _flag("Same seed, model, data and machine: same bundle.", _RUN, default=True, min=0)
+_Threads = _flag("For teaching.", _RUN, "all", min=1)
+_Cache = _flag("Keeps finished stages.", _RUN, "~/.cache/skerry/forge", metavar="FOLDER")
+
+
+@dataclass(frozen=True)
+class ForgeFlags:
+    """As typed; `wish` is what they ask of the forge."""
+
+    model: Annotated[str, _Model]
+    data: Annotated[str, _Data]
+    out: Annotated[Path, _Out]
+    name: Annotated[str, _flag("Of the model.", default="the folder's")] = ""
+    version: Annotated[int, _flag("Of the model: devices only ever go up.", default=True, min=1)] = 1
+    edge_model: Annotated[str, _Small] = ""
+    augment: Annotated[str, _Augment] = ""
+    cut: Annotated[str, _Cut] = ""
+    max_bytes: Annotated[int | None, _Bytes] = None
+    max_leakage: Annotated[float | None, _Leakage] = None
+    target_ms: Annotated[float | None, _Time] = None
+    max_loss: Annotated[float | None, _Loss] = None
+    max_share: Annotated[float | None, _Share] = None
+    target_accuracy: Annotated[float | None, _Accuracy] = None
+    max_risk: Annotated[float | None, _Risk] = None
+    confidence: Annotated[float, _Sure] = 0.95
+    target: Annotated[str, _Target] = ""
+    precision: Annotated[str, _Precision] = ""
+    effort: Annotated[Effort, _Effort] = Effort.NORMAL
+    seed: Annotated[int, _Seed] = 11
+    threads: Annotated[int, _Threads] = 0
+    cache: Annotated[Path | None, _Cache] = None
+    no_cache: Annotated[bool, _switch("--no-cache", "Keep nothing, use nothing kept.")] = False
+    as_json: Annotated[bool, _switch("--json", "Print JSON instead of words.")] = False
+
+    @property
+    def wish(self) -> Wish:
+        own = {field.name for field in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(Wish) if field.name in own}
+        return Wish(**given | {"name": self.name or _name_of(self.out), "threads": self.threads or _processors()})
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """`$XDG_CACHE_HOME/skerry/forge` or `~/.cache/skerry/forge` if none is named; None for no cache at all."""
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return None if self.no_cache else self.cache or base / "skerry" / "forge"
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _name_of(out: Path) -> str:
+    """`digits` of `bundles/digits-3`; `model` if nothing that may be a name is left of it."""
+    found = re.sub(r"[^a-z0-9_.-]+", "-", out.resolve().name.lower())
+    found = re.sub(r"-v?\d+$", "", found).strip("-_.")[:64]
+    return found or "model"
+
+
+@takes(ForgeFlags)
+def forge(flags: ForgeFlags) -> None:
+    """Turn any torch classifier or regressor into a bundle: small, fast, calibrated, measured for leakage.
+
+    skerry models forge my_pkg:build_model --data my_pkg:samples --out my-model-1
+
+    The model is cut where few bytes leave a device; a bottleneck is taught; the device's half becomes a quantised
+    graph; a threshold is chosen; attacks measure what the bytes give away. A report lies in FOLDER.report/report.html.
+    Started again after an interruption, it goes on where it was.
+    """
+    began = time.monotonic()
+    bundle = run(flags)
+    _tell(bundle, time.monotonic() - began, as_json=flags.as_json)
+
+
+def run(flags: ForgeFlags) -> Bundle:
+    """ExitError, with the code that fits, if anything is wrong with what the user gave."""
+    with stages() as tell:
+        tell("loading", 0.0)
+        from models.forge.pipeline.forge import forge as forged  # noqa: PLC0415 - torch takes a second, and --help needs none
+
+        with _blame(Exit.CONFIG):
+            check_wish(flags.wish)
+        with _blame(Exit.MODEL):
+            model, aids = _given(flags)
+        with _blame(Exit.SAMPLE):
+            data = _data(flags.data)
+        tell("loading", 1.0)
+        with _blame(Exit.MODEL):
+            return forged(model, data, flags.wish, flags.out, tell, aids=aids)
+
+
+def _given(flags: ForgeFlags) -> "tuple[nn.Module, Aids]":
+    from models.forge.pipeline.loading import load_function, load_model  # noqa: PLC0415 - see `run`
+
+    here = Path.cwd()
+    small = load_model(flags.edge_model, here) if flags.edge_model else None
+    vary = load_function(flags.augment, here) if flags.augment else None
+    added = Aids(edge_model=small, augment=vary, cache=flags.cache_folder, source=flags.model)
+    return load_model(flags.model, here), added
+
+
+def _data(where: str) -> "Data":
+    from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - see `run`
+
+    return load_data(where, Path.cwd())
+
+
+@contextmanager
+def _blame(code: Exit) -> Iterator[None]:
+    """Data errors are told apart from the model's by their first word, wherever they are found."""
+    try:
+        yield
+    except ForgeError as error:
+        _show(getattr(error, "rows", ()))
+        text = str(error)
+        found = Exit.SAMPLE if text.startswith("data") else Exit.CONFIG if text.startswith("--") else code
+        raise ExitError(found, text) from None
+    except OSError as error:
+        raise ExitError(Exit.DISK, f"{error.filename}: {error.strerror}; choose another folder or make room") from None
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, float], None]]:
+    """A line per stage on standard error, with the time it took or the time it will take."""
+    columns = (
+        TextColumn("{task.description:<15}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(stage: str, share: float) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=1.0)
+            bar.update(tasks[stage], completed=share)
+
+        yield tell
+
+
+def _show(rows: "Sequence[HeadCost]") -> None:
+    """The cuts that were measured, on standard error: what a wish can be chosen from."""
+    if not rows:
+        return
+    table = Table("cut", "head ms", "tail ms", "coded B", "accuracy", "leakage", title="measured so far, and kept")
+    for row in rows:
+        speed = f"{row.head_us / 1e3:.3f}", f"{row.tail_us / 1e3:.3f}"
+        leakage = "" if row.leakage is None else f"{row.leakage:.2f}"
+        table.add_row(row.cut.name, *speed, f"{row.coded_bytes:,}", f"{row.accuracy:.4f}", leakage)
+    Console(stderr=True).print(table)
+
+
+def _tell(bundle: Bundle, seconds: float, *, as_json: bool) -> None:
+    from models.cli.compare import facts, figures  # noqa: PLC0415 - numpy only after the work is done
+
+    page = bundle.path.with_name(bundle.path.name + ".report") / "report.html"
+    if as_json:
+        Console().print_json(data={**facts(bundle), "report": str(page), "took_s": round(seconds, 1)})
+        return
+    table = Table.grid("", Column("", overflow="fold"), padding=(0, 2, 0, 0))
+    for name, value in figures(bundle).items():
+        table.add_row(Text(name, style="bold"), Text(value))
+    console = Console()
+    console.print(table)
+    console.print(f"bundle  {bundle.path}\nreport  {page}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,362 @@
+"""`skerry keys ...`: the offline half of the update repository, on a machine that needs no network.
+
+Law: it says what a signature will do before it asks for a passphrase, and nothing is written until all of it is made.
+It needs tuf, securesystemslib, cryptography, typer and rich, and of ours only files that need no more than these.
+
+What a folder of keys, a request or a hub's export holds, as plain values. Reads public halves only.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from securesystemslib.signer import CryptoSigner, Key
+from tuf.api.metadata import Metadata, Root
+
+from models.signing import operations, review
+from models.signing.keyring import Ask, Cost, Keyring, read_file
+from models.signing.request import (
+    MAX_REQUEST_BYTES,
+    Request,
+    RequestError,
+    State,
+    decode,
+    dump_request,
+    encode,
+    load_request,
+    load_state,
+    missing,
+    sign,
+)
+from models.signing.roles import FLEET, ROOT, SMALL, role_named
+from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import write_private
+
+
+def trusted_root(ring: Keyring) -> Metadata[Root] | None:
+    """The newest root the folder trusts. RequestError if the file is no root."""
+    data = ring.root()
+    return decode(data, Root) if data else None
+
+
+def folder_facts(ring: Keyring) -> dict[str, Any]:
+    """`root`: version trusted here, 0 for none. `rows`: one for each key; families are not named by root."""
+    trusted = trusted_root(ring)
+    known = trusted.signed.keys if trusted else {}
+    rows = [
+        {"key": key.name, "for": key.role, "id": key.keyid[:8], "in root": "yes" if key.keyid in known else "-"}
+        for key in ring.files()
+    ]
+    return {"root": trusted.signed.version if trusted else 0, "rows": rows}
+
+
+def file_facts(data: bytes) -> dict[str, Any]:
+    """Of a request: what it changes and who has to sign yet. Of a hub's export: its roles. RequestError otherwise."""
+    try:
+        request = load_request(data)
+    except RequestError:
+        state = load_state(data)
+        return {"rows": [_role_row(role, found, state) for role, found in _standing(state).items()]}
+    rows = []
+    for role in request.changes:
+        able, needed = missing(request, role)
+        rows.append({"role": role, "signatures missing": needed, "by any of": ", ".join(names(request, role, able))})
+    return {"changes": review.describe(request), "rows": rows}
+
+
+def names(request: Request, role: str, keyids: frozenset[str]) -> list[str]:
+    """What people call these keys of a role."""
+    keys: dict[str, Key] = {}
+    for over in request.delegators(role):
+        keys |= over.keys if isinstance(over, Root) else over.delegations.keys if over.delegations else {}
+    return sorted(review.key_name(keys[keyid]) for keyid in keyids if keyid in keys)
+
+
+def _standing(state: State) -> dict[str, Metadata[Any]]:
+    return {**({ROOT: state.roots[-1]} if state.roots else {}), **state.base}
+
+
+def _role_row(role: str, metadata: Metadata[Any], state: State) -> dict[str, Any]:
+    at_hub = set(metadata.signatures) <= {key.keyid for key in state.online.values()}
+    return {
+        "role": role,
+        "version": metadata.signed.version,
+        "until": f"{metadata.signed.expires:%Y-%m-%d}",
+        "signed": "at the hub" if at_hub else "offline",
+    }
+
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Signing keys, offline."
+)
+_SMALL = "one person decides alone: whoever gets root-1 or targets-1 and its passphrase owns every device of the fleet"
+_SPREAD = """\
+then  take root-2.key, root-3.key and targets-2.key to other places, each with a copy of root.json; delete them here.
+      No one place may hold two root keys or both targets keys; keep one copy of every key elsewhere."""
+
+Folder = Annotated[Path, typer.Option("--dir", help="The folder of keys.")]
+Hub = Annotated[Path, typer.Option("--hub", help="What `skerry repository export` wrote.", show_default=False)]
+PassphraseFile = Annotated[
+    Path | None, typer.Option("--passphrase-file", help="One passphrase for every key, instead of asking.")
+]
+Again = Annotated[bool, typer.Option("--again", help="Allow other content under a number that was signed before.")]
+HERE = Path()
+T = TypeVar("T")
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder for the new keys.", show_default=False)],
+    *,
+    hub: Hub,
+    family: Annotated[list[str] | None, typer.Option("--family", help="A model family; once for each.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="One root key and one targets key, for one person.")] = False,
+    memory: Annotated[int, typer.Option("--memory", min=16, max=1024, help="MiB that each guess must take.")] = 128,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Draw the keys, make root 1 and what it delegates. Writes first.json, which the hub installs."""
+    state = _guard(lambda: load_state(_read(hub)))
+    ring = Keyring.create(folder, Cost(n=1 << (memory * 1024).bit_length() - 1))
+    plan = operations.Plan(SMALL if small else FLEET, tuple(family or ()))
+    request = _guard(lambda: operations.begin(state, plan, lambda role: ring.draw(role).public_key, _now()))
+    signers = ring.save(lambda: _fresh(passphrase_file))
+    _claim(ring, request, again=False)
+    sign(request, signers)
+    ring.keep_root(encode(request.changes[ROOT]))
+    _tell(request)
+    if small:
+        Console(stderr=True).print(f"[bold red]small fleet:[/bold red] {_SMALL}", soft_wrap=True)
+    _write(folder / "first.json", request)
+    if not small:
+        typer.echo(_SPREAD)
+
+
+@app.command("sign")
+def sign_request(
+    request: Annotated[Path, typer.Argument(help="A request file; it is signed in place.", show_default=False)],
+    *,
+    folder: Folder = HERE,
+    check: Annotated[
+        list[Path] | None, typer.Option("--check", help="A file or bundle that the request must add, by its hash.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    again: Again = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Show what a request does, and sign it with the keys of this folder."""
+    asked = _guard(lambda: load_request(_read(request)))
+    ring = Keyring(folder)
+    _guard(lambda: review.check(asked, trusted_root(ring), _now()))
+    _tell(asked)
+    for path in check or []:
+        _compare(asked, path)
+    if not yes and not typer.confirm("Sign this?"):
+        raise ExitError(Exit.CHECK_FAILED, "not signed")
+    _sign(ring, asked, passphrase_file, again=again)
+    _write(request, asked)
+
+
+@app.command()
+def rotate(
+    roles: Annotated[list[str], typer.Argument(help="root, targets, snapshot, timestamp, keys, policy, or a family.")],
+    *,
+    hub: Hub,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="Only this key, by name; once for each.")] = None,
+    folder: Folder = HERE,
+    again: Again = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Replace keys that are lost, stolen or old. Without --drop: every key of the role."""
+    ring, state = _open(folder, hub)
+    rotation = operations.Rotation(tuple(_role(word) for word in roles), frozenset(drop or ()))
+    request = _guard(lambda: operations.rotate(state, rotation, lambda role: ring.draw(role).public_key, _now()))
+    _amend(ring, request, passphrase_file, again=again)
+    _write(folder / f"rotate-{'-'.join(rotation.roles)}.json", request)
+
+
+@app.command()
+def add(
+    family: Annotated[str, typer.Argument(help="Name of the new model family.", show_default=False)],
+    *,
+    hub: Hub,
+    folder: Folder = HERE,
+    again: Again = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Delegate one more model family."""
+    ring, state = _open(folder, hub)
+    _role(family)
+    request = _guard(lambda: operations.add_family(state, family, lambda role: ring.draw(role).public_key, _now()))
+    _amend(ring, request, passphrase_file, again=again)
+    _write(folder / f"add-{family}.json", request)
+
+
+@app.command()
+def renew(
+    roles: Annotated[list[str] | None, typer.Argument(help="Default: all that people sign.")] = None,
+    *,
+    hub: Hub,
+    folder: Folder = HERE,
+    again: Again = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """The same content with a new life, before it expires: once a quarter is often enough."""
+    ring, state = _open(folder, hub)
+    chosen = tuple(_role(word) for word in roles or operations.offline_roles(state))
+    request = _guard(lambda: operations.renew(state, chosen, _now()))
+    _amend(ring, request, passphrase_file, again=again)
+    _write(folder / "renew.json", request)
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="A folder of keys, a request, or what a hub exported.")] = HERE,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+) -> None:
+    """Which keys lie here and what they count for, or what a file holds. No passphrase needed."""
+    facts = folder_facts(Keyring(path)) if path.is_dir() else _guard(lambda: file_facts(_read(path)))
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    for line in facts.get("changes", []):
+        typer.echo(line)
+    table = Table(*(facts["rows"][0] if facts["rows"] else ["nothing"]))
+    for row in facts["rows"]:
+        table.add_row(*map(str, row.values()))
+    Console().print(table)
+
+
+def _open(folder: Path, hub: Path) -> tuple[Keyring, State]:
+    """The folder, and the hub's state once it is known to follow from the root this folder trusts."""
+    ring = Keyring(folder)
+    ring.files()
+    state = _guard(lambda: load_state(_read(hub)))
+    trusted = _guard(lambda: trusted_root(ring))
+    if trusted is None:
+        raise ExitError(Exit.CREDENTIALS, f"{folder}/root.json is missing: copy it from another folder of keys")
+    _guard(lambda: review.check_state(state, trusted))
+    return ring, state
+
+
+def _amend(ring: Keyring, request: Request, passphrase_file: Path | None, *, again: bool) -> None:
+    """Review our own work with the same judge, say it, seal the new keys, sign."""
+    _guard(lambda: review.check(request, trusted_root(ring), _now()))
+    _tell(request)
+    for role, changed in request.changes.items():
+        ring.check_claim(role, changed.signed.version, changed.signed_bytes, again=again)
+    _sign(ring, request, passphrase_file, again=again, fresh=ring.save(lambda: _fresh(passphrase_file)))
+
+
+def _sign(
+    ring: Keyring,
+    request: Request,
+    passphrase_file: Path | None,
+    *,
+    again: bool,
+    fresh: Sequence[CryptoSigner] = (),
+) -> None:
+    """Unlock, claim, sign: a mistyped passphrase has claimed nothing. `fresh` keys were sealed a moment ago."""
+    useful = frozenset[str]().union(*(missing(request, role)[0] for role in request.changes))
+    known = frozenset(signer.public_key.keyid for signer in fresh)
+    signers = ring.unlock(useful - known, _asking(passphrase_file))
+    _claim(ring, request, again=again)
+    sign(request, fresh)
+    for role, keyid in sign(request, signers):
+        name = next(s.public_key for s in signers if s.public_key.keyid == keyid)
+        typer.echo(f"signed {role} with {review.key_name(name)}")
+    if request.state.roots:
+        ring.keep_root(encode(request.state.roots[-1]))
+
+
+def _claim(ring: Keyring, request: Request, *, again: bool) -> None:
+    for role, changed in request.changes.items():
+        ring.claim(role, changed.signed.version, changed.signed_bytes, again=again)
+
+
+def _tell(request: Request) -> None:
+    for line in review.describe(request):
+        typer.echo(line)
+
+
+def _compare(request: Request, path: Path) -> None:
+    """Does the request add exactly this? ExitError(CHECK_FAILED) if not."""
+    data = _packed(path) if path.is_dir() else _read(path)
+    digest = sha256(data).hexdigest()
+    files = [info for changed in request.changes.values() for info in getattr(changed.signed, "targets", {}).values()]
+    if not any(info.hashes.get("sha256") == digest for info in files):
+        raise ExitError(
+            Exit.CHECK_FAILED, f"{path}: the request adds no such content (sha256 {digest}); do not sign it"
+        )
+    typer.echo(f"checked {path}: sha256 {digest}")
+
+
+def _packed(bundle: Path) -> bytes:
+    from models.bundle.archive import pack  # noqa: PLC0415
+    from models.bundle.bundle import open_bundle  # noqa: PLC0415
+    from models.bundle.manifest import BundleError  # noqa: PLC0415
+
+    try:
+        return pack(open_bundle(bundle))
+    except BundleError as error:
+        raise ExitError(Exit.MODEL, str(error)) from None
+
+
+def _write(path: Path, request: Request) -> None:
+    write_private(path, dump_request(request))
+    wanting = {role: missing(request, role) for role in request.changes}
+    typer.echo(f"wrote {path}")
+    for role, (able, needed) in wanting.items():
+        if needed:
+            typer.echo(f"{role} needs {needed} more of: {', '.join(names(request, role, able))}")
+    unfinished = any(needed for _, needed in wanting.values())
+    word = f"with another key: skerry keys sign {path.name}" if unfinished else f"skerry repository install {path.name}"
+    typer.echo(f"next  {'carry it on, sign' if unfinished else 'at the hub:'} {word}")
+
+
+def _role(word: str) -> str:
+    try:
+        return role_named(word)
+    except ValueError as error:
+        raise ExitError(Exit.USAGE, str(error)) from None
+
+
+def _fresh(passphrase_file: Path | None) -> bytes:
+    if passphrase_file:
+        return _from_file(passphrase_file)
+    return str(typer.prompt("Passphrase for the new keys", hide_input=True, confirmation_prompt=True)).encode()
+
+
+def _asking(passphrase_file: Path | None) -> Ask:
+    if passphrase_file:
+        return lambda _name: _from_file(passphrase_file)
+    return lambda name: str(
+        typer.prompt(f"Passphrase of {name} (empty: do not use it)", default="", hide_input=True, show_default=False)
+    ).encode()
+
+
+def _from_file(path: Path) -> bytes:
+    """The first line."""
+    return read_file(path, 4096).split(b"\n", 1)[0].rstrip(b"\r")
+
+
+def _read(path: Path) -> bytes:
+    return read_file(path, MAX_REQUEST_BYTES)
+
+
+def _guard(work: Callable[[], T]) -> T:
+    """A request that must not be: one line and exit code 40."""
+    try:
+        return work()
+    except RequestError as error:
+        raise ExitError(Exit.CHECK_FAILED, str(error)) from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

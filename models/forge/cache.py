@@ -1,0 +1,169 @@
+"""What the forge has done already, by content: a killed run goes on, an equal one is quick, a changed one starts anew.
+
+Law: a stage is found only under the digest of all that decides its result; files are plain bytes with their SHA-256, so
+that a half-written or altered result counts as absent. Nothing here is ever unpickled.
+
+A training's state on disk: modules, optimiser and the epoch reached, as one safetensors file.
+
+Law: written beside and renamed, so a killed process leaves the last whole state; never unpickled.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+INDEX = "index.json"
+LIMIT_BYTES = 4 << 30  # oldest results go first above this
+_KEY_CHARS = 24
+
+Files = dict[str, bytes]
+
+
+def digest(*parts: Any) -> str:
+    """SHA-256 in hex over values: bytes as they are, everything else as canonical JSON, each with its length."""
+    whole = sha256()
+    for part in parts:
+        plain = isinstance(part, bytes)
+        data = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode()
+        whole.update(bytes([plain]) + len(data).to_bytes(8, "big") + data)
+    return whole.hexdigest()
+
+
+class Cache:
+    """One folder of finished stages and checkpoints. `None` as root: everything is forgotten at the end of the run."""
+
+    def __init__(self, root: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._own = tempfile.TemporaryDirectory(prefix="skerry-forge-") if root is None else None
+        self.root = Path(self._own.name) if self._own else Path(str(root))
+        self._limit_bytes = limit_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._own:
+            self._own.cleanup()
+
+    def find(self, stage: str, key: str) -> Files | None:
+        """What `keep` was given, or None if it is not there, incomplete or altered."""
+        folder = self._folder(stage, key)
+        try:
+            index = json.loads((folder / INDEX).read_bytes())
+            files = {name: (folder / name).read_bytes() for name in index}
+        except (OSError, ValueError, TypeError):
+            return None
+        if any(sha256(data).hexdigest() != index[name] for name, data in files.items()):
+            return None
+        os.utime(folder)
+        return files
+
+    def keep(self, stage: str, key: str, files: Mapping[str, bytes]) -> None:
+        """As one step: a process killed here leaves the stage absent, never half there."""
+        folder = self._folder(stage, key)
+        self.root.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
+        try:
+            for name, data in files.items():
+                (scratch / name).write_bytes(data)
+            index = {name: sha256(data).hexdigest() for name, data in files.items()}
+            (scratch / INDEX).write_text(json.dumps(index))
+            shutil.rmtree(folder, ignore_errors=True)
+            scratch.rename(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self._make_room(folder)
+
+    def scratch(self, stage: str, key: str) -> Path:
+        """A folder for the checkpoints of a stage that is under way; `clear` removes it."""
+        folder = self.root / f"work-{stage}-{key[:_KEY_CHARS]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def clear(self, stage: str, key: str) -> None:
+        shutil.rmtree(self.root / f"work-{stage}-{key[:_KEY_CHARS]}", ignore_errors=True)
+
+    def _folder(self, stage: str, key: str) -> Path:
+        return self.root / f"{stage}-{key[:_KEY_CHARS]}"
+
+    def _make_room(self, newest: Path) -> None:
+        """Folders in order of last use, oldest first, until the rest fits."""
+        sizes = {path: _bytes_of(path) for path in self.root.iterdir() if path.is_dir() and path != newest}
+        left = sum(sizes.values()) + _bytes_of(newest)
+        for path in sorted(sizes, key=_used):
+            if left <= self._limit_bytes:
+                return
+            shutil.rmtree(path, ignore_errors=True)
+            left -= sizes[path]
+
+
+def _bytes_of(folder: Path) -> int:
+    return sum(_size(path) for path in folder.rglob("*"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # another forge tidied up at this moment
+        return 0
+
+
+def _used(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+_EPOCH = "epoch"
+
+
+def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """All at once or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    # safetensors refuses tensors that share memory, and exported graphs may name one weight twice
+    fresh.write_bytes(
+        safetensors.torch.save({name: value.detach().clone().contiguous() for name, value in tensors.items()})
+    )
+    fresh.replace(path)
+
+
+def keep(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None, epoch: int) -> None:
+    """`optimiser` None: the training has ended, nothing needs its moments any more."""
+    named = {f"model.{key}": value for key, value in modules.state_dict().items()}
+    if optimiser is not None:
+        for number, parameter in enumerate(_parameters(optimiser)):
+            state = optimiser.state.get(parameter, {})
+            named |= {f"optimiser.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
+    named[_EPOCH] = torch.tensor(epoch)
+    write(path, named)
+
+
+def resume(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None) -> int:
+    """Epochs done; 0, and nothing changed, if there is no state that fits."""
+    try:
+        named = safetensors.torch.load(path.read_bytes())
+        epoch = int(named.pop(_EPOCH))
+        modules.load_state_dict({key[6:]: value for key, value in named.items() if key.startswith("model.")})
+    except (OSError, KeyError, RuntimeError, SafetensorError):
+        return 0
+    for number, parameter in enumerate(_parameters(optimiser) if optimiser is not None else []):
+        prefix = f"optimiser.{number}."
+        state = {key.removeprefix(prefix): value for key, value in named.items() if key.startswith(prefix)}
+        if state and optimiser is not None:
+            optimiser.state[parameter] = state
+    return epoch
+
+
+def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]

@@ -1,0 +1,105 @@
+"""How pictures may be varied while something learns from them: shifted, mirrored, with a square blanked.
+
+Law: everything is drawn from the generator that is passed in. Crops, flips and cut-out: DeVries & Taylor 2017.
+
+Damage that a real camera meets, for training and for held-out tests: noise, a covered patch, a shift, low contrast.
+
+Law: everything is drawn from the generator that is passed in; the same seed damages the same samples in the same way.
+The kinds follow Hendrycks & Dietterich 2019 (common corruptions), scaled to small pictures.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+class Shake(NamedTuple):
+    """A hook for teaching: `(pictures [n, c, h, w] in 0..1, generator)` -> the same pictures, varied.
+
+    `crop`, `cutout`: pixels; `mirror`: half of the pictures are mirrored, left and right.
+    """
+
+    crop: int = 4
+    cutout: int = 8
+    mirror: bool = True
+
+    def __call__(self, pictures: Tensor, chance: torch.Generator) -> Tensor:
+        count, _, height, width = pictures.shape
+        reach = self.crop
+        padded = pad(pictures, (reach,) * 4)
+        rows = torch.randint(0, 2 * reach + 1, (count, 1), generator=chance) + torch.arange(height)
+        columns = torch.randint(0, 2 * reach + 1, (count, 1), generator=chance) + torch.arange(width)
+        if self.mirror:
+            mirrored = torch.rand(count, 1, generator=chance) < 0.5
+            columns = torch.where(mirrored, columns.flip(1), columns)
+        index = torch.arange(count)[:, None, None]
+        moved = padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        return self._blanked(moved, chance)
+
+    def _blanked(self, pictures: Tensor, chance: torch.Generator) -> Tensor:
+        count, _, height, width = pictures.shape
+        top = torch.randint(0, height, (count, 1), generator=chance)
+        left = torch.randint(0, width, (count, 1), generator=chance)
+        half = self.cutout // 2
+        rows = ((torch.arange(height) - top).abs() < half)[:, :, None]
+        columns = ((torch.arange(width) - left).abs() < half)[:, None, :]
+        return pictures.masked_fill((rows & columns)[:, None], 0.5)
+
+
+Pictures = npt.NDArray[np.float32]
+NOISE_SIGMA = 0.3
+PATCH = 0.375  # side of the covered square, as a share of the picture's side
+SHIFT = 0.125  # largest shift, likewise (at least one pixel)
+CONTRAST = (0.2, 0.5)
+GREY = (0.3, 0.7)
+
+
+def corrupt(pictures: npt.NDArray[Any], rng: np.random.Generator, share: float) -> Pictures:
+    """A float32 copy of `[n, channels, height, width]` in 0..1 with about `share` (0..1) of the pictures damaged."""
+    out = pictures.astype(np.float32)
+    hit = rng.random(len(out)) < share
+    kinds = rng.integers(len(KINDS), size=len(out))
+    for kind, damage in enumerate(KINDS):
+        chosen = hit & (kinds == kind)
+        out[chosen] = np.clip(damage(out[chosen], rng), 0.0, 1.0)
+    return out
+
+
+def noise(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    return pictures + rng.normal(0.0, NOISE_SIGMA, pictures.shape)
+
+
+def occlusion(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    count, _, height, width = pictures.shape
+    side = round(PATCH * min(height, width))
+    top, left = rng.integers(0, height - side + 1, count), rng.integers(0, width - side + 1, count)
+    rows = (np.arange(height) >= top[:, None]) & (np.arange(height) < top[:, None] + side)
+    columns = (np.arange(width) >= left[:, None]) & (np.arange(width) < left[:, None] + side)
+    covered = (rows[:, :, None] & columns[:, None, :])[:, None]
+    return np.where(covered, rng.random((count, 1, 1, 1)), pictures)
+
+
+def shift(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """By up to `SHIFT` in each direction; what comes in at the border is black."""
+    count, _, height, width = pictures.shape
+    reach = max(1, round(SHIFT * min(height, width)))
+    padded = np.pad(pictures, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
+    rows = rng.integers(0, 2 * reach + 1, count)[:, None] + np.arange(height)
+    columns = rng.integers(0, 2 * reach + 1, count)[:, None] + np.arange(width)
+    moved = padded[np.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return moved.transpose(0, 3, 1, 2)
+
+
+def contrast(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    factor = rng.uniform(*CONTRAST, (len(pictures), 1, 1, 1))
+    grey = rng.uniform(*GREY, (len(pictures), 1, 1, 1))
+    return (pictures - 0.5) * factor + grey
+
+
+Damage = Callable[[Pictures, np.random.Generator], npt.NDArray[Any]]
+KINDS: tuple[Damage, ...] = (noise, occlusion, shift, contrast)

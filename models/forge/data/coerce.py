@@ -1,0 +1,240 @@
+"""Samples in any of the shapes people have them become one: `Data` of float32 and int64 arrays.
+
+Law: nothing is dropped, scaled or reordered but by the one split of a fixed seed.
+
+Are these samples enough, and are they what they say? Asked before any work is done.
+
+Law: the first thing that is wrong is said in one line: where, what, and what to try.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.forge.data.types import OUT_OF_SCOPE, Data, ForgeError, Part, Values
+
+_FEWEST = 10  # samples of any part: below this no figure means anything
+
+
+def check_data(data: Data, max_risk: float | None = None, confidence: float = 0.95) -> Data:
+    """The same data. ForgeError: lengths, shapes, NaN, labels out of range, or too few samples (for the guarantee)."""
+    for name, part in _parts(data):
+        lengths(name, part)
+        _numbers(name, part)
+        _like(name, part, data.training)
+        if data.labels:
+            _labels(name, part, data.labels)
+        else:
+            _values(name, part)
+    if data.labels:
+        _kinds(data)
+    if max_risk is not None:
+        _enough(data, max_risk, confidence)
+    return data
+
+
+def check_outputs(outputs: int, data: Data) -> None:
+    """Does the model answer what the data asks? `outputs`: of one sample."""
+    wanted = len(data.labels) or 1
+    if outputs != wanted:
+        what = f"the data has {wanted} labels" if data.labels else "a regressor has one value"
+        raise ForgeError(f"model: it has {outputs} outputs, but {what}; change its last layer or give the labels")
+
+
+def needed_samples(max_risk: float, confidence: float) -> int:
+    """Samples that bound a risk at all: with no error among n, the exact upper bound is 1 - (1 - confidence)^(1/n).
+
+    Clopper and Pearson 1934 (for none of n, "rule of three").
+    """
+    return math.ceil(math.log(1 - confidence) / math.log(1 - max_risk))
+
+
+def lengths(name: str, part: Part) -> None:
+    count = len(part)
+    if not part.x:
+        raise ForgeError(f"data: {name} has no input; give an array x [n, ...]")
+    for i, one in enumerate(part.x):
+        if len(one) != count:
+            raise ForgeError(f"data: {name} has {len(one)} samples of input {i} but {count} targets; give one of each")
+    for column, numbers in part.sensitive.items():
+        if len(numbers) != count:
+            raise ForgeError(f"data: {name}: sensitive column {column} has {len(numbers)} numbers for {count} samples")
+    if count < _FEWEST:
+        raise ForgeError(f"data: {name} has {count} samples; at least {_FEWEST} are needed in each of the three parts")
+
+
+def _parts(data: Data) -> tuple[tuple[str, Part], ...]:
+    return ("training", data.training), ("calibration", data.calibration), ("heldout", data.heldout)
+
+
+def _numbers(name: str, part: Part) -> None:
+    for i, one in enumerate(part.x):
+        if one.size == 0:
+            raise ForgeError(f"data: {name}: input {i} has shape {list(one.shape)}, no numbers; give [n, ...]")
+        if one.dtype.kind == "f" and not bool(np.isfinite(one).all()):
+            bad = int(np.argmin(np.isfinite(one.reshape(len(one), -1)).all(1)))
+            raise ForgeError(f"data: {name}: sample {bad} of input {i} has NaN or infinite values; fill or drop it")
+
+
+def _like(name: str, part: Part, training: Part) -> None:
+    if len(part.x) != len(training.x):
+        raise ForgeError(f"data: {name} has {len(part.x)} inputs, training {len(training.x)}; give as many in each")
+    for i, (one, first) in enumerate(zip(part.x, training.x, strict=True)):
+        if one.shape[1:] != first.shape[1:] or one.dtype != first.dtype:
+            found, wanted = f"{list(one.shape[1:])} {one.dtype}", f"{list(first.shape[1:])} {first.dtype}"
+            raise ForgeError(f"data: {name}: input {i} is {found}, in training {wanted}; give the same in all parts")
+    if set(part.sensitive) != set(training.sensitive):
+        raise ForgeError(f"data: {name} has other sensitive columns than training; give the same in all parts")
+
+
+def _labels(name: str, part: Part, labels: tuple[str, ...]) -> None:
+    if part.y.dtype.kind != "i":
+        raise ForgeError(f"data: {name}: labels are {part.y.dtype}, not whole numbers; leave labels away to fit values")
+    wrong = part.y[(part.y < OUT_OF_SCOPE) | (part.y >= len(labels))]
+    if len(wrong):
+        raise ForgeError(
+            f"data: {name}: label {int(wrong[0])} is out of range 0..{len(labels) - 1}"
+            f" ({OUT_OF_SCOPE} = out of scope); name every label or number them from 0"
+        )
+
+
+def _values(name: str, part: Part) -> None:
+    if part.y.dtype.kind != "f" or not bool(np.isfinite(part.y).all()):
+        raise ForgeError(f"data: {name}: a target is NaN or infinite; drop that sample")
+    if float(np.ptp(part.y)) == 0:
+        raise ForgeError(f"data: {name}: every target is {float(part.y[0]):g}; there is nothing to learn")
+
+
+def _kinds(data: Data) -> None:
+    different = len(set(data.labels))
+    if different < 2 or different != len(data.labels):
+        raise ForgeError(f"data: {len(data.labels)} labels, {different} different; name at least 2, each once")
+    for name, part in _parts(data):
+        if not bool((part.y >= 0).any()):
+            raise ForgeError(f"data: {name} has only samples that are out of scope; give some of each label")
+    unseen = sorted(set(range(len(data.labels))) - {int(label) for label in np.unique(data.training.y)})
+    if unseen:
+        raise ForgeError(
+            f"data: label {data.labels[unseen[0]]} ({unseen[0]}) has no training sample; add some or drop the label"
+        )
+
+
+def _enough(data: Data, max_risk: float, confidence: float) -> None:
+    if not 0 < max_risk < 1 or not 0 < confidence < 1:
+        raise ForgeError(f"a risk of {max_risk:g} at confidence {confidence:g} is no pair of shares between 0 and 1")
+    needed, given = needed_samples(max_risk, confidence), len(data.calibration)
+    if given < needed:
+        raise ForgeError(
+            f"data: {given} calibration samples cannot show a risk of {max_risk:g} at confidence {confidence:g};"
+            f" give at least {needed} or ask for less"
+        )
+
+
+_SEED = 20
+_SHARES = (0.7, 0.85)  # ends of training and of calibration, of samples that come in one piece
+_PARTS = ("training", "calibration", "heldout")
+
+
+def coerced(given: Any) -> Data:
+    """Data of float32 and int64 arrays. ForgeError: no reading of `given` makes sense."""
+    if all(hasattr(given, name) for name in _PARTS):
+        return _in_parts(given)
+    if isinstance(given, Mapping) or not isinstance(given, Sequence) or not 2 <= len(given) <= 4:
+        raise ForgeError(f"data: {type(given).__name__} is not understood; return (x, y), (x, y, labels) or a Data")
+    x, y, labels, sensitive = (*given, *((), {})[len(given) - 2 :]) if len(given) < 4 else given
+    targets, names = _targets(y, tuple(labels or ()))
+    return _split(_part(x, targets, sensitive or {}), names)
+
+
+def _in_parts(given: Any) -> Data:
+    names = tuple(str(label) for label in getattr(given, "labels", ()))
+    raw = [getattr(given, name) for name in _PARTS]
+    pairs = [_triple(part) for part in raw]
+    every, found = _targets(np.concatenate([_array(y) for _, y, _ in pairs]), names)
+    ends = np.cumsum([len(y) for _, y, _ in pairs])[:-1]
+    targets = np.split(every, ends)
+    training, calibration, heldout = (_part(x, y, kept) for (x, _, kept), y in zip(pairs, targets, strict=True))
+    return Data(training, calibration, heldout, found)
+
+
+def _triple(part: Any) -> tuple[Any, Any, Any]:
+    """Of a Part, of anything like it, or of (x, y)."""
+    if hasattr(part, "y"):
+        return part.x, part.y, getattr(part, "sensitive", {})
+    return part[0], part[1], {}
+
+
+def _part(x: Any, y: Values, sensitive: Mapping[str, Any]) -> Part:
+    inputs = tuple(_plain(one) for one in x) if _several(x, len(y)) else (_plain(_array(x)),)
+    columns = {str(name): _column(name, column) for name, column in sensitive.items()}
+    return Part(inputs, y, columns)
+
+
+def _several(x: Any, count: int) -> bool:
+    """A sequence of arrays that have a row per sample each: several inputs, not a list of samples."""
+    if not isinstance(x, list | tuple) or not x:
+        return False
+    return all(isinstance(one, np.ndarray | Tensor) and one.ndim > 0 and len(one) == count for one in x)
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
+        return torch.stack(list(values)).detach().cpu().numpy()
+    return np.asarray(values)
+
+
+def _plain(values: Any) -> Values:
+    array = _array(values)
+    if array.dtype.kind in "iub":
+        return np.ascontiguousarray(array, np.int64)
+    if array.dtype.kind != "f":
+        raise ForgeError(f"data: an input of {array.dtype} is no array of numbers; give every sample the same shape")
+    return np.ascontiguousarray(array, np.float32)
+
+
+def _column(name: str, values: Any) -> npt.NDArray[np.int64]:
+    array = _array(values)
+    numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.unique(array, return_inverse=True)[1]
+    if array.ndim != 1:
+        raise ForgeError(f"data: sensitive column {name} has shape {list(array.shape)}; give one number per sample [n]")
+    return numbers.astype(np.int64)
+
+
+def _targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
+    """(int64 labels, their names) of a classifier, (float32 values, ()) of a regressor."""
+    array = _array(y)
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    names = tuple(str(label) for label in labels)
+    if array.ndim != 1:
+        raise ForgeError(f"data: targets of shape {list(array.shape)}; give one label or value per sample [n]")
+    if array.dtype.kind in "US":
+        names = names or tuple(sorted(set(array.tolist())))
+        unknown = sorted(set(array.tolist()) - set(names))
+        if unknown:
+            raise ForgeError(f"data: target {unknown[0]!r} is none of the labels; add it to them")
+        return np.asarray([names.index(one) for one in array.tolist()], np.int64), names
+    if array.dtype.kind == "f" and not (names and np.array_equal(array, np.round(array))):
+        return array.astype(np.float32), names
+    whole = array.astype(np.int64)
+    return whole, names or tuple(str(i) for i in range(int(whole.max(initial=0)) + 1))
+
+
+def _split(part: Part, labels: tuple[str, ...]) -> Data:
+    count = len(part)
+    lengths("data", part)
+    order = np.random.default_rng(_SEED).permutation(count)
+    pieces = np.split(order, [int(share * count) for share in _SHARES])
+    training, calibration, heldout = (_rows(part, piece) for piece in pieces)
+    return Data(training, calibration, heldout, labels)
+
+
+def _rows(part: Part, rows: npt.NDArray[np.int64]) -> Part:
+    columns = {name: column[rows] for name, column in part.sensitive.items()}
+    return Part(tuple(one[rows] for one in part.x), part.y[rows], columns)

@@ -1,0 +1,242 @@
+"""A finished bundle attacked on a user's own samples: the chain that a policy makes of its codes gets its rows.
+
+Law: what is attacked is what leaves: the device's graph, the policy's transforms, the codec there and back. The
+attacker gets calibration and held-out samples; the training part only says who was a member.
+
+What may be done to codes or scores before they leave, through the very steps of a device:
+
+`models/runtime/transforms.py`.
+
+Law: the attacker is trained on what comes out of here, never on what went in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.manifest import MAX_ROWS, Manifest
+from models.forge.data.packing import pack_inputs
+from models.forge.data.types import Data, ForgeError, Part
+from models.forge.leakage.inversion import FULL
+from models.forge.leakage.measure import Exposed, Measured, Values, measure
+from models.graph.hub_model import open_hub
+from models.runtime import transforms as device
+from models.runtime.chain import Field, Plan, Range, Step, Transform, digest
+from models.runtime.onnx_runner import OnnxRunner
+
+CodeArray = npt.NDArray[np.uint8]
+NOISE, TOP_K = "noise", "top_k"
+_KEY = bytes(32)  # the attacker learns from pairs: which key it was is nothing to it
+
+
+def changed(codes: CodeArray, steps: Sequence[Transform], field: Range) -> CodeArray:
+    """Codes `[n, ...]` of a feature after the steps, noise drawn from seed 0. ForgeError if a step cannot be done."""
+    rng = np.random.default_rng(0)
+
+    def drawn(sigma: float, count: int) -> npt.NDArray[np.float64]:
+        return np.rint(rng.normal(0, sigma, count))
+
+    try:
+        return device.changed(codes, steps, field, device.Tools(drawn, _KEY))
+    except device.StepError as error:
+        raise ForgeError(f"{error}, so nothing would be sent; choose others") from None
+
+
+def top_k(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.float32]:
+    """The `count` largest scores of each row, the rest set to that row's least kept one: what a short answer tells."""
+    bar = -np.partition(-scores, count - 1, axis=1)[:, count - 1 : count]
+    return np.asarray(np.maximum(scores, bar), np.float32)
+
+
+def usual(levels: int) -> dict[str, tuple[Step, ...]]:
+    """The defences shown beside a chain that has none.
+
+    Noise of a tenth and a quarter of the range, half the range alone, and steps of a quarter of it.
+    """
+    top = float(levels - 1)
+    quarter = max(2.0, round(levels / 4))
+    return {
+        f"noise {top / 10:.2g}": (Step(NOISE, step=top / 10),),
+        f"noise {top / 4:.2g}": (Step(NOISE, step=top / 4),),
+        f"clip 0..{top // 2:g}": (Step("clip", 0.0, top // 2),),
+        f"quantise {quarter:g}": (Step("clip", 0.0, top - top % quarter), Step("quantise", step=quarter)),
+    }
+
+
+Tell = Callable[[str, float], None]
+Codes = dict[str, npt.NDArray[np.uint8]]
+
+BARE = "as the model makes them"
+_BATCH = 256
+_MOST = FULL.pairs + FULL.tests
+_TOP = (1, 3)
+
+
+class Case(NamedTuple):
+    """One chain that was attacked: `what` in words, its digest, what was found."""
+
+    what: str
+    chain: str
+    found: Measured
+
+
+class _Score(NamedTuple):
+    name: str = "scores"
+    low: float = 0.0
+    high: float = 1.0
+
+
+class _Seen(NamedTuple):
+    """Of all samples in order: codes before any transform, and the device's own scores."""
+
+    codes: Codes
+    scores: Values
+
+
+def remeasure(bundle: Bundle, data: Data, steps: Mapping[str, Sequence[Any]], effort: str, tell: Tell) -> Case:
+    """The attacks on one chain.
+
+    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.Step`.
+
+    ForgeError if the data is not the model's; BundleError, SampleError as they arise.
+    """
+    what = ", ".join(f"{name}: {' then '.join(map(_said, each))}" for name, each in steps.items() if each) or BARE
+    return _Bench(bundle, data).case(what, steps, effort, tell)
+
+
+def defended(bundle: Bundle, data: Data, tell: Tell) -> tuple[Case, ...]:
+    """Quick attacks on the bare chain, on the usual defences, and on the device's scores cut to the largest few."""
+    bench, specs = _Bench(bundle, data), bundle.manifest.features
+    named: dict[str, tuple[Step, ...]] = {BARE: (), **usual(round(specs[0].high) + 1)}
+    cases = []
+    for at, (what, steps) in enumerate(named.items()):
+        tell("defences", at / (len(named) + 1))
+        cases.append(bench.case(what, {spec.name: steps for spec in specs}, "quick", _silent))
+    tell("defences", len(named) / (len(named) + 1))
+    return (*cases, *bench.answers())
+
+
+def with_rows(bundle: Bundle, cases: Sequence[Case]) -> Bundle:
+    """The bundle written again with the rows of these chains, in place of older ones of the same chains."""
+    fresh = {case.chain for case in cases}
+    kept = [row for row in bundle.manifest.leakage if row.chain not in fresh]
+    rows = (*kept, *(row for case in cases for row in case.found.rows))
+    if len(rows) > MAX_ROWS:
+        raise ForgeError(f"the bundle would have {len(rows)} rows of leakage, at most {MAX_ROWS}; forge it again")
+    manifest = msgspec.structs.replace(bundle.manifest, leakage=rows)
+    contents = {name: bundle.read(name) for name in manifest.files}
+    return write_bundle(bundle.path, manifest, contents, bundle.report)
+
+
+class _Bench:
+    """One bundle run once over the samples; then any number of chains are attacked on what it gave."""
+
+    def __init__(self, bundle: Bundle, data: Data) -> None:
+        self._bundle = bundle
+        self._runner = OnnxRunner(bundle, cpu_only=True)
+        self._data = _fitting(data, bundle.manifest)
+        self._attacked = _joined(self._data.calibration, self._data.heldout)
+        self._seen = self._run(self._attacked.x[0])
+        count = min(len(self._data.training), len(self._data.heldout), _MOST)
+        self._members = self._run(self._data.training.x[0][:count])
+
+    def case(self, what: str, steps: Mapping[str, Sequence[Any]], effort: str, tell: Tell) -> Case:
+        manifest = self._bundle.manifest
+        plans: list[Plan] = [Field(spec, tuple(steps.get(spec.name, ()))) for spec in manifest.features]
+        chain = digest(manifest.cut, manifest.codec, plans)
+        codes = self._left(self._seen.codes, plans)
+        part, held = self._attacked, self._data.heldout
+        outside = {name: each[-len(held) :] for name, each in codes.items()}
+        exposed = Exposed(
+            x=part.x[0],
+            codes=tuple(codes.values()),
+            y=part.y,
+            sensitive=part.sensitive,
+            ids=part.x[0].dtype.kind in "iu",
+            members=(self._answered(self._left(self._members.codes, plans)), self._data.training.y[:_MOST]),
+            outsiders=(self._answered(outside), held.y[-len(next(iter(outside.values()))) :]),
+        )
+        return Case(what, chain, measure(_cut(exposed), chain, effort, tell))
+
+    def answers(self) -> list[Case]:
+        """What the device's own scores give away, whole and cut to the largest few."""
+        part, scores, found = self._attacked, self._seen.scores, []
+        for count in (*(k for k in _TOP if k < scores.shape[1]), scores.shape[1]):
+            step = Step(TOP_K, step=float(count))
+            chain = digest("answer", "scores", (Field(_Score(), (step,)),))
+            exposed = Exposed(part.x[0], (top_k(scores, count),), part.y, ids=part.x[0].dtype.kind in "iu")
+            found.append(Case(f"{count} largest scores alone", chain, measure(exposed, chain, "quick")))
+        return found
+
+    def _run(self, x: Values) -> _Seen:
+        codes: dict[str, list[Values]] = {spec.name: [] for spec in self._bundle.manifest.features}
+        scores = []
+        for start in range(0, len(x), _BATCH):
+            for one in self._runner.infer(np.ascontiguousarray(x[start : start + _BATCH])):
+                scores.append(one.prediction.scores)
+                for name, each in one.features.items():
+                    codes[name].append(each)
+        return _Seen({name: np.stack(each) for name, each in codes.items()}, np.array(scores, np.float32))
+
+    def _left(self, codes: Codes, plans: Sequence[Plan]) -> Codes:
+        """As they arrive at the hub."""
+        codec, found = self._runner.codec, {}
+        for plan in plans:
+            name = plan.spec.name
+            out = changed(codes[name], plan.transforms, plan.spec)
+            found[name] = np.stack([codec.decode(name, codec.encode(name, one)) for one in out])
+        return found
+
+    def _answered(self, codes: Codes) -> Values:
+        tail, count = open_hub(self._bundle).tail, len(next(iter(codes.values())))
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, count, _BATCH):
+                inputs = [torch.from_numpy(each[start : start + _BATCH].astype(np.float32)) for each in codes.values()]
+                parts.append(tail(*inputs).reshape(len(inputs[0]), -1).numpy())
+        return np.concatenate(parts)
+
+
+def _cut(exposed: Exposed) -> Exposed:
+    """Members are as many as were run, outsiders as many as there are: each beside its truth."""
+    (logits, y), outsiders = exposed.members or (np.zeros((0, 1)), np.zeros(0)), exposed.outsiders
+    return Exposed(
+        exposed.x, exposed.codes, exposed.y, exposed.sensitive, None, exposed.ids, (logits, y[: len(logits)]), outsiders
+    )
+
+
+def _fitting(data: Data, manifest: Manifest) -> Data:
+    data = pack_inputs(nn.Identity(), data).data
+    x = data.heldout.x[0]
+    if x.shape[1:] != manifest.input.shape:
+        raise ForgeError(
+            f"samples are {list(x.shape[1:])}, the model takes {list(manifest.input.shape)}; give its data"
+        )
+    return data
+
+
+def _joined(calibration: Part, heldout: Part) -> Part:
+    """Held-out samples last, and never fewer of them than fit."""
+    first = max(0, _MOST - len(heldout))
+    parts = (calibration, heldout)
+    names = set(calibration.sensitive) & set(heldout.sensitive)
+    ends = (slice(0, first), slice(max(0, len(heldout) - _MOST), None))
+    return Part(
+        (np.concatenate([part.x[0][end] for part, end in zip(parts, ends, strict=True)]),),
+        np.concatenate([part.y[end] for part, end in zip(parts, ends, strict=True)]),
+        {n: np.concatenate([p.sensitive[n][end] for p, end in zip(parts, ends, strict=True)]) for n in sorted(names)},
+    )
+
+
+def _said(step: Any) -> str:
+    return f"clip {step.low:g}..{step.high:g}" if str(step.kind) == "clip" else f"{step.kind} {step.step:g}"
+
+
+def _silent(_stage: str, _share: float) -> None:
+    """Nobody is told."""

@@ -1,0 +1,297 @@
+"""What every cut of a model costs on this machine: head, tail, bytes and the accuracy left, before anything is trained.
+
+Law: measured, never estimated; bounded in samples and seconds; on training samples for what is fitted and calibration
+samples for what is reported. The held-out part is not looked at.
+
+Rows of the cuts' frontier as JSON, for the cache and for the report.
+
+Law: a row is found again by the name of its cut; a cut that is not there any more takes its row along.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import torch
+from onnx.utils import Extractor
+from torch import Tensor, fx, nn
+
+from models.forge.data.types import Data, ForgeError, Part
+from models.forge.partition.code_levels import LEVELS, Range, Size, fitted, size
+from models.forge.partition.cuts import Cut, Traced
+from models.forge.partition.split import Halves, features_of, halves, head_of
+from models.forge.partition.trace import blamed, other_batch, quiet, same
+
+_INPUT, _OUTPUT = "sample", "cut_"  # no name of the graph's own meets these
+_OPSET = 20
+_MAX_BATCH = 4096
+_WARM_UP, _FEWEST, _MOST = 3, 5, 600  # runs
+_FITTED = 512  # training samples: ranges and tables
+_VALUES = 40_000_000  # of one cut's features held at once: 160 MB
+_BATCH = 100
+_HOPELESS = 0.1  # worse than allowed by this much on the first quarter: not measured to the end
+_START = 2  # index of LEVELS tried first
+
+
+class Bounds(NamedTuple):
+    """`max_loss`: of accuracy (a share of RMSE, for a regressor) that codes may cost; the rest bounds the work."""
+
+    max_loss: float = 0.01
+    samples: int = 1000
+    latency_s: float = 0.15
+    threads: int = 1
+
+
+_BOUNDS = Bounds()
+
+
+class HeadCost(NamedTuple):
+    """One cut. Microseconds: median, batch 1. Bytes: of one sample. `accuracy`: RMSE for a regressor.
+
+    `levels`: fewest whose `lost` (against `whole`, the model on the same samples) is within bounds, or 16 if none is.
+    `coded_bytes`: the smaller of `packed_bytes` and an entropy code padded to one length; `mean_bytes`: unpadded.
+    `leakage`: upper bound of a quick inversion attack's score; None until it was attacked.
+    """
+
+    cut: Cut
+    head_us: float
+    tail_us: float
+    raw_bytes: int
+    packed_bytes: int
+    coded_bytes: int
+    mean_bytes: float
+    levels: int
+    accuracy: float
+    whole: float
+    lost: float
+    samples: int
+    leakage: float | None = None
+
+
+Tell = Callable[[float], None]
+
+
+def frontier(
+    traced: Traced, cuts: Sequence[Cut], data: Data, bounds: Bounds = _BOUNDS, tell: Tell | None = None
+) -> list[HeadCost]:
+    """Every cut, by depth. `tell(share)` of the work that is done.
+
+    One ONNX export serves all heads. A cut whose ONNX head answers otherwise than torch's is left out; ForgeError if
+    that leaves none, or if the model cannot become ONNX.
+    """
+    with _threads(bounds.threads), torch.no_grad():
+        heads = _heads(traced, cuts)
+        measured = _Measured(traced, data, bounds)
+        rows = []
+        for i, cut in enumerate(cuts):
+            row = measured.row(cut, heads(cut))
+            rows += [row] if row else []
+            if tell:
+                tell((i + 1) / len(cuts))
+    if not rows:
+        raise ForgeError("model: ONNX Runtime answers otherwise than torch at every cut; replace its rarer operators")
+    return sorted(rows, key=lambda row: row.cut.share)
+
+
+def head_onnx(traced: Traced, cuts: Sequence[Cut]) -> onnx.ModelProto:
+    """Input `sample` -> one output for each of the cuts' tensors, called "cut_" and its node's name."""
+    nodes = _sent(traced, cuts)
+    module: nn.Module = head_of(traced.gm, nodes)
+    batch = torch.export.Dim("batch", min=1, max=_MAX_BATCH)
+    remedy = "replace that operator by others, or write it with plain ones"
+    with blamed("model: it cannot become ONNX", remedy), quiet():
+        program: Any = torch.onnx.export(
+            module,
+            (traced.example,),
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+            external_data=False,
+            opset_version=_OPSET,
+            input_names=[_INPUT],
+            output_names=[_OUTPUT + node.name for node in nodes],
+            dynamic_shapes=({0: batch},),
+        )
+    found: onnx.ModelProto = program.model_proto
+    return found
+
+
+def _sent(traced: Traced, cuts: Sequence[Cut]) -> list[fx.Node]:
+    names = {name for cut in cuts for name in cut.nodes}
+    return [node for node in traced.gm.graph.nodes if node.name in names]
+
+
+def _heads(traced: Traced, cuts: Sequence[Cut]) -> Callable[[Cut], ort.InferenceSession]:
+    extractor = Extractor(head_onnx(traced, cuts))
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+
+    def session(cut: Cut) -> ort.InferenceSession:
+        graph = extractor.extract_model([_INPUT], [_OUTPUT + name for name in cut.nodes]).SerializeToString()
+        return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    return session
+
+
+class _Measured:
+    """The samples that every cut is measured on, and what the whole model makes of them."""
+
+    def __init__(self, traced: Traced, data: Data, bounds: Bounds) -> None:
+        self._traced, self._bounds, self._classes = traced, bounds, bool(data.labels)
+        self._seen, _ = _some(data.training, _FITTED, in_scope=False)
+        self._x, self._y = _some(data.calibration, bounds.samples, in_scope=self._classes)
+        self._whole = torch.cat([traced.gm(x) for x in torch.split(self._x, _BATCH)])
+
+    def row(self, cut: Cut, session: ort.InferenceSession) -> HeadCost | None:
+        parts = halves(self._traced, cut)
+        if not _agree(session, parts.head, other_batch(self._traced.example)):
+            return None
+        one = self._x[:1]
+        feed, sent = {_INPUT: one.numpy()}, features_of(parts.head, one)
+        head_us = _p50_us(lambda: session.run(None, feed), self._bounds.latency_s)
+        tail_us = _p50_us(lambda: parts.tail(*sent), self._bounds.latency_s)
+        values = sum(prod(shape) for shape in cut.shapes)
+        count = max(_BATCH, min(len(self._x), _VALUES // values))
+        coded = self._coded(parts, cut, count)
+        return HeadCost(cut, head_us, tail_us, 4 * values, *coded)
+
+    def _coded(self, parts: Halves, cut: Cut, count: int) -> tuple[Any, ...]:
+        x, y, whole = self._x[:count], self._y[:count], self._score(self._whole[:count], self._y[:count])
+        seen, found = _features(parts.head, self._seen[:count]), _features(parts.head, x)
+        masks = [not node.meta["val"].is_floating_point() for node in _in_order(self._traced, cut)]
+        trial = _Trial(parts.tail, seen, found, masks)
+        levels, score = self._fewest(trial, y, whole)
+        bytes_ = trial.size(levels)
+        lost = self._lost(score, whole)
+        return bytes_.packed, bytes_.least, bytes_.mean, levels, score, whole, lost, len(x)
+
+    def _fewest(self, trial: "_Trial", y: Tensor, whole: float) -> tuple[int, float]:
+        """From the middle of LEVELS down while it stays good, else up until it is."""
+        scores: dict[int, float] = {}
+        index, step = _START, 0
+        while 0 <= index < len(LEVELS):
+            scores[index] = self._try(trial, LEVELS[index], y, whole)
+            good = self._lost(scores[index], whole) <= self._bounds.max_loss
+            wanted = -1 if good else 1
+            if step and wanted != step:
+                break
+            step = wanted
+            index += step
+        good_ones = [i for i, score in scores.items() if self._lost(score, whole) <= self._bounds.max_loss]
+        best = min(good_ones) if good_ones else max(scores)
+        return LEVELS[best], scores[best]
+
+    def _try(self, trial: "_Trial", levels: int, y: Tensor, whole: float) -> float:
+        quarter = max(_BATCH, len(y) // 4)
+        first = trial.answers(levels, 0, quarter)
+        early = self._score(first, y[:quarter])
+        if quarter >= len(y) or self._lost(early, whole) > self._bounds.max_loss + _HOPELESS:
+            return early
+        return self._score(torch.cat([first, trial.answers(levels, quarter, len(y))]), y)
+
+    def _score(self, answers: Tensor, y: Tensor) -> float:
+        if self._classes:
+            return float((answers.argmax(1) == y).float().mean())
+        return float((answers[:, 0] - y).square().mean().sqrt())
+
+    def _lost(self, score: float, whole: float) -> float:
+        return whole - score if self._classes else score / max(whole, 1e-9) - 1
+
+
+class _Trial:
+    """One cut's features and what becomes of them."""
+
+    def __init__(self, tail: nn.Module, seen: list[Tensor], found: list[Tensor], masks: Sequence[bool]) -> None:
+        self._tail, self._seen, self._found, self._masks = tail, seen, found, masks
+
+    def answers(self, levels: int, start: int, end: int) -> Tensor:
+        ranges, answers = self._ranges(levels), []
+        for at in range(start, end, _BATCH):
+            parts = [one[at : min(end, at + _BATCH)] for one in self._found]
+            sent = [limits.restored(limits.codes(part)) for limits, part in zip(ranges, parts, strict=True)]
+            answers.append(self._tail(*sent))
+        return torch.cat(answers)
+
+    def size(self, levels: int) -> Size:
+        ranges = self._ranges(levels)
+        seen, coded = (
+            [limits.codes(one) for limits, one in zip(ranges, group, strict=True)]
+            for group in (self._seen, self._found)
+        )
+        return size(seen, coded, [limits.levels for limits in ranges])
+
+    def _ranges(self, levels: int) -> list[Range]:
+        return [fitted(one, levels, whole=mask) for one, mask in zip(self._seen, self._masks, strict=True)]
+
+
+def _in_order(traced: Traced, cut: Cut) -> Iterator[fx.Node]:
+    known = {node.name: node for node in traced.gm.graph.nodes}
+    return (known[name] for name in cut.nodes)
+
+
+def _features(head: nn.Module, x: Tensor) -> list[Tensor]:
+    pieces = [features_of(head, chunk) for chunk in torch.split(x, _BATCH)]
+    return [torch.cat(column) for column in zip(*pieces, strict=True)]
+
+
+def _some(part: Part, most: int, *, in_scope: bool) -> tuple[Tensor, Tensor]:
+    """Evenly over the part."""
+    kept: npt.NDArray[np.int64] = np.flatnonzero(part.y >= 0) if in_scope else np.arange(len(part))
+    rows = kept[np.linspace(0, len(kept) - 1, min(most, len(kept))).astype(np.int64)]
+    return torch.from_numpy(np.ascontiguousarray(part.x[0][rows])), torch.from_numpy(part.y[rows])
+
+
+def _agree(session: ort.InferenceSession, head: nn.Module, x: Tensor) -> bool:
+    found = session.run(None, {_INPUT: x.numpy()})
+    return all(same(one, torch.from_numpy(other)) for one, other in zip(features_of(head, x), found, strict=True))
+
+
+def _p50_us(run: Callable[[], object], most_s: float) -> float:
+    """Median microseconds; as many runs as fit `most_s`."""
+    for _ in range(_WARM_UP):
+        run()
+    seconds: list[float] = []
+    end = time.perf_counter() + most_s
+    while len(seconds) < _FEWEST or (len(seconds) < _MOST and time.perf_counter() < end):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * 1e6
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def encode_rows(rows: Sequence[HeadCost]) -> bytes:
+    return json.dumps([facts(row) for row in rows], indent=1).encode()
+
+
+def decode_rows(data: bytes, cuts: Sequence[Cut]) -> list[HeadCost]:
+    named = {cut.name: cut for cut in cuts}
+    found = [dict(row) for row in json.loads(data)]
+    return [HeadCost(cut=named[row.pop("cut")], **_known(row)) for row in found if row["cut"] in named]
+
+
+def facts(row: HeadCost) -> dict[str, Any]:
+    return {**row._asdict(), "cut": row.cut.name, "share": row.cut.share, "shapes": row.cut.shapes}
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name in HeadCost._fields}

@@ -1,0 +1,167 @@
+"""What is asked of the forge: the name of the bundle, what it may cost, how it shall be gated, how hard to try.
+
+Law: everything that decides the content of a bundle, beside the model and its data, is a field of `Wish`; so a wish, a
+model and data name one bundle.
+
+Which edition of the forge this is: a digest over what decides a bundle's content, for the caches.
+
+Law: every module of `models` counts unless it is named here as one that decides nothing of a bundle: a forgotten name
+forges once too often, never once too seldom. Standard library only.
+"""
+
+import math
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import models
+from models.forge.data.types import ForgeError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
+
+
+class Effort(StrEnum):
+    """How long teaching, attacking and searching may take; the stages are the same."""
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    THOROUGH = "thorough"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """`None` and "" mean: no such limit, or the forge chooses.
+
+    `max_bytes`: codes of one sample on the link. `max_leakage`: success of the reconstruction attack, 0..1, above what
+    the label alone gives. `target_ms`: the device's half at the median, on this machine. `max_loss`: what the pair may
+    lose against the given model if every sample is asked, as a share (0.01 = one point), or of its RMSE.
+    `max_share`, `target_accuracy`, `max_risk` choose the threshold: at most this share asked; at least this accuracy of
+    the pair; at most this share of wrong answers kept on the device, with probability `confidence`.
+    """
+
+    name: str = "model"
+    version: int = 1
+    cut: str = ""
+    max_bytes: int | None = None
+    max_leakage: float | None = None
+    target_ms: float | None = None
+    max_loss: float | None = None
+    target: str = ""
+    precision: str = ""
+    max_share: float | None = None
+    target_accuracy: float | None = None
+    max_risk: float | None = None
+    confidence: float = 0.95
+    effort: Effort = Effort.NORMAL
+    seed: int = 11
+    threads: int = 1
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values, for a digest and for the report."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Aids:
+    """What a user may add.
+
+    `edge_model`: the early exit, instead of a learned one. `augment`: how training samples may be varied. `cache`:
+    folder that keeps stages; None: nothing is kept. `source`: how the model was named.
+    `corrupted`: share of calibration and held-out samples that were damaged on purpose. `report`: write one.
+    """
+
+    edge_model: "nn.Module | None" = None
+    augment: "Callable[[Tensor, torch.Generator], Tensor] | None" = None
+    cache: Path | None = None
+    source: str = ""
+    corrupted: float = 0.0
+    report: bool = True
+
+
+def check_wish(wish: Wish) -> None:
+    """ForgeError, naming the flag, for the first value that can never be met."""
+    for flag, fits, hint in _rules(wish):
+        if not fits:
+            raise ForgeError(f"{flag}: {hint}")
+    chosen = [n for n in ("max_share", "target_accuracy", "max_risk") if getattr(wish, n) is not None]
+    if len(chosen) > 1:
+        names = " and ".join("--" + name.replace("_", "-") for name in chosen)
+        raise ForgeError(f"{names} each choose the threshold: give one of them")
+
+
+def _rules(w: Wish) -> tuple[tuple[str, bool, str], ...]:
+    return (
+        ("--name", bool(_NAME.fullmatch(w.name)), f"{w.name!r}: up to 64 of a-z, 0-9, dot, dash, underscore"),
+        ("--version", w.version >= 1, "counted from 1"),
+        ("--max-bytes", w.max_bytes is None or w.max_bytes >= 1, "at least 1 byte has to travel"),
+        ("--max-leakage", _share(w.max_leakage), "a share in 0..1"),
+        ("--target-ms", w.target_ms is None or w.target_ms > 0, "more than 0 milliseconds"),
+        ("--max-loss", _share(w.max_loss), "a share in 0..1 (0.01 = one point)"),
+        ("--max-share", _share(w.max_share), "a share in 0..1"),
+        ("--target-accuracy", _share(w.target_accuracy), "a share in 0..1"),
+        ("--max-risk", _share(w.max_risk), "a share in 0..1"),
+        ("--confidence", 0 < w.confidence < 1, "a probability between 0 and 1, such as 0.95"),
+        ("--threads", 1 <= w.threads <= 256, "1 to 256"),
+    )
+
+
+def _share(value: float | None) -> bool:
+    return value is None or (math.isfinite(value) and 0 <= value <= 1)
+
+
+EDITION = 2  # of the recipe, as a bundle's provenance states it
+_MODELS = Path(models.__file__).parent
+# files and folders below `models`
+_DECIDE_NOTHING = ("cli", "signing", "update", "sharding", "forge/report", "zoo")
+_PACKAGES = (
+    *("torch", "onnx", "onnxscript", "onnxruntime", "scikit-learn", "numpy", "safetensors", "msgspec", "constriction"),
+)
+
+
+@cache
+def recipe_digest() -> str:
+    """SHA-256 in hex over the deciding sources, the packages they build on, and the kind of machine."""
+    digest = sha256(sources_digest(_MODELS).encode())
+    for package in _PACKAGES:
+        digest.update(f"{package}={_version(package)}\0".encode())
+    digest.update(f"{platform.python_version()} {platform.machine()}".encode())
+    return digest.hexdigest()
+
+
+def sources_digest(folder: Path) -> str:
+    """SHA-256 in hex over the modules below `folder` that decide a bundle, by name and content.
+
+    FileNotFoundError if a name listed above is not there: it has moved, and the list with it.
+    """
+    digest = sha256()
+    for source in _deciding(folder):
+        digest.update(source.relative_to(folder).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _deciding(folder: Path) -> Iterator[Path]:
+    left_out = [folder / name for name in _DECIDE_NOTHING]
+    if missing := [str(path.relative_to(folder)) for path in left_out if not path.exists()]:
+        raise FileNotFoundError(f"the forge's recipe leaves out what is not in {folder}: {', '.join(missing)}")
+    for source in sorted(folder.rglob("*.py")):
+        if not any(source.is_relative_to(path) for path in left_out):
+            yield source
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

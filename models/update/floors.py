@@ -1,0 +1,163 @@
+"""The floors on disk, one SQLite file of their own.
+
+Law: what was written here survives a power cut (WAL, synchronous=FULL) and the loss of every file of the TUF cache; a
+floor goes down only together with the keys that vouched for it, and that of root never.
+
+Bundles that failed on this device, so that they are not fetched again and again.
+
+Law: a failure is remembered for this version of the agent alone; a newer one may try again.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from models.update.trust import Floor, line_of
+from wire.process.exit_codes import Exit, ExitError
+
+if TYPE_CHECKING:
+    from models.update.slots import Slot
+
+
+SCHEMA = 1
+FILE = "floors.db"
+_TABLES = """
+create table floors (name text primary key, version integer not null, signers text not null) without rowid;
+create table root (one integer primary key check (one = 1), version integer not null, metadata blob not null);
+create table notes (name text primary key, value integer not null) without rowid;
+"""
+
+
+def commit(folder: Path, slot: "Slot") -> None:
+    """Raise the floor of a bundle's family: it serves, nothing older comes after it. sqlite3.Error: the disk."""
+    floor = Floor(line_of(slot.path), slot.version, frozenset(slot.signers))
+    with FloorsDb(folder) as db:
+        old = db.read().get(floor.name)
+        if old is None or floor.version > old.version:
+            db.raise_floors((floor,))
+
+
+class FloorsDb:
+    """Use as a context, in one thread. `damaged`: an unreadable file was set aside and a new one begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self.damaged = False
+
+    def __enter__(self) -> Self:
+        self.damaged = self._path.exists() and self._path.stat().st_size == 0  # SQLite would take it for a new one
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # disk full, read-only, locked: nothing is damaged
+                raise
+            self._set_aside()
+            self._open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._db.close()
+
+    def read(self) -> dict[str, Floor]:
+        rows = self._db.execute("select name, version, signers from floors").fetchall()
+        floors = {name: Floor(name, version, frozenset(signers.split())) for name, version, signers in rows}
+        root = self._db.execute("select version from root").fetchone()
+        return floors | ({"root": Floor("root", root[0])} if root else {})
+
+    def root(self) -> bytes | None:
+        """The newest root that was ever verified; the next refresh starts there."""
+        row = self._db.execute("select metadata from root").fetchone()
+        return bytes(row[0]) if row else None
+
+    def raise_root(self, version: int, metadata: bytes) -> None:
+        """Keep a verified root. An older one changes nothing."""
+        statement = (
+            "insert into root values (1, ?, ?) on conflict do update set version = excluded.version,"
+            " metadata = excluded.metadata where excluded.version > version"
+        )
+        self._db.execute(statement, (version, metadata))
+
+    def raise_floors(self, floors: Iterable[Floor]) -> None:
+        """In one transaction. ValueError, and none is changed, if one would go down on the word of the same keys."""
+        held = self.read()
+        new = tuple(floors)
+        for floor in new:
+            old = held.get(floor.name)
+            if floor.name == "root" or (old and floor.version < old.version and floor.signers == old.signers):
+                raise ValueError(f"floor {floor.name} would be lowered to {floor.version}")
+        rows = [(floor.name, floor.version, " ".join(sorted(floor.signers))) for floor in new]
+        self._db.execute("begin immediate")
+        self._db.executemany("insert or replace into floors values (?, ?, ?)", rows)
+        self._db.execute("commit")
+
+    def note(self, name: str) -> int:
+        """A number we keep for the next poll; 0 if there is none."""
+        row = self._db.execute("select value from notes where name = ?", (name,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def keep_note(self, name: str, value: int) -> None:
+        """Written only when it changes: a quiet poll costs no sync."""
+        if self.note(name) != value:
+            self._db.execute("insert or replace into notes values (?, ?)", (name, value))
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
+        try:
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = full")
+            self._migrate()
+        except (sqlite3.Error, ExitError):
+            self._db.close()
+            raise
+
+    def _migrate(self) -> None:
+        found = self._db.execute("pragma user_version").fetchone()[0]
+        if found > SCHEMA:
+            raise ExitError(
+                Exit.DATABASE, f"{self._path} was written by a newer version (schema {found}); update this one"
+            )
+        if found == SCHEMA:
+            if self._db.execute("pragma quick_check").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("quick_check")
+            return
+        self._db.executescript(f"begin immediate; {_TABLES} pragma user_version = {SCHEMA}; commit;")
+
+    def _set_aside(self) -> None:
+        self.damaged = True
+        self._path.replace(self._path.with_suffix(".damaged"))
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                self._path.with_name(FILE + suffix).unlink()
+
+
+MAX_TRIES = 3  # of a bundle that ended for want of time or memory, or without a word
+
+
+class Quarantine:
+    """`folder`: of the floors. `agent`: our version. sqlite3.Error: the disk refuses."""
+
+    def __init__(self, folder: Path, agent: str) -> None:
+        self._folder = folder
+        self._prefix = f"failed/{agent}/"
+
+    def tries(self, path: str) -> int:
+        """How often it failed."""
+        with FloorsDb(self._folder) as db:
+            return db.note(self._prefix + path)
+
+    def ban(self, digest: str, until_ms: int) -> None:
+        """It misbehaved while it served: not before then again."""
+        with FloorsDb(self._folder) as db:
+            db.keep_note(self._prefix + digest, until_ms)
+
+    def banned(self, digest: str, now_ms: int) -> bool:
+        with FloorsDb(self._folder) as db:
+            return now_ms < db.note(self._prefix + digest)
+
+    def note(self, path: str, *, hopeless: bool) -> None:
+        """It failed; one that is hopeless is not tried again."""
+        with FloorsDb(self._folder) as db:
+            db.keep_note(self._prefix + path, MAX_TRIES if hopeless else db.note(self._prefix + path) + 1)

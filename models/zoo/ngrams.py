@@ -1,0 +1,204 @@
+"""A text classifier over hashed n-grams, and its training: minutes on one core, no pretrained weights.
+
+Law: the net knows only n-grams that at least two training texts share; all others count as unknown, which makes a text
+of unknown n-grams weak in every direction, and so doubtful. Bags of n-grams: Joulin et al. 2017 (fastText); weights by
+rarity: Sparck Jones 1972.
+
+Text to whole numbers without a vocabulary: hashed n-grams of words and of the characters in them.
+
+Law: numpy and the standard library only, so that a device can do it; nothing is learnt here, so nothing of the training
+texts is in it. The n-grams are (after lower-casing, every run of what is no letter, digit or apostrophe being a gap):
+
+- `w:` one, two and three neighbouring words, joined by a space, the text between a `<` and a `>` that count as words;
+- `c:` two to five neighbouring characters of each word between two spaces: `c: pa`, `c:pay `.
+
+An n-gram's number is 1 + CRC-32 of its UTF-8 bytes modulo (buckets - 1); 0 fills up. Each number counts once per text
+(Weinberger et al. 2009, feature hashing; Bojanowski et al. 2017, words by their character n-grams). Any language has a
+CRC-32: another client needs these fifteen lines, no file.
+"""
+
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, embedding_bag
+
+BUCKETS = 1 << 17
+LENGTH = 320  # numbers per text (one in a thousand has more); a long text loses characters of its last words
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_WORDS, _CHARACTERS = (1, 2, 3), (2, 3, 4, 5)
+
+Ids = npt.NDArray[np.int64]
+
+
+def encode(texts: Sequence[str], buckets: int = BUCKETS, length: int = LENGTH) -> Ids:
+    """`[n, length]` numbers 0..buckets - 1, zeros behind the last n-gram."""
+    found = np.zeros((len(texts), length), np.int64)
+    for row, text in zip(found, texts, strict=True):
+        ids = list(dict.fromkeys(1 + zlib.crc32(gram.encode()) % (buckets - 1) for gram in grams(text)))[:length]
+        row[: len(ids)] = ids
+    return found
+
+
+def grams(text: str) -> Iterator[str]:
+    """The n-grams of one text, those of words first, shorter ones before longer ones."""
+    words = _WORD.findall(text.lower())
+    fenced = ["<", *words, ">"]
+    for size in _WORDS:
+        for start in range(len(fenced) - size + 1):
+            yield "w:" + " ".join(fenced[start : start + size])
+    for word in words:
+        spaced = f" {word} "
+        for size in _CHARACTERS:
+            for start in range(len(spaced) - size + 1):
+                yield "c:" + spaced[start : start + size]
+
+
+Tick = Callable[[int, float], None]
+
+
+class Sizes(NamedTuple):
+    """`rows`: n-grams known, row 0 stands for all others. `width`: of a text's vector; `hidden`: of the tail."""
+
+    buckets: int
+    rows: int
+    width: int
+    hidden: int
+    labels: int
+
+
+class Course(NamedTuple):
+    """`dropped`: share of a text's n-grams that are left out at each step; `smoothing` of labels."""
+
+    epochs: int = 14
+    batch: int = 256
+    rate: float = 5e-3
+    dropped: float = 0.3
+    smoothing: float = 0.1
+    seed: int = 5
+
+
+class NgramNet(nn.Module):
+    """`[n, length]` bucket numbers, 0 = nothing -> logits `[n, labels]`.
+
+    A text is the sum of its n-grams' vectors, each weighted by rarity, over the length of all its weights (unknown
+    n-grams weigh, but point nowhere). Two tails read it, a linear one and a deeper one; their mean answers.
+    """
+
+    row: Tensor
+    rarity: Tensor
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.register_buffer("row", torch.zeros(sizes.buckets, dtype=torch.int32))
+        self.register_buffer("rarity", torch.ones(sizes.rows))
+        self.table = nn.Embedding(sizes.rows, sizes.width)
+        nn.init.normal_(self.table.weight, std=2 / math.sqrt(sizes.width))
+        self.bias = nn.Parameter(torch.zeros(sizes.width))
+        self.straight = nn.Sequential(nn.Dropout(0.4), nn.Linear(sizes.width, sizes.labels))
+        self.bent = nn.Sequential(
+            *(nn.Dropout(0.4), nn.Linear(sizes.width, sizes.hidden), nn.GELU()),
+            *(nn.Dropout(0.5), nn.Linear(sizes.hidden, sizes.hidden), nn.GELU()),
+            *(nn.Dropout(0.5), nn.Linear(sizes.hidden, sizes.labels)),
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = self.row[ids].long()
+        weights = self.rarity[rows] * (ids > 0)
+        weights = weights / weights.square().sum(1, keepdim=True).sqrt().clamp_min(1e-6)
+        vector = torch.relu(torch.bmm(weights[:, None], self.table(rows))[:, 0] + self.bias)
+        answer: Tensor = (self.straight(vector) + self.bent(vector)) / 2
+        return answer
+
+
+class Bags(NamedTuple):
+    """Known n-grams of all texts in one row, with weights; text i has those from `starts[i]` to `starts[i + 1]`."""
+
+    rows: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+
+
+def train(net: NgramNet, x: Ids, y: Ids, course: Course, tick: Tick) -> None:
+    """Teach `net` in place, on one core. `tick` hears (epochs done, mean loss of the last)."""
+    torch.manual_seed(course.seed)
+    _learn_grams(net, x)
+    bags, labels = _bags(net, x), torch.from_numpy(y)
+    optimiser = torch.optim.Adam(net.parameters(), course.rate)
+    steps = len(y) // course.batch
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, course.rate, total_steps=steps * course.epochs, pct_start=0.15
+    )
+    net.train()
+    for epoch in range(course.epochs):
+        order = torch.randperm(len(y)).numpy()
+        total = 0.0
+        for step in range(steps):
+            chosen = order[step * course.batch : (step + 1) * course.batch]
+            loss = _loss(net, bags, chosen, labels[chosen], course)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+            total += loss.item()
+        tick(epoch + 1, total / steps)
+    with torch.no_grad():
+        net.table.weight[0] = 0  # what is unknown points nowhere
+    net.eval()
+
+
+def _learn_grams(net: NgramNet, x: Ids) -> None:
+    """Which buckets have a row: those most texts share, at least two; and how rare each is."""
+    counts = np.bincount(x[x > 0], minlength=net.sizes.buckets)
+    known = np.argsort(-counts, kind="stable")[: net.sizes.rows - 1]
+    known = known[counts[known] >= 2]
+    rarity = np.log((1 + len(x)) / (1 + np.concatenate([[0], counts[known]]))) + 1
+    net.row[torch.from_numpy(known)] = torch.arange(1, len(known) + 1, dtype=torch.int32)
+    net.rarity[: len(rarity)] = torch.from_numpy(rarity.astype(np.float32))
+
+
+def _bags(net: NgramNet, x: Ids) -> Bags:
+    rows = net.row.numpy()[x].astype(np.int64)
+    weights = net.rarity.numpy()[rows] * (x > 0)
+    weights /= np.sqrt((weights**2).sum(1, keepdims=True))
+    known = rows > 0
+    starts = np.concatenate([[0], known.sum(1).cumsum()])
+    return Bags(rows[known], weights[known].astype(np.float32), starts)
+
+
+def _loss(net: NgramNet, bags: Bags, chosen: Ids, labels: Tensor, course: Course) -> Tensor:
+    """Both tails answer for themselves: none leans on the other."""
+    vector = torch.relu(_vectors(net, bags, chosen, course.dropped) + net.bias)
+    losses = [
+        cross_entropy(tail(vector), labels, label_smoothing=course.smoothing) for tail in (net.straight, net.bent)
+    ]
+    return losses[0] + losses[1]
+
+
+def _vectors(net: NgramNet, bags: Bags, chosen: Ids, dropped: float) -> Tensor:
+    places = np.concatenate([np.arange(bags.starts[i], bags.starts[i + 1]) for i in chosen])
+    lengths = bags.starts[chosen + 1] - bags.starts[chosen]
+    weights = torch.from_numpy(bags.weights[places])
+    weights = weights * (torch.rand_like(weights) > dropped) / math.sqrt(1 - dropped)
+    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()[:-1]]))
+    rows = torch.from_numpy(bags.rows[places])
+    return embedding_bag(rows, net.table.weight, offsets, mode="sum", per_sample_weights=weights)
+
+
+@dataclass(frozen=True)
+class Forget:
+    """A hook for teaching: some n-grams of each text are left out, drawn from the generator given."""
+
+    share: float = 0.3
+
+    def __call__(self, ids: Tensor, chance: torch.Generator) -> Tensor:
+        kept = torch.rand(ids.shape, generator=chance) >= self.share
+        return ids * kept

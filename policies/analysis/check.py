@@ -1,0 +1,199 @@
+"""What is wrong, or without effect, in documents that are sound one by one: contradictions, dead rules, what expires.
+
+An `error` is something that cannot be meant; a `warning` something that will surprise; a `remark` something to know.
+
+Every chain of transforms that a policy's rules can make of a model's features: each needs its own measurement.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from policies.analysis import cases
+from policies.analysis.prove import leaves, samples
+from policies.decisions import egress
+from policies.decisions.egress import OPTIONAL, FieldPlan
+from policies.language.document import Document, compose
+from policies.model import differential_privacy
+from policies.model.context import day_of
+from policies.model.matching import Bits, Index
+from policies.model.narrowing import narrow, narrower_mode
+from policies.model.policy import Narrowing, Policy, PolicyError, Rule, Terms
+from policies.model.reasons import Denied
+from policies.model.terms import worked_out
+from wire.protocol.messages import DType, FieldSpec
+
+EXPIRY_NOTICE_DAYS = 14
+Kind = Literal["error", "warning", "remark"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`where`: the document, and the key or rule in it."""
+
+    kind: Kind
+    where: str
+    words: str
+
+
+def findings(documents: Sequence[Document], day: int) -> tuple[Finding, ...]:
+    """Of documents that one device obeys together, on `day` (days since 1970, UTC)."""
+    told = [each for document in documents for each in _alone(document, day)]
+    try:
+        policy = compose(documents)
+    except PolicyError as error:
+        return (*told, Finding("error", "layers", str(error)))
+    if len(documents) > 1:
+        told += _together(policy)
+    return (*told, *_dead(policy), *_releases(policy))
+
+
+def _alone(document: Document, day: int) -> Iterator[Finding]:
+    """Of one document by itself."""
+    policy = document.compile()
+    name = policy.name
+    left = day_of(document.last_day) - day
+    if left < 0:
+        yield Finding("error", name, f"expired on {document.last_day}: nothing may leave under it")
+    elif left <= EXPIRY_NOTICE_DAYS:
+        yield Finding("warning", name, f"expires on {document.last_day}, in {left} days")
+    if day_of(document.issued) > day:
+        yield Finding("warning", name, f"is issued on {document.issued}, which is yet to come")
+    for rule in policy.rules:
+        where = f"{name}, rule {rule.name!r}"
+        wider = list(_wider(policy.base, rule.narrowing))
+        yield from (Finding("error", where, words) for words in wider)
+        yield from (Finding("warning", where, words) for words in _pointless(policy.base, rule.narrowing))
+        if not wider and _same(narrow(policy.base, rule.narrowing), policy.base):
+            yield Finding("warning", where, "narrows nothing: the base says all of it already")
+
+
+def _wider(base: Terms, by: Narrowing) -> Iterator[str]:
+    """What a rule seems to give, which it cannot."""
+    if by.mode is not None and narrower_mode(base.mode, by.mode) is not by.mode:
+        yield f"mode {by.mode} is wider than the base's {base.mode}"
+    for key in ("threshold", "audit_share", "budget_s", "max_open", "ceiling"):
+        said, most = getattr(by, key), getattr(base, key)
+        if said is not None and said > most:
+            yield f"{key} {_word(said)} is wider than the base's {_word(most)}"
+    for key, listed in (("hubs", base.hubs), ("regions", base.regions), ("fields", tuple(base.fields))):
+        more = [name for name in getattr(by, key) or () if name not in listed]
+        if more:
+            yield f"{key} {', '.join(more)}: not in the base's"
+    limits = {each.coin: each.limit for each in base.accounts if each.key == each.coin}
+    for account in by.accounts:
+        if account.limit > limits.get(account.coin, account.limit):
+            yield f"{account.coin}_per_day {account.limit} is wider than the base's {limits[account.coin]}"
+    if by.retention and base.retention and by.retention.keep_days > base.retention.keep_days:
+        yield f"retention.keep_days {by.retention.keep_days} is wider than the base's {base.retention.keep_days}"
+    if by.dp and base.dp and differential_privacy.merged(base.dp, by.dp) != by.dp:
+        yield "dp promises less than the base's in some number"
+
+
+def _pointless(base: Terms, by: Narrowing) -> Iterator[str]:
+    for key, names in (("drop", by.drop), ("transforms", by.transforms or {})):
+        unlisted = [name for name in names if name not in base.fields]
+        if unlisted:
+            yield f"{key} {', '.join(unlisted)}: not a field of the base"
+
+
+def _word(value: object) -> object:
+    return getattr(value, "name", value)
+
+
+def _same(first: Terms, second: Terms) -> bool:
+    return msgspec.json.encode(first) == msgspec.json.encode(second)
+
+
+def _together(policy: Policy) -> Iterator[Finding]:
+    """Layers that contradict each other leave nothing to be allowed."""
+    parts, base = policy.layers, policy.base
+    emptied: dict[str, tuple[Any, list[Any]]] = {
+        "locality.hubs": (base.hubs, [part.base.hubs for part in parts]),
+        "locality.regions": (base.regions, [part.base.regions for part in parts]),
+        "egress.field": (base.fields, [part.base.fields for part in parts]),
+        "egress.data_class": (base.data_classes, [part.base.data_classes for part in parts]),
+    }
+    for key, (left, said) in emptied.items():
+        if not left and all(said):
+            yield Finding("error", "layers", f"{key}: each layer names some, but all of them have none in common")
+
+
+def _dead(policy: Policy) -> Iterator[Finding]:
+    """Rules that never apply to anything that may leave, and classes of which nothing ever leaves."""
+    classes = [name for name, lets in policy.base.data_classes.items() if lets]
+    try:
+        alive = {name for name in classes if _anything_leaves(policy, name)}
+    except cases.TooManyError as error:
+        yield Finding("warning", policy.name, f"{error}: not looked into for what never leaves")
+        alive = set(classes)
+    for name in classes:
+        if name not in alive:
+            yield Finding("warning", f"data class {name!r}", "is allowed, but in every case something keeps it here")
+    for place, rule in enumerate(policy.rules):
+        if not _can_apply(policy.index, 1 << place):
+            yield Finding("warning", f"rule {rule.name!r}", "is unreachable: its when and unless leave no case")
+        elif not _meets(rule, classes):
+            words = f"is unreachable: of data class {', '.join(rule.when.data_class or ())} nothing leaves anyway"
+            yield Finding("warning", f"rule {rule.name!r}", words)
+
+
+def _can_apply(index: Index, bit: Bits) -> bool:
+    """In some case of which everything is known."""
+    return any(cases.matched(index, case) & bit for case in cases.cases(index, cases.Goal(few=0, many=bit)))
+
+
+def _meets(rule: Rule, classes: Sequence[str]) -> bool:
+    return rule.when.data_class is None or any(name in classes for name in rule.when.data_class)
+
+
+def _anything_leaves(policy: Policy, data_class: str) -> bool:
+    goal = cases.Goal(few=policy.index.every)
+    for sample in samples(policy):
+        fixed = {"data_class": data_class, "level": egress.level_of(sample.schema)}
+        for case in cases.cases(policy.index, goal, fixed):
+            found = worked_out(policy, cases.matched(policy.index, case))
+            if leaves(found, sample, data_class, "") is not None:
+                return True
+    return False
+
+
+def _releases(policy: Policy) -> Iterator[Finding]:
+    """How far the epsilon goes, wherever noise is asked for."""
+    asked = [("", policy.base.dp), *((f" of rule {rule.name!r}", rule.narrowing.dp) for rule in policy.rules)]
+    for whose, dp in asked:
+        if dp is not None:
+            whole, audits = (
+                differential_privacy.releases(dp),
+                differential_privacy.releases(dp, dp.audit_share),
+            )
+            words = (
+                f"{whole} noised fields may leave in {dp.period_days} days, {audits} of them for audits"
+                f" (sigma {dp.sigma:g}, delta {dp.delta:g}, epsilon {dp.epsilon:g}); then nothing more"
+            )
+            yield Finding("remark", f"dp{whose}", words)
+            if differential_privacy.steps(dp, DType.UINT8) is None:
+                words = "too little noise for fields of whole numbers, which stay: raise clip_norm or sigma"
+                yield Finding("warning", f"dp{whose}", words)
+
+
+Chain = tuple[FieldPlan, ...]
+
+
+def chains(policy: Policy, features: tuple[FieldSpec, ...]) -> tuple[Chain, ...]:
+    """Of what may leave in any context. `search.TooManyError` if the rules tell apart more cases than are looked at."""
+    changing = sum(1 << place for place, rule in enumerate(policy.rules) if _changes(rule))
+    level = egress.level_of(features)
+    found: dict[Chain, None] = {}
+    classes = sorted(name for name, leaves in policy.base.data_classes.items() if leaves)
+    for data_class in classes or [""]:  # without a class nothing leaves yet, and can be measured all the same
+        for bits in sorted(cases.together(policy.index, changing, {"data_class": data_class, "level": level})):
+            out = egress.plan(worked_out(policy, bits), features)
+            if not isinstance(out, Denied):
+                found[tuple(plan for plan in out.fields if plan.spec.name not in OPTIONAL)] = None
+    return tuple(found)
+
+
+def _changes(rule: Rule) -> bool:
+    by = rule.narrowing
+    return bool(by.transforms or by.drop or by.fields is not None or by.dp)

@@ -1,0 +1,179 @@
+"""What a policy lets happen at the most, in sentences: what somebody who audits it reads first.
+
+How a composition came about, key by key: who says what, and what holds of it. For people; the device never asks.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from policies.analysis.wording import (
+    account_words,
+    condition_words,
+    dp_words,
+    field_words,
+    privacy_words,
+    retention_words,
+)
+from policies.model.differential_privacy import releases
+from policies.model.policy import ASKING, HARD_CEILING, Coin, Mode, Narrowing, Policy, Rule, Terms
+
+Said = tuple[str, str]  # who, and what of it
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One key of the language: what each layer and rule says of it, the outermost layer first, and what holds."""
+
+    key: str
+    said: tuple[Said, ...]
+    holds: str
+
+    def line(self) -> str:
+        told = "; ".join(f"{who}: {what}" for who, what in self.said)
+        return f"{told}  ->  {self.holds}" if len(self.said) > 1 else f"{self.holds}  ({self.said[0][0]})"
+
+
+def layered(policy: Policy, found: Terms) -> tuple[Key, ...]:
+    """For terms of this policy; keys of which nobody says anything are left out."""
+    sources = list(_sources(policy, found))
+    keys = []
+    for name, words in _KEYS.items():
+        said = tuple((who, what) for who, narrowing in sources if (what := words(narrowing)) is not None)
+        if said:
+            keys.append(Key(name, said, words(found) or "nothing"))
+    return tuple(keys)
+
+
+def said_by(narrowing: Narrowing) -> str:
+    """All that a rule takes away, in one line."""
+    found = {name: words(narrowing) for name, words in _KEYS.items()}
+    return "; ".join(
+        f"{name} {words}" if name != "deny" else "nothing leaves" for name, words in found.items() if words
+    )
+
+
+def _sources(policy: Policy, found: Terms) -> Iterator[tuple[str, Narrowing]]:
+    for part in policy.layers:
+        yield f"{part.layer} {part.name}@{part.version}", part.base
+    for rule in policy.rules:
+        if rule.name in found.rules:
+            yield f"rule {rule.name}", rule.narrowing
+
+
+_Either = Narrowing | Terms
+
+
+def _number(name: str) -> Callable[[_Either], str | None]:
+    def words(one: _Either) -> str | None:
+        value = getattr(one, name)
+        return None if value is None else f"{value:g}"
+
+    return words
+
+
+def _names(name: str) -> Callable[[_Either], str | None]:
+    def words(one: _Either) -> str | None:
+        value = getattr(one, name)
+        return None if value is None else ", ".join(value) or "none"
+
+    return words
+
+
+def _fields(one: _Either) -> str | None:
+    rules = (one.fields or {}).values()
+    said = [field_words(rule) for rule in rules]
+    if isinstance(one, Terms):
+        return "; ".join(said) or "none"
+    if all(rule.level is HARD_CEILING and not rule.transforms for rule in rules):
+        said = [f"only {rule.name}" for rule in rules]
+    said += [f"not {name}" for name in one.drop]
+    said += [f"{name} changed more" for name in one.transforms or {}]
+    return ("; ".join(said) or "none") if said or one.fields is not None else None
+
+
+def _classes(one: _Either) -> str | None:
+    if one.data_classes is None:
+        return None
+    return ", ".join(name for name, leaves in one.data_classes.items() if leaves) or "none"
+
+
+def _accounts(one: _Either) -> str | None:
+    return "; ".join(account_words(each) for each in one.accounts if each.coin != "privacy") or None
+
+
+_KEYS: dict[str, Callable[[_Either], str | None]] = {
+    "expires": lambda one: one.expires,
+    "deny": lambda one: f"denied by {one.denied_by}" if one.denied_by else None,
+    "mode": lambda one: one.mode,
+    "threshold": _number("threshold"),
+    "audit_share": _number("audit_share"),
+    "budget_s": _number("budget_s"),
+    "ceiling": lambda one: None if one.ceiling is None else one.ceiling.name,
+    "field": _fields,
+    "data_class": _classes,
+    "hubs": _names("hubs"),
+    "regions": _names("regions"),
+    "budget": _accounts,
+    "max_open": _number("max_open"),
+    "privacy": lambda one: privacy_words(one.privacy) or None,
+    "dp": lambda one: dp_words(one.dp) if one.dp else None,
+    "retention": lambda one: retention_words(one.retention) if one.retention else None,
+}
+
+
+def summary(policy: Policy) -> list[str]:
+    """A sentence a line: the ceiling, then each rule with its case."""
+    base = policy.base
+    named = ", ".join(f"{part.layer} {part.name}@{part.version}" for part in policy.layers)
+    return [f"{named} ({policy.hash}), valid until {policy.expires}", *_ceiling(base), *map(_rule, policy.rules)]
+
+
+def _ceiling(base: Terms) -> list[str]:
+    asks = f"mode {base.mode}: asks below confidence {base.threshold:g}" if base.mode in ASKING else "asks no hub"
+    fields = "; ".join(map(field_words, base.fields.values()))
+    classes = ", ".join(name for name, leaves in base.data_classes.items() if leaves)
+    limits = privacy_words(base.privacy)
+    spending = "; ".join(account_words(each) for each in base.accounts if each.coin is not Coin.PRIVACY)
+    return [
+        asks,
+        f"may leave: {fields or 'nothing'}; nothing above {base.ceiling.name}",
+        f"of data classes: {classes or 'none'}",
+        f"to hubs: {', '.join(base.hubs) or 'none'}; in regions: {', '.join(base.regions) or 'none'}",
+        f"only if measured for leakage{f', within {limits}' if limits else ''}",
+        f"at most {spending}; {base.max_open} open questions",
+        *([f"used for {retention_words(base.retention)}"] if base.retention else []),
+        *([dp_words(base.dp)] if base.dp else []),
+    ]
+
+
+def _rule(rule: Rule) -> str:
+    """Where it applies, and what it takes away."""
+    when, unless = condition_words(rule.when), condition_words(rule.unless) if rule.unless else ""
+    case = (f" where {when}" if when else "") + (f" unless {unless}" if unless else "")
+    return f"rule {rule.name}{case}: {said_by(rule.narrowing)}"
+
+
+def releases_by(policy: Policy) -> dict[str, int]:
+    """Releases until denial, under the ceiling ("") and under each rule that asks for noise."""
+    noised = {"": policy.base.dp, **{rule.name: rule.narrowing.dp for rule in policy.rules}}
+    return {name: releases(dp) for name, dp in noised.items() if dp is not None}
+
+
+def remarks(policy: Policy) -> list[str]:
+    """What is allowed to be written but has no effect, or makes every question a denial."""
+    base = policy.base
+    if base.mode not in ASKING:
+        idle = f"escalation.audit_share is without effect: mode {base.mode} never asks"
+        return [idle] if base.audit_share else []
+    found = {
+        "egress.field lists nothing": not base.fields,
+        "egress.data_class lets no class leave": True not in base.data_classes.values(),
+        "locality.hubs is empty": not base.hubs,
+        "locality.regions is empty": not base.regions,
+        "budget.bytes_per_day is 0": not base.bytes_per_day,
+        "budget.max_open is 0": not base.max_open,
+    }
+    blocked = [f"{what}: every question is denied; mode local_only says so" for what, is_so in found.items() if is_so]
+    if base.mode is Mode.HUB_FIRST:
+        blocked.append("escalation.threshold is without effect: mode hub_first asks whatever the confidence")
+    return blocked

@@ -1,0 +1,80 @@
+"""Which hubs may serve this. A hard filter before any ranking: a hub or region that is not listed does not exist.
+
+In which order hubs are asked that may all serve: who is reachable, who is quick enough, who is cheap.
+
+Law: it orders and nothing else. What comes in comes out, no more and no less: locality has decided before.
+"""
+
+from collections.abc import Mapping
+from math import frexp
+
+import msgspec
+
+from policies.model.policy import Terms
+from policies.model.reasons import FAULTS, Denied, Why
+
+
+class HubSite(msgspec.Struct, frozen=True, gc=False):
+    """`price`: of one question, in millionths of whatever the owner counts in."""
+
+    name: str
+    region: str
+    price: int = 0
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """At least one hub, in the order the policy lists them."""
+
+    targets: tuple[HubSite, ...]
+
+
+def decide(terms: Terms, hubs: tuple[HubSite, ...]) -> Allowed | Denied:
+    """The `hubs` known to this device that the terms allow."""
+    try:
+        if type(terms.hubs) is not tuple or type(terms.regions) is not tuple:  # `in` also finds parts of a string
+            raise TypeError
+        listed = [hub for hub in hubs if hub.name in terms.hubs]
+        targets = [hub for hub in listed if hub.region in terms.regions]
+        if targets:
+            return Allowed(tuple(sorted(targets, key=lambda hub: terms.hubs.index(hub.name))))
+        if listed:
+            return Denied(Why.DENIED_REGION, f"region {listed[0].region!r} is not listed in locality.regions")
+        return Denied(Why.DENIED_HUB, "no known hub is listed in locality.hubs")
+    except FAULTS as error:
+        return Denied(Why.DENIED_POLICY_ERROR, f"locality: {type(error).__name__}")
+
+
+_FINEST_S = 0.001
+
+
+class View(msgspec.Struct, frozen=True, gc=False):
+    """What a device knows of one hub. `latency_s`: from sending a question to its receipt; None = not known lately."""
+
+    reachable: bool
+    latency_s: float | None = None
+
+
+UNSEEN = View(reachable=False)
+
+
+def rank(targets: tuple[HubSite, ...], views: Mapping[str, View], patience_s: float) -> tuple[HubSite, ...]:
+    """Reachable first; of these, whoever answers within `patience_s`, the cheapest first; then the quickest.
+
+    A hub that was not measured lately counts as quick enough, so that it is tried. Times within a factor of two count
+    as equal, so that noise moves no fleet to and fro. Equal hubs keep their order, which is the policy's.
+    """
+    if len(targets) < 2:
+        return targets
+    return tuple(sorted(targets, key=lambda hub: _key(hub, views.get(hub.name, UNSEEN), patience_s)))
+
+
+def _key(hub: HubSite, view: View, patience_s: float) -> tuple[bool, bool, int, int]:
+    latency_s = view.latency_s
+    late = latency_s is not None and not latency_s <= patience_s  # true for NaN
+    steps = 0 if latency_s is None else _steps(latency_s)
+    return not view.reachable, late, 0 if late else hub.price, steps
+
+
+def _steps(latency_s: float) -> int:
+    """How often the latency doubles the finest time worth telling apart."""
+    return frexp(latency_s / _FINEST_S)[1] if latency_s >= _FINEST_S else 0

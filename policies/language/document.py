@@ -1,0 +1,212 @@
+"""The policy language: TOML, closed and total. A key we do not know, or a value that cannot be meant, is an error.
+
+One document is a base, the most it ever allows, and rules that can only narrow it for a case.
+
+Several documents as one policy: the meet of their bases and all their rules. Each can only narrow the rest.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from itertools import pairwise
+from typing import Annotated, Literal, Protocol, Self
+
+import msgspec
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from policies.language.schema import Budget, Egress, Escalation, Keeping, Leakage, Locality, Private, RuleTable
+from policies.language.values import LARGEST, Closed, Count, Day, LayerName, Name, line, once, one_line, short, words
+from policies.model import matching
+from policies.model.context import day_of, iso_of
+from policies.model.matching import Clause
+from policies.model.narrowing import narrow
+from policies.model.policy import (
+    HARD_CEILING,
+    PRIVATE_FROM,
+    FieldRule,
+    Layer,
+    Mode,
+    Narrowing,
+    Part,
+    Policy,
+    PolicyError,
+    Rule,
+    Terms,
+    TransformKind,
+)
+
+_LAYERS = list(Layer)
+
+
+class Compiles(Protocol):
+    """A document."""
+
+    def part(self) -> Part: ...
+
+
+def compose(documents: Iterable[Compiles]) -> Policy:
+    """The policy of a device that obeys all of these, at most one of each layer; in which order does not matter.
+
+    PolicyError if there is none, or two of one layer.
+    """
+    parts = sorted((document.part() for document in documents), key=lambda part: _LAYERS.index(part.layer))
+    if not parts:
+        raise PolicyError("no document: a policy has at least one")
+    for first, second in pairwise(parts):
+        if first.layer is second.layer:
+            raise PolicyError(
+                f"{first.name!r} and {second.name!r} are both of layer {first.layer}: one of each at most"
+            )
+    return composed(tuple(parts))
+
+
+def composed(parts: tuple[Part, ...]) -> Policy:
+    """Of parts in the order of their layers."""
+    digest = hash_of([part.hash for part in parts])
+    name, version = "+".join(part.name for part in parts), sum(part.version for part in parts)
+    base = _most(digest, name, version, parts[0])
+    for part in parts:
+        base = narrow(base, part.base)
+    rules = tuple(rule for part in parts for rule in _named(part, alone=len(parts) == 1))
+    clauses: list[Clause] = [(rule.when, rule.unless) for rule in rules]
+    index = matching.index(clauses)
+    zones = tuple(each.zone for each in index.attributes if isinstance(each, matching.Scale) and each.zone)
+    clears = max((part.clears_notice for part in parts), default=0)
+    return Policy(digest, name, version, parts, base, rules, index, zones, clears)
+
+
+def hash_of(hashes: Sequence[str]) -> str:
+    """Of a composition, from its documents' in the order of their layers. Of one document: its own."""
+    return hashes[0] if len(hashes) == 1 else sha256("+".join(hashes).encode()).hexdigest()[:32]
+
+
+def _named(part: Part, *, alone: bool) -> Iterable[Rule]:
+    """In company a rule says whose it is."""
+    return part.rules if alone else [msgspec.structs.replace(r, name=f"{part.name}/{r.name}") for r in part.rules]
+
+
+def _most(digest: str, name: str, version: int, first: Part) -> Terms:
+    """As wide as the first document lets it be, before that document narrows it."""
+    by = first.base
+    fields = {rule.name: FieldRule(rule.name, rule.level, ()) for rule in (by.fields or {}).values()}
+    return Terms(
+        hash=digest, key=digest, name=name, version=version,
+        mode=Mode.HUB_FIRST, threshold=1.0, audit_share=1.0, budget_s=by.budget_s or 0.0, max_open=by.max_open or 0,
+        ceiling=HARD_CEILING, fields=fields, data_classes=by.data_classes or {},
+        hubs=by.hubs or (), regions=by.regions or (), accounts=(), expires=first.expires, expires_day=0,
+    )  # fmt: skip
+
+
+__all__ = ["Document", "Mode", "Policy", "PolicyError", "parse"]
+
+MAX_CHARS = 256 * 1024
+VALID_DAYS = 90  # a document that does not say when it expires
+_KINDS = frozenset(kind.value for kind in TransformKind)
+
+
+class Document(Closed):
+    """A whole document: the policy of one layer."""
+
+    format: Literal[2] = Field(alias="schema")  # of the language, not of the document
+    name: Name
+    layer: LayerName = Field(default="site", validate_default=True)
+    version: Annotated[int, Field(ge=1, le=LARGEST)]  # grows with every edit: a device never goes back
+    issued: Day
+    expires: Day | None = None  # last day (UTC) on which anything may leave; narrower: earlier; issued + 90 days
+    clears_notice: Count = 0  # notices of deny-all up to this counter are over
+    escalation: Escalation
+    egress: Egress
+    locality: Locality
+    budget: Budget
+    privacy: Leakage | None = None  # left out = measured is enough
+    dp: Private | None = None  # left out = no noise
+    retention: Keeping | None = None
+    rule: list[RuleTable] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        once("rule", [each.name for each in self.rule])
+        if self.last_day < self.issued:
+            raise ValueError(f"expires {self.expires} is before issued {self.issued}")
+        if self.retention is None and any(each.level >= PRIVATE_FROM for each in self.egress.field):
+            raise ValueError(f"retention is missing: what may leave at {PRIVATE_FROM.name} or above needs a purpose")
+        return self
+
+    @property
+    def last_day(self) -> str:
+        """On which anything may leave."""
+        return self.expires or iso_of(day_of(self.issued) + VALID_DAYS)
+
+    def canonical(self) -> bytes:
+        """What the hash is taken of: the values alone, so that comments and layout change nothing."""
+        values = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        values["expires"] = self.last_day
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    def compile(self) -> Policy:
+        """The policy of a device that obeys this document alone."""
+        return compose((self,))
+
+    def part(self) -> Part:
+        """What it adds to a composition."""
+        return Part(
+            self.layer, self.name, self.version, sha256(self.canonical()).hexdigest()[:32], self.issued, self.last_day,
+            self._base(), tuple(each.compile(self.name) for each in self.rule), self.clears_notice,
+        )  # fmt: skip
+
+    def _base(self) -> Narrowing:
+        ask, out = self.escalation, self.egress
+        return Narrowing(
+            mode=ask.mode, threshold=ask.threshold, audit_share=ask.audit_share, budget_s=ask.budget_s,
+            max_open=self.budget.max_open, ceiling=out.ceiling,
+            fields={each.name: each.compile() for each in out.field}, data_classes=dict(out.data_class),
+            hubs=tuple(self.locality.hubs), regions=tuple(self.locality.regions), accounts=self.budget.compile(),
+            expires=self.last_day,
+            privacy=() if self.privacy is None else (self.privacy.compile(),),
+            dp=None if self.dp is None else self.dp.compile(),
+            retention=None if self.retention is None else self.retention.compile(),
+        )  # fmt: skip
+
+
+def parse(text: str) -> Document:
+    """The document of a TOML text. PolicyError, one line with the key's path, for anything that is not one."""
+    if len(text) > MAX_CHARS:
+        raise PolicyError(f"{len(text)} characters, a policy has at most {MAX_CHARS}")
+    try:
+        return Document.model_validate(tomllib.loads(text))
+    except ValidationError as error:
+        raise PolicyError(_first_of(error)) from None
+    except (ValueError, RecursionError) as error:  # tomllib's own error is a ValueError
+        raise PolicyError(f"not TOML: {one_line(str(error))}") from None
+
+
+def _first_of(error: ValidationError) -> str:
+    errors = error.errors(include_url=False)
+    return line(_path(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """A place in the document as a person writes it: egress.field[0].transforms[1].low."""
+    path = ""
+    for previous, part in pairwise(("", *loc)):
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part != "[key]" and not (isinstance(previous, int) and part in _KINDS):
+            path += f".{part}" if path else str(part)
+    return path
+
+
+def _words(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    if error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        return f"kind must be one of {', '.join(sorted(_KINDS))}, not {short(context.get('tag'))}"
+    return words(error, _PATTERNS.get(str(context.get("pattern")), _NAME))
+
+
+_NAME = "is no name: 1 to 64 of letters, digits, '_', '.' and '-', the first a letter or digit"
+_PATTERNS = {
+    r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "is no time of day: write 22:00",
+    r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$": "is no time zone: write Europe/Berlin",
+}

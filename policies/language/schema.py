@@ -1,0 +1,311 @@
+"""The sections of a policy document. Which direction is narrower stands beside every key.
+
+A narrower document lets less leave, to fewer, for a shorter time, at a smaller price.
+
+The rules of a policy document: for a case, less. What a rule says beyond the base has no effect.
+"""
+
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from policies.language.transforms import Drop, Transform
+from policies.language.values import (
+    LARGEST,
+    CeilingName,
+    ClockTime,
+    Closed,
+    Count,
+    LevelName,
+    ModeName,
+    Name,
+    Names,
+    Positive,
+    Seconds,
+    Share,
+    UnitName,
+    Words,
+    Zone,
+    once,
+)
+from policies.model import differential_privacy
+from policies.model.context import MINUTES_OF_WEEK, Condition, Hours
+from policies.model.policy import (
+    HARD_CEILING,
+    Account,
+    Coin,
+    Dp,
+    FieldRule,
+    Mode,
+    Narrowing,
+    Privacy,
+    Retention,
+    Rule,
+    TransformSpec,
+)
+
+HUB_KEEPS_DAYS = 7  # the longest a hub keeps what was asked
+
+
+class Escalation(Closed):
+    """When the hub is asked."""
+
+    mode: ModeName  # narrower: hub_first > wait > answer_now > local_only > disabled
+    threshold: Share  # confidence from which the local answer stands; narrower: lower (fewer questions)
+    audit_share: Share  # share of all answers that is asked at random; narrower: lower
+    budget_s: Seconds  # how long a caller may wait; narrower: lower
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        if self.mode in {Mode.WAIT, Mode.HUB_FIRST} and self.budget_s == 0:
+            raise ValueError(f"mode {self.mode} waits for the hub, but budget_s is 0; use answer_now or more seconds")
+        return self
+
+
+class EgressField(Closed):
+    """One value that may leave. Narrower: fewer of these."""
+
+    name: Name
+    level: LevelName  # highest label accepted for it; narrower: lower
+    transforms: list[Transform] = Field(default_factory=list)  # applied in this order; narrower: more
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        if any(isinstance(each, Drop) for each in self.transforms):
+            raise ValueError(f"field {self.name!r} is listed and dropped; leave it out")
+        return self
+
+    def compile(self) -> FieldRule:
+        return FieldRule(self.name, self.level, steps(self.transforms))
+
+
+def steps(transforms: list[Transform]) -> tuple[TransformSpec, ...]:
+    return tuple(each.compile() for each in transforms)
+
+
+class Egress(Closed):
+    """What may leave."""
+
+    ceiling: CeilingName  # highest label of anything that leaves; narrower: lower
+    field: list[EgressField] = Field(default_factory=list)  # narrower: fewer
+    # class of sample = may it leave? Not listed = false. Narrower: false, or unlisted
+    data_class: dict[Name, bool] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        once("field", [each.name for each in self.field])
+        for each in self.field:
+            if each.level > self.ceiling:
+                raise ValueError(
+                    f"field {each.name!r} accepts {each.level.name}, above the ceiling {self.ceiling.name}"
+                )
+        return self
+
+
+class Locality(Closed):
+    """Where it may be answered."""
+
+    hubs: list[Name]  # in order of preference; narrower: fewer
+    regions: list[Name]  # narrower: fewer
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        once("hubs", self.hubs)
+        once("regions", self.regions)
+        return self
+
+
+class Topics(Closed):
+    """Bytes a day of one kind of message each, beside the whole. Narrower: lower, or stated at all."""
+
+    q: Count | None = None  # questions
+    ask: Count | None = None  # asking for answers that are owed
+    report: Count | None = None  # how the device is, and the heads of its ledger
+    state: Count | None = None  # that it is there
+
+
+class Budget(Closed):
+    """How much may leave, and for how much."""
+
+    bytes_per_day: Count  # whole messages, as they are on the link; narrower: lower
+    max_open: Count = 1000  # questions in the outbox without an outcome; narrower: lower
+    cost_per_day: Count | None = None  # millionths of the unit in which hubs state their price; narrower: lower
+    topics: Topics | None = None  # narrower: lower, or stated at all
+
+    def compile(self) -> tuple[Account, ...]:
+        said = {} if self.topics is None else self.topics.model_dump(exclude_none=True)
+        by_topic = [Account(f"bytes/{topic}", Coin.BYTES, limit, topic=topic) for topic, limit in said.items()]
+        return (*spending("", self.bytes_per_day, self.cost_per_day), *by_topic)
+
+
+def spending(of: str, bytes_per_day: int | None, cost_per_day: int | None) -> tuple[Account, ...]:
+    """The accounts of the base (`of` = "") or of a rule."""
+    said = {Coin.BYTES: bytes_per_day, Coin.COST: cost_per_day}
+    return tuple(Account(f"{coin}{of}", coin, limit) for coin, limit in said.items() if limit is not None)
+
+
+class Leakage(Closed):
+    """How much the codes may give away, by the measurements in the bundle (upper end of their 95 % interval)."""
+
+    max_leakage: Share | None = None  # success of the reconstruction attack; narrower: lower
+    metric: Literal["ssim", "explained_variance", "token_f1"] | None = None  # which figure; left out = any of them
+    max_attribute_advantage: Share | None = None  # of guessing a sensitive column, above chance; narrower: lower
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        if self.metric is not None and self.max_leakage is None:
+            raise ValueError(f"metric {self.metric!r} limits nothing without max_leakage")
+        return self
+
+    def compile(self) -> Privacy:
+        return Privacy(self.max_leakage, self.metric or "", self.max_attribute_advantage)
+
+
+class Private(Closed):
+    """Differential privacy: noise on all that leaves, and how often in a period. Narrower: stated at all."""
+
+    unit: UnitName = Field(default="device", validate_default=True)  # whose presence is hidden; wider is narrower
+    clip_norm: Positive  # longest vector that leaves; narrower: lower
+    sigma: Annotated[float, Field(ge=0.01, le=10_000)]  # noise, as a multiple of the sensitivity; narrower: higher
+    delta: Annotated[float, Field(ge=1e-100, lt=1)]  # narrower: lower
+    epsilon: Annotated[float, Field(ge=0, le=1000)]  # of one period; narrower: lower
+    period_days: Annotated[int, Field(ge=1, le=366)] = 30  # narrower: longer
+    audit_share: Share = 0.2  # of the epsilon, what audits may use; narrower: lower
+    random_ask: Share | None = None  # share of samples asked by lot, whatever the confidence; narrower: lower
+
+    def compile(self) -> Dp:
+        limit, each = differential_privacy.priced(self.epsilon, self.delta, self.sigma)
+        return Dp(
+            self.unit, self.clip_norm, self.sigma, self.delta, self.epsilon, self.period_days, self.audit_share,
+            self.random_ask, limit, each,
+        )  # fmt: skip
+
+
+class Keeping(Closed):
+    """What the hub may keep, for what and how long."""
+
+    purpose: Words  # what it may be used for; another one is a change, not a widening
+    keep_days: Annotated[int, Field(ge=0, le=HUB_KEEPS_DAYS)] = HUB_KEEPS_DAYS  # narrower: lower
+    subject_field: Name | Literal[""] = ""  # names whose data it is, so that it can be erased
+
+    def compile(self) -> Retention:
+        return Retention(self.purpose, self.keep_days, self.subject_field)
+
+
+__all__ = ["LARGEST", "Budget", "Egress", "EgressField", "Escalation", "Keeping", "Leakage", "Locality", "Private"]
+
+
+DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[DayName, ...] = get_args(DayName)
+_DAY_MIN = 24 * 60
+
+
+class TimeOfWeek(Closed):
+    """From `from` up to before `to`, on the days on which it begins; past midnight if `to` is not the later one."""
+
+    start: ClockTime = Field("00:00", alias="from")
+    end: ClockTime = Field("00:00", alias="to")
+    days: Annotated[list[DayName], Field(min_length=1)] = Field(default_factory=lambda: list(DAYS))
+    zone: Zone  # as in the time zone database; a zone that a device does not know counts as a match
+
+    def compile(self) -> Hours:
+        first, last = _minute(self.start), _minute(self.end)
+        length = (last - first) % _DAY_MIN or _DAY_MIN
+        spans: list[tuple[int, int]] = []
+        for day in sorted({DAYS.index(each) for each in self.days}):
+            begin = day * _DAY_MIN + first
+            spans.append((begin, min(begin + length, MINUTES_OF_WEEK)))
+            if begin + length > MINUTES_OF_WEEK:
+                spans.append((0, begin + length - MINUTES_OF_WEEK))
+        return Hours(self.zone, tuple(spans))
+
+
+def _minute(text: str) -> int:
+    return int(text[:2]) * 60 + int(text[3:])
+
+
+class Case(Closed):
+    """All keys must hold; of several values, any. What is not known holds in `when`, and does not in `unless`."""
+
+    data_class: Names | None = None
+    device_class: Names | None = None
+    region: Names | None = None  # of the device
+    tenant: Names | None = None
+    tags: Names | None = None  # the device has any of them
+    label_at_least: LevelName | None = None  # of the model's features, the highest
+    link: Annotated[list[Literal["up", "down"]], Field(min_length=1)] | None = None
+    metered: bool | None = None
+    battery_below: Annotated[float, Field(gt=0, le=1)] | None = None
+    time: TimeOfWeek | None = None
+
+    def compile(self) -> Condition:
+        return Condition(
+            data_class=_tuple(self.data_class),
+            device_class=_tuple(self.device_class),
+            region=_tuple(self.region),
+            tenant=_tuple(self.tenant),
+            tags=_tuple(self.tags),
+            label_at_least=self.label_at_least,
+            link_up=None if self.link is None else tuple(each == "up" for each in self.link),
+            metered=self.metered,
+            battery_below=self.battery_below,
+            hours=None if self.time is None else self.time.compile(),
+        )
+
+
+def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+class RuleTable(Closed):
+    """One rule. It can only narrow: what it says beyond the base has no effect."""
+
+    name: Name
+    when: Case = Case()
+    unless: Case | None = None  # the rule does not apply where all of this is known to hold
+    deny: bool = False  # nothing leaves
+    mode: ModeName | None = None
+    threshold: Share | None = None
+    audit_share: Share | None = None
+    budget_s: Seconds | None = None
+    max_open: Count | None = None
+    ceiling: CeilingName | None = None
+    fields: list[Name] | None = None  # only these
+    drop: list[Name] = Field(default_factory=list)
+    transforms: dict[Name, list[Transform]] = Field(default_factory=dict)  # done after those of the base
+    hubs: list[Name] | None = None
+    regions: list[Name] | None = None
+    bytes_per_day: Count | None = None  # an account of its own, beside the base's
+    cost_per_day: Count | None = None  # the same
+    dp: Private | None = None
+    privacy: Leakage | None = None
+    retention: Keeping | None = None
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        for key in ("fields", "drop", "hubs", "regions"):
+            once(key, getattr(self, key) or [])
+        if self.unless == Case():
+            raise ValueError("unless asks nothing, so that the rule would never apply; leave it out")
+        if not self.model_fields_set - {"name", "when", "unless"}:
+            raise ValueError(f"rule {self.name!r} narrows nothing; say what, or deny = true")
+        return self
+
+    def compile(self, owner: str) -> Rule:
+        """`owner`: the document's name, which keeps the accounts of two documents' rules apart."""
+        unless = None if self.unless is None else self.unless.compile()
+        return Rule(self.name, self.when.compile(), unless, self._narrowing(owner))
+
+    def _narrowing(self, owner: str) -> Narrowing:
+        fields = None if self.fields is None else {name: FieldRule(name, HARD_CEILING, ()) for name in self.fields}
+        return Narrowing(
+            mode=self.mode, threshold=self.threshold, audit_share=self.audit_share, budget_s=self.budget_s,
+            max_open=self.max_open, ceiling=self.ceiling, fields=fields, drop=tuple(self.drop),
+            transforms={name: steps(each) for name, each in self.transforms.items()},
+            hubs=_tuple(self.hubs), regions=_tuple(self.regions),
+            accounts=spending(f"/{owner}/{self.name}", self.bytes_per_day, self.cost_per_day),
+            privacy=() if self.privacy is None else (self.privacy.compile(),),
+            dp=None if self.dp is None else self.dp.compile(),
+            retention=None if self.retention is None else self.retention.compile(),
+            denied_by=self.name if self.deny else "",
+        )  # fmt: skip

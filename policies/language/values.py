@@ -1,0 +1,144 @@
+"""The kinds of values a policy document holds, and the closed table they stand in: an unknown key is an error.
+
+What pydantic found wrong with a file that a person wrote, as one line: the key, and what to write instead.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
+from pydantic_core import ErrorDetails
+
+from policies.model.policy import HARD_CEILING, Layer, Mode, Unit
+from wire.protocol.messages import Level
+
+LARGEST = 2**53  # above it a float no longer holds every whole number
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """The nearest of the known words, or all of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def short(value: object) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:  # keys with a thousand dots are tables in tables
+        return "a value of too many levels"
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def once(key: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{key} names {name!r} twice")
+
+
+def _level(value: object) -> Level:
+    if isinstance(value, str) and value in Level.__members__:
+        return Level[value]
+    raise ValueError(f"{short(value)} is not one of {', '.join(Level.__members__)}")
+
+
+def _leaving(level: Level) -> Level:
+    if level > HARD_CEILING:
+        raise ValueError(f"{level.name} never leaves a device; at most {HARD_CEILING.name} can be allowed")
+    return level
+
+
+def _mode(value: object) -> Mode:
+    if isinstance(value, str) and value in set(Mode):
+        return Mode(value)
+    raise ValueError(f"{short(value)} is no mode; {hint(str(value), [mode.value for mode in Mode])}")
+
+
+def _layer(value: object) -> Layer:
+    if isinstance(value, str) and value in set(Layer):
+        return Layer(value)
+    raise ValueError(f"{short(value)} is no layer; {hint(str(value), [layer.value for layer in Layer])}")
+
+
+def _unit(value: object) -> Unit:
+    if isinstance(value, str) and value in set(Unit):
+        return Unit(value)
+    raise ValueError(f"{short(value)} is no unit; {hint(str(value), [unit.value for unit in Unit])}")
+
+
+def _iso_day(value: object) -> str:
+    """A TOML date as YYYY-MM-DD. One with a time of day is refused: the day is what counts."""
+    if hasattr(value, "toordinal") and not hasattr(value, "hour"):
+        return str(value)
+    raise ValueError(f"{short(value)} is not a date; write it without quotes: expires = 2026-12-31")
+
+
+def _some(names: list[str]) -> list[str]:
+    if not names:
+        raise ValueError("names nothing, so that it could never hold; leave the key out")
+    once("it", names)
+    return names
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Zone = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$", max_length=64)]
+Words = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.,-]{0,63}$")]
+ClockTime = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+Seconds = Annotated[float, Field(ge=0, le=7 * 86_400)]
+LevelName = Annotated[Level, BeforeValidator(_level), PlainSerializer(lambda level: level.name)]
+CeilingName = Annotated[LevelName, BeforeValidator(lambda value: _leaving(_level(value)).name)]
+ModeName = Annotated[Mode, BeforeValidator(_mode)]
+LayerName = Annotated[Layer, BeforeValidator(_layer)]
+UnitName = Annotated[Unit, BeforeValidator(_unit)]
+Day = Annotated[str, BeforeValidator(_iso_day)]
+Names = Annotated[list[Name], BeforeValidator(lambda value: _some(value) if isinstance(value, list) else value)]
+
+
+class Closed(BaseModel):
+    """A table of a document."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: object) -> object:
+        """Before anything else, so that a misspelt key is not reported as a missing one."""
+        if isinstance(data, dict):
+            known = [info.alias or name for name, info in cls.model_fields.items()]
+            for key in data:
+                if key not in known:
+                    raise ValueError(f"unknown key {short(key)}; {hint(str(key), known)}")
+        return data
+
+
+_MOST_CHARS = 400
+
+
+def line(path: str, words: str, others: int) -> str:
+    """`path` "" = the whole file. `others`: how many more things are wrong."""
+    return one_line(f"{path}{': ' if path else ''}{words}{f' (and {others} more)' if others else ''}")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:_MOST_CHARS]
+
+
+def words(error: ErrorDetails, misfit: str) -> str:
+    """`misfit`: what is said of a text that does not have the form of its key."""
+    given = short(error["input"])
+    match error["type"]:
+        case "missing":
+            return "is missing"
+        case "value_error":
+            return str(error.get("ctx", {})["error"])
+        case "string_pattern_mismatch":
+            return f"{given} {misfit}"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return f"must be a table, not {given}"
+        case _:
+            return f"{error['msg'].replace('Input should be', 'must be')}, not {given}"

@@ -1,0 +1,98 @@
+"""What a decision knows of its moment, and what a rule asks of it. Unknown is neither yes nor no.
+
+Days since 1970-01-01 and the calendar's dates, without a clock (proleptic Gregorian; H. Hinnant, `chrono-dates`).
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from wire.protocol.messages import Level
+
+MINUTES_OF_WEEK = 7 * 24 * 60
+NOWHERE: Mapping[str, int] = MappingProxyType({})
+
+
+class Context(msgspec.Struct, frozen=True):
+    """Of one decision, drawn by the loop. "" and None = unknown, which a rule takes for a match: the narrower side.
+
+    `minute_of_week`: per zone that the policy names, local minutes since Monday 00:00; a zone left out is unknown.
+    `battery`: charge from 0 to 1, 1 where the mains feed the device. `level`: highest label among the model's features.
+    """
+
+    data_class: str
+    device_class: str = ""
+    region: str = ""
+    tenant: str = ""
+    tags: tuple[str, ...] | None = None
+    link_up: bool | None = None
+    metered: bool | None = None
+    battery: float | None = None
+    minute_of_week: Mapping[str, int] = NOWHERE
+    level: Level = Level.P4
+
+
+class Hours(msgspec.Struct, frozen=True):
+    """Minutes of the week in one time zone, each span from its first up to before its last; none crosses Sunday."""
+
+    zone: str
+    spans: tuple[tuple[int, int], ...]
+
+    def holds(self, minute: int) -> bool:
+        return any(first <= minute < last for first, last in self.spans)
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """All that is not None must hold. Where several values are named, any of them does."""
+
+    data_class: tuple[str, ...] | None = None
+    device_class: tuple[str, ...] | None = None
+    region: tuple[str, ...] | None = None
+    tenant: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None  # of which the device has any
+    label_at_least: Level | None = None
+    link_up: tuple[bool, ...] | None = None
+    metered: bool | None = None
+    battery_below: float | None = None
+    hours: Hours | None = None
+
+    def asked(self, context: Context) -> Iterator[tuple[str, bool | None]]:
+        """Each key of the condition in the document's words, and whether it holds; None = not known."""
+        for key in ("data_class", "device_class", "region", "tenant"):
+            wanted, found = getattr(self, key), getattr(context, key)
+            if wanted is not None:
+                yield key, found in wanted if found else None
+        if self.tags is not None:
+            yield "tags", None if context.tags is None else bool(set(self.tags) & set(context.tags))
+        if self.label_at_least is not None:
+            yield "label_at_least", context.level >= self.label_at_least
+        if self.link_up is not None:
+            yield "link", None if context.link_up is None else context.link_up in self.link_up
+        if self.metered is not None:
+            yield "metered", None if context.metered is None else context.metered is self.metered
+        if self.battery_below is not None:
+            yield "battery_below", None if context.battery is None else context.battery < self.battery_below
+        if self.hours is not None:
+            minute = context.minute_of_week.get(self.hours.zone)
+            yield "time", None if minute is None else self.hours.holds(minute)
+
+
+def day_of(iso: str) -> int:
+    """Days since 1970-01-01 of a YYYY-MM-DD date (`days_from_civil`)."""
+    year, month, day = map(int, iso.split("-"))
+    year -= month <= 2  # the year begins in March, so that the leap day is its last
+    era, of_era = divmod(year, 400)
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def iso_of(day: int) -> str:
+    """The YYYY-MM-DD date of so many days since 1970-01-01 (`civil_from_days`)."""
+    era, of_era = divmod(day + 719_468, 146_097)
+    year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * of_year + 2) // 153
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    return f"{year:04d}-{month:02d}-{of_year - (153 * shifted + 2) // 5 + 1:02d}"

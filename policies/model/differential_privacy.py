@@ -1,0 +1,143 @@
+"""What Gaussian noise promises: epsilon of so many releases, and how many releases an epsilon allows. In closed form.
+
+Law: every rounding goes against us: an epsilon is never below the true one, a number of releases never above it.
+
+Differential privacy in a policy: what a release costs of the period's epsilon, and what noise a field then gets.
+
+Law: an account counts squared sensitivity over noise, which Gaussian releases simply add up (`accountant.epsilon`), so
+that rules with different noise share one account and no edit of a policy refunds what was spent.
+"""
+
+from functools import lru_cache
+from math import erfc, exp, inf, isfinite, log, pi, sqrt
+
+from policies.model.policy import Account, Coin, Dp, TransformKind, TransformSpec, Unit
+from wire.protocol.messages import DType
+
+_SERIES_FROM = 20.0  # from here a normal tail by its series: the function itself comes near its smallest number
+_STEPS = 200
+_MOST_RELEASES = 2**53
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """The smallest delta at which one Gaussian release of sensitivity / standard deviation `mu` is (epsilon, delta).
+
+    B. Balle and Y.-X. Wang, "Improving the Gaussian Mechanism for Differential Privacy" (ICML 2018), theorem 8.
+    """
+    near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    return exp(_log_tail(near)) - exp(epsilon + _log_tail(far))
+
+
+def epsilon(sigma: float, releases: int, delta: float) -> float:
+    """Of `releases` that each add noise of `sigma` times their sensitivity; inf if no float holds it.
+
+    Gaussian releases compose exactly: k of them are one with noise `sigma` / sqrt(k) (J. Dong, A. Roth and W. Su,
+    "Gaussian Differential Privacy", 2022, corollary 3.3). ValueError for parameters that cannot be meant.
+    """
+    _check(sigma, delta)
+    if releases < 0:
+        raise ValueError(f"{releases} releases")
+    if not releases:
+        return 0.0
+    mu = sqrt(releases) / sigma
+    low, high = 0.0, 1.0
+    while delta_of(high, mu) > delta:
+        low, high = high, high * 2
+        if not isfinite(high):
+            return inf
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if delta_of(middle, mu) > delta else (low, middle)
+    return high if delta_of(0.0, mu) > delta else 0.0
+
+
+def releases_until(limit: float, sigma: float, delta: float) -> int:
+    """How many releases of noise `sigma` stay within (`limit`, `delta`). ValueError as for `epsilon`."""
+    _check(sigma, delta)
+    if not 0 <= limit < inf:
+        raise ValueError(f"epsilon {limit:g} is not a number from 0 on")
+    fits, over = 0, 1
+    while over < _MOST_RELEASES and delta_of(limit, sqrt(over) / sigma) <= delta:
+        fits, over = over, over * 2
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        fits, over = (middle, over) if delta_of(limit, sqrt(middle) / sigma) <= delta else (fits, middle)
+    return fits
+
+
+def _check(sigma: float, delta: float) -> None:
+    if not 0 < sigma < inf:
+        raise ValueError(f"sigma {sigma:g} is not a number above 0")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta {delta:g} is not a number between 0 and 1")
+
+
+def _log_tail(x: float) -> float:
+    """The logarithm of P(N > x) of a standard normal N."""
+    if x < _SERIES_FROM:
+        return log(erfc(x / sqrt(2)) / 2)
+    square = 1 / (x * x)  # M. Abramowitz and I. Stegun, formula 26.2.12; the next term is below 1e-9 of the sum
+    return -x * x / 2 - log(x * sqrt(2 * pi)) + log(1 - square * (1 - 3 * square * (1 - 5 * square * (1 - 7 * square))))
+
+
+_GRAIN = 100_000.0  # an account counts in 1 / _GRAIN**2
+_WHOLE = frozenset({DType.UINT8, DType.INT8})
+_LEAST_ON_WHOLE = 16.0  # noise finer than the values themselves: from here delta is within 1 % of the closed form
+_NUMERIC = _WHOLE | {DType.FP32, DType.FP16}
+
+
+@lru_cache(maxsize=256)
+def priced(epsilon: float, delta: float, sigma: float) -> tuple[int, int]:
+    """The account's limit, and what one release costs of it; both rounded against us."""
+    limit = releases_until(epsilon, _GRAIN, delta)
+    return limit, max(1, -int(-((_GRAIN / sigma) ** 2) // 1))
+
+
+def releases(dp: Dp, share: float = 1.0) -> int:
+    """How many noised fields may leave in a period, until a denial; `share`: of the epsilon."""
+    return int(dp.limit * share) // dp.each
+
+
+def merged(first: Dp, second: Dp) -> Dp:
+    """The stricter of the two in every number."""
+    shares = [each for each in (first.random_ask, second.random_ask) if each is not None]
+    units = list(Unit)
+    return Dp(
+        unit=max(first.unit, second.unit, key=units.index),
+        clip_norm=min(first.clip_norm, second.clip_norm),
+        sigma=max(first.sigma, second.sigma),
+        delta=min(first.delta, second.delta),
+        epsilon=min(first.epsilon, second.epsilon),
+        period_days=max(first.period_days, second.period_days),
+        audit_share=min(first.audit_share, second.audit_share),
+        random_ask=min(shares) if shares else None,
+        limit=min(first.limit, second.limit),
+        each=min(first.each, second.each),  # of the greater sigma
+    )
+
+
+def accounts(dp: Dp) -> tuple[Account, ...]:
+    """Of a policy's terms: one for all questions, one more for audits, which may use a share of it.
+
+    The period is part of the key: a policy with another period counts anew, beside what it had.
+    """
+    subject, key = dp.unit is Unit.SUBJECT, f"privacy/{dp.period_days}d"
+    whole = Account(key, Coin.PRIVACY, dp.limit, dp.period_days, each=dp.each, subject=subject)
+    share = Account(
+        f"{key}/audits", Coin.PRIVACY, int(dp.limit * dp.audit_share), dp.period_days,
+        audits=True, each=dp.each, subject=subject,
+    )  # fmt: skip
+    return whole, share
+
+
+def steps(dp: Dp, dtype: DType) -> tuple[TransformSpec, ...] | None:
+    """What makes a field's values private; None for values that no noise can be added to, or too little for their grid.
+
+    Two vectors inside a ball of radius `clip_norm` are at most twice that apart (replace-one neighbours).
+    """
+    if dtype not in _NUMERIC or (dtype in _WHOLE and 2 * dp.clip_norm * dp.sigma < _LEAST_ON_WHOLE):
+        return None
+    clip = TransformSpec(TransformKind.CLIP_NORM, high=dp.clip_norm)
+    return clip, TransformSpec(TransformKind.NOISE, step=2 * dp.clip_norm * dp.sigma)

@@ -1,0 +1,384 @@
+"""When a rollout goes on, waits, pauses or stops: its parameters, and the judgement of what devices reported (status).
+
+Law: pure and total. A parameter that is not what it should be is refused by name when a rollout is made, and pauses one
+that runs; no number that is none ever counts as success. Whether the new version *answers* as well is `quality`'s
+question. What the numbers rest on: docs/rollout.md.
+
+Who is told of a new version when: which devices a rollout is for, in which order, and how many in each wave.
+
+Law: pure, and the same answer on every hub. The order is that of SHA-256(salt | id), salted with the rollout's id so
+that it is not always the same devices that go first; named lab devices stand before all. The first wave never exceeds
+one device or 1 % of the fleet. A device without an id is in no wave, and a wave without devices is none.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from fractions import Fraction
+from hashlib import sha256
+from math import ceil
+from typing import Any, NamedTuple
+
+import msgspec
+
+from policies.rollout.gate_rules import GateRules, GateRulesError
+from policies.rollout.gate_rules import checked as checked_gate
+
+CONFIDENCE = 0.95  # of the small-sample bound
+PEOPLE = 2
+APPROVED_PERCENT = 10  # of a fleet may be reached without a second person
+APPROVED_FLEET = 100  # a smaller fleet asks for no second person by itself
+
+
+class RulesError(ValueError):
+    """A parameter that cannot be; one line for a person, naming it."""
+
+
+class Step(NamedTuple):
+    """How far a wave reaches: so many devices, or so many percent of all (rounded up)."""
+
+    devices: int = 0
+    percent: Fraction = Fraction(0)
+
+    def of(self, fleet: int) -> int:
+        return self.devices or ceil(self.percent * fleet / 100)
+
+    def __str__(self) -> str:
+        return str(self.devices) if self.devices else f"{float(self.percent):g}%"
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of one rollout. Shares are in percent, times in seconds.
+
+    `waves`: how far each reaches ("1" device, "10%"), () = by the size of the fleet. `probation_s`: how long a device
+    stays in probation, where alone both its models answer: what the gate is to see has to happen then. `soak_first_s`,
+    `soak_s`: how long the first and the later waves are watched after that, once `minimum` of results have come, or
+    `min_share` of who is in reach, whichever is more; `minimum` 0 = 10, and 1 in a small fleet. `per_minute` doubles
+    with each `double_each` successes up to `most_per_minute`. `approvals`: at least, where its size asks for fewer.
+    """
+
+    waves: tuple[str, ...] = ()
+    lab: tuple[str, ...] = ()
+    soak_first_s: float = 3600.0
+    soak_s: float = 1800.0
+    probation_s: float = 3600.0
+    max_soak_s: float = 86_400.0
+    min_inferences: int = 200
+    audit_share: float = 0.02
+    report_s: float = 300.0
+    look_s: float = 60.0
+    minimum: int = 0
+    min_share: float = 80.0
+    success_share: float = 95.0
+    max_failures: int = 2
+    max_failure_share: float = 5.0
+    rejected_share: float = 5.0
+    per_minute: int = 50
+    double_each: int = 1000
+    most_per_minute: int = 1000
+    in_progress_s: float = 3600.0
+    download_s: float = 86_400.0
+    wave_deadline_s: float = 604_800.0
+    withdraw_s: float = 600.0
+    inconclusive: int = 3
+    approvals: int = 0
+    approval_s: float = 86_400.0
+    strict: bool = False
+    gate: GateRules = GateRules()
+
+    def steps(self) -> tuple[Step, ...]:
+        """`waves`, read; () where the fleet's size decides."""
+        return tuple(_step(text) for text in self.waves)
+
+    def soak_of(self, wave: int) -> float:
+        return self.soak_s if wave else self.soak_first_s
+
+
+_PERCENT = ("min_share", "success_share", "max_failure_share", "rejected_share")
+_LEAST: Mapping[str, float] = {  # below it a number makes no sense; every number is also below 3 years of seconds
+    "soak_first_s": 0, "soak_s": 0, "probation_s": 0, "max_soak_s": 0, "min_inferences": 0, "audit_share": 0,
+    "report_s": 1, "look_s": 1, "minimum": 0, "max_failures": 1, "per_minute": 1, "double_each": 1,
+    "most_per_minute": 1, "in_progress_s": 1, "download_s": 1, "wave_deadline_s": 1, "withdraw_s": 0,
+    "inconclusive": 1, "approvals": 0, "approval_s": 1,
+}  # fmt: skip
+_MOST: Mapping[str, float] = {"audit_share": 1.0, "per_minute": 100_000, "most_per_minute": 100_000, "approvals": 10}
+_LONG = 1e8  # devices take no longer span
+MAX_LAB = 1000
+
+
+def parse(values: object) -> Rules:
+    """Parameters from JSON or a command line, each of its very type. RulesError for anything odd."""
+    try:
+        rules = msgspec.convert(values, Rules)
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+        raise RulesError(f"rollout parameters: {error}") from None
+    return checked(rules)
+
+
+def checked(rules: Rules) -> Rules:
+    """The same, if every number makes sense. RulesError otherwise."""
+    for key in (*_LEAST, *_PERCENT):
+        _check(key, getattr(rules, key))
+    if rules.most_per_minute < rules.per_minute:
+        raise RulesError(f"most_per_minute = {rules.most_per_minute} is below per_minute = {rules.per_minute}")
+    if len(rules.lab) > MAX_LAB or len(rules.waves) > 100:
+        raise RulesError(f"at most {MAX_LAB} devices in lab, at most 100 waves")
+    _check_steps(rules.steps())
+    try:
+        checked_gate(rules.gate)
+    except GateRulesError as error:
+        raise RulesError(str(error)) from None
+    return rules
+
+
+def _check(key: str, value: float) -> None:
+    least, most = (0.0, 100.0) if key in _PERCENT else (_LEAST[key], _MOST.get(key, _LONG))
+    if not least <= value <= most:  # also not, if it is not a number
+        shown = f"{value}" if -(1 << 64) < value < 1 << 64 or value != value else "far beyond it"  # noqa: PLR0124
+        raise RulesError(f"{key} = {shown}: write a number from {least:g} to {most:g}")
+
+
+def _check_steps(steps: tuple[Step, ...]) -> None:
+    percents = [step.percent for step in steps if step.percent]
+    counts = [step.devices for step in steps if step.devices]
+    if percents != sorted(set(percents)) or counts != sorted(set(counts)):
+        raise RulesError(f"waves = {', '.join(map(str, steps))}: each has to reach further than the one before")
+    if any(step.devices for step in steps[len(counts) :]):
+        raise RulesError("waves: numbers of devices come before percentages")
+
+
+def _step(text: str) -> Step:
+    number = text.strip().removesuffix("%").strip()
+    if not number.replace(".", "", 1).isdecimal() or not number.isascii() or len(number) > 12:
+        raise RulesError(f"waves: {text!r} is neither a number of devices nor a percentage such as 10%")
+    if text.strip().endswith("%"):
+        percent = Fraction(number)
+        if not 0 < percent <= 100:
+            raise RulesError(f"waves: {text!r}: write more than 0 % and at most 100 %")
+        return Step(percent=percent)
+    if "." in number or not int(number):
+        raise RulesError(f"waves: {text!r}: write a whole number of devices, or a percentage such as 10%")
+    return Step(devices=int(number))
+
+
+class Counts(NamedTuple):
+    """What became of the devices of one wave. `told` of `size`; `reachable` = heard since, or not told yet."""
+
+    size: int = 0
+    told: int = 0
+    reachable: int = 0
+    succeeded: int = 0
+    failed: int = 0  # also timed out, rolled back, rejected for anything but incompatibility
+    integrity: int = 0  # of those: refused for what its bytes or its signatures are
+    crashed: int = 0  # of those: the new version did not stay up
+    incompatible: int = 0  # left out: this version is not for such a device
+    left: int = 0  # cancelled or superseded: neither a success nor a failure
+
+    @property
+    def terminal(self) -> int:
+        """Results that count."""
+        return self.succeeded + self.failed
+
+
+class Word(StrEnum):
+    """What the reports of a wave say."""
+
+    GO = "go"  # enough results, and enough of them good
+    WAIT = "wait"  # too few results
+    PAUSE = "pause"  # a person has to look
+    ABORT = "abort"
+
+
+class Status(NamedTuple):
+    word: Word
+    why: str = ""
+
+
+class Excused(NamedTuple):
+    """What a person has seen and let pass: only more of it pauses again."""
+
+    integrity: int = 0
+    incompatible: int = 0
+
+
+NO_EXCUSE = Excused()
+SETTLED = Excused(1 << 53, 1 << 53)  # of a wave that has passed: it pauses nothing any more, but it may still abort
+
+
+def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused = NO_EXCUSE) -> Status:
+    """Looked at after every report: is this wave to be stopped now? GO means: nothing speaks against going on."""
+    failures, able = counts.failed, counts.told - counts.left - counts.incompatible
+    share = _percent(failures, able)  # of all that were told: failures come in before successes do
+    if counts.integrity >= 2:
+        return Status(Word.ABORT, f"{counts.integrity} devices refused what they were sent (integrity)")
+    if first and counts.crashed >= 2:
+        return Status(Word.ABORT, f"the new version did not stay up on {counts.crashed} devices of the first wave")
+    if failures >= min(rules.max_failures, counts.size) > 0 and share > rules.max_failure_share:
+        return Status(Word.ABORT, f"{failures} of {able} devices that were told have failed ({share:.0f} %)")
+    if counts.integrity > excused.integrity:
+        return Status(Word.PAUSE, "a device refused what it was sent (integrity)")
+    odd = _percent(counts.incompatible, counts.size)
+    if counts.incompatible > excused.incompatible and odd > rules.rejected_share:
+        return Status(Word.PAUSE, f"{counts.incompatible} of {counts.size} devices cannot run it ({odd:.0f} %)")
+    return Status(Word.GO)
+
+
+def judged(waves: Sequence[Counts], rules: Rules, excused: Excused) -> Status:
+    """All waves so far, the present one last: `excused` is of that one; one that has passed may still abort."""
+    present = len(waves) - 1
+    each = [
+        stops(counts, rules, first=number == 0, excused=excused if number == present else SETTLED)
+        for number, counts in enumerate(waves)
+    ]
+    worst = sorted(each, key=lambda status: (status.word is not Word.ABORT, status.word is not Word.PAUSE))
+    return worst[0] if worst else Status(Word.GO)
+
+
+def enough(counts: Counts, rules: Rules, *, small: bool) -> Status:
+    """May the soak begin? A wave of nobody, or one that nobody of could run, never is enough."""
+    needed = minimum(counts, rules, small=small)
+    if counts.terminal < needed or counts.told < counts.size:
+        return Status(Word.WAIT, f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told")
+    return Status(Word.GO)
+
+
+def minimum(counts: Counts, rules: Rules, *, small: bool) -> int:
+    """Terminal results that are needed of this wave; at least one whatever its size."""
+    able = counts.size - counts.incompatible - counts.left
+    least = rules.minimum or (1 if small else 10)
+    return max(1, min(able, max(least, ceil(counts.reachable * rules.min_share / 100))))
+
+
+def succeeds(counts: Counts, rules: Rules) -> Status:
+    """At the end of a soak: GO if enough of the results are good."""
+    share = _percent(counts.succeeded, counts.terminal)
+    if counts.terminal and share >= rules.success_share:
+        return Status(Word.GO)
+    return Status(Word.PAUSE, f"{counts.succeeded} of {counts.terminal} succeeded, {rules.success_share:g} % needed")
+
+
+def per_minute(rules: Rules, successes: int) -> int:
+    """How many devices may be told in any minute, after so many successes."""
+    doubled = min(successes // rules.double_each, 40)
+    return min(rules.most_per_minute, rules.per_minute << doubled)
+
+
+def approvals(rules: Rules, *, reached: int, fleet: int, permit: bool) -> int:
+    """How many people it takes: in a fleet of 100 and more two, to reach more than 10 % of it or to use a permit."""
+    wide = permit or reached * 100 > APPROVED_PERCENT * fleet
+    return max(rules.approvals, PEOPLE if wide and fleet >= APPROVED_FLEET else 0)
+
+
+def excluded_above(results: int) -> float:
+    """What 0 failures of `results` exclude with 95 % confidence: only failure rates above this share (0..1).
+
+    10: 0.259, 59: 0.05, 299: 0.01. So a first wave finds disasters; later ones find small harm.
+    """
+    return float(1.0 - (1.0 - CONFIDENCE) ** (1.0 / results)) if results > 0 else 1.0
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100.0 * part / whole if whole else 0.0
+
+
+def known(values: Any) -> Rules | None:
+    """Parameters as they lie on disk; None if they are damaged: whoever runs by them pauses."""
+    try:
+        return parse(values)
+    except RulesError:
+        return None
+
+
+SMALL_FLEET = 100  # devices; below, a wave of 1 % would be none
+SMALL_STEPS = (Step(devices=1), Step(percent=Fraction(25)), Step(percent=Fraction(100)))
+STEPS = tuple(Step(percent=Fraction(percent)) for percent in (1, 10, 50, 100))
+FIRST_PERCENT = 1  # of the fleet, at most, in the first wave
+_KEYS = ("class", "region", "tenant", "device")
+
+
+class Member(NamedTuple):
+    """What a selector may ask of a device."""
+
+    device: str
+    device_class: str = ""
+    region: str = ""
+    tenant: str = ""
+
+    def fact(self, key: str) -> str:
+        return self[(1, 2, 3, 0)[_KEYS.index(key)]]
+
+
+class Selector(NamedTuple):
+    """Which devices a rollout is for: one allowed set for each key, all must hold; () = every device."""
+
+    wanted: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Selector":
+        """`class=camera,region=eu|us`, or `all`. RulesError if it is neither: what is not understood matches nobody."""
+        if text.strip() == "all":
+            return cls()
+        wanted = tuple(_wanted(part) for part in text.split(","))
+        if len({key for key, _ in wanted}) < len(wanted):
+            raise RulesError(f"to = {text!r}: name each key once, and several values as key=a|b")
+        return cls(wanted)
+
+    def matches(self, member: Member) -> bool:
+        return all(member.fact(key) in values for key, values in self.wanted)
+
+    def pick(self, members: Iterable[Member]) -> tuple[str, ...]:
+        """Ids of those it is for; a device without an id is not."""
+        return tuple(member.device for member in members if member.device and self.matches(member))
+
+
+def _wanted(part: str) -> tuple[str, frozenset[str]]:
+    key, equals, values = (piece.strip() for piece in part.partition("="))
+    allowed = frozenset(value.strip() for value in values.split("|"))
+    if key not in _KEYS or not equals or "" in allowed:
+        raise RulesError(f"to = {part.strip()!r}: write {'=..., '.join(_KEYS)}=..., joined by commas, or all")
+    return key, allowed
+
+
+def default_steps(fleet: int) -> tuple[Step, ...]:
+    """One device, a quarter, all, in a small fleet; 1, 10, 50, 100 % in others."""
+    return SMALL_STEPS if fleet < SMALL_FLEET else STEPS
+
+
+def bucket(salt: str, device: str) -> bytes:
+    """The place of a device in the order: as good as random, and different for every salt."""
+    return sha256(f"{salt}|{device}".encode()).digest()
+
+
+def ordered(salt: str, devices: Iterable[str], lab: Iterable[str] = ()) -> tuple[str, ...]:
+    """Every device once: the lab's first, each group by its buckets."""
+    first = frozenset(lab)
+    return tuple(sorted({device for device in devices if device}, key=lambda d: (d not in first, bucket(salt, d))))
+
+
+def sizes(fleet: int, steps: Sequence[Step]) -> tuple[int, ...]:
+    """How many devices each wave adds; steps that would add none are left out. RulesError for a first one too large."""
+    reached = [min(fleet, step.of(fleet)) for step in steps]
+    most = max(1, fleet * FIRST_PERCENT // 100)
+    if reached and steps[0].percent == FIRST_PERCENT:
+        reached[0] = min(fleet, most)  # rounded down, and yet one device
+    if fleet and reached and reached[0] > most:
+        raise RulesError(f"waves: the first would be {reached[0]} of {fleet} devices, at most {most}")
+    grown = (now - before for before, now in zip([0, *reached], reached, strict=False))
+    return tuple(size for size in grown if size > 0)
+
+
+def waves(order: Sequence[str], steps: Sequence[Step]) -> tuple[tuple[str, ...], ...]:
+    """`ordered` devices, cut at the steps. () for a fleet of nobody."""
+    cut: list[tuple[str, ...]] = []
+    begin = 0
+    for size in sizes(len(order), steps):
+        cut.append(tuple(order[begin : begin + size]))
+        begin += size
+    return tuple(cut)
+
+
+def controls(order: Sequence[str], reached: int, size: int) -> tuple[str, ...]:
+    """A cohort of at most `size` that keeps what it runs while `reached` devices of the order were told: its far end.
+
+    Those are the last to be told, so that one cohort serves as long as possible.
+    """
+    return tuple(order[max(reached, len(order) - size) :])

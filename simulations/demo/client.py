@@ -1,0 +1,143 @@
+"""A client of the agents' local APIs, as any program on a device is: samples in, answers and corrections out.
+
+The digits that a demo feeds: held out of training, some damaged, each with what either model says of it alone.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import numpy as np
+import numpy.typing as npt
+
+from models.bundle.bundle import Bundle
+from models.bundle.manifest import Manifest
+from models.forge.data.digits import CORRUPTED, corrupt, heldout
+from models.runtime.onnx_runner import OnnxRunner
+from simulations.demo.results import Seen, Tally, Truth
+from simulations.processes import AgentHandle, Stage
+from wire.process.exit_codes import Exit, ExitError
+
+_RECONNECT_S = 0.2
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One held-out sample `[1, 8, 8]` float32 in 0..1, what is true of it, and how sure the device is of it."""
+
+    x: npt.NDArray[np.float32]
+    truth: Truth
+    confidence: float
+
+
+@dataclass
+class Client:
+    """Talks to the agents and writes down what it got. `began` is the demo's start (monotonic seconds)."""
+
+    session: aiohttp.ClientSession
+    tally: Tally
+    manifest: Manifest
+    began: float
+
+    async def ask(self, agent: AgentHandle, digit: Digit, data_class: str = "open") -> tuple[str, Seen]:
+        """One inference by the Open Inference Protocol; (answer id, what came back)."""
+        tensor = _tensor(self.manifest, digit.x[np.newaxis])
+        body = {"inputs": [tensor], "parameters": {"data_class": data_class}}
+        before = time.perf_counter()
+        reply = await self._post(f"{agent.url}/v2/models/{self.manifest.name}/infer", body)
+        took_ms = (time.perf_counter() - before) * 1e3
+        facts = reply["parameters"]
+        label = int(next(o["data"][0] for o in reply["outputs"] if o["name"] == "label"))
+        seen = Seen(
+            agent=agent.name,
+            truth=digit.truth,
+            label=label,
+            source=facts["source"],
+            why=facts["reason"],
+            latency_ms=took_ms,
+            escalation=facts["escalation_id"],
+        )
+        self.tally.answer(facts["answer_id"], seen, time.monotonic() - self.began)
+        return str(facts["answer_id"]), seen
+
+    async def _post(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        async with self.session.post(url, json=body) as response:
+            reply: dict[str, Any] = await response.json()
+            if response.status != 200:
+                raise ExitError(Exit.INTERNAL, f"{url}: {response.status} {reply.get('error', '')}")
+            return reply
+
+    async def follow(self, agent: AgentHandle) -> None:
+        """Read the agent's event stream for ever, resuming after the last event seen, and note each correction once."""
+        seen = {"0"}
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError):
+                await self._listen(agent, seen)
+            await asyncio.sleep(_RECONNECT_S)
+
+    async def _listen(self, agent: AgentHandle, seen: set[str]) -> None:
+        """`seen`: ids of the events noted so far; the server sends those after the newest."""
+        headers = {"Last-Event-ID": max(seen, key=int)}
+        forever = aiohttp.ClientTimeout(total=None)
+        async with self.session.get(f"{agent.url}/v1/events", headers=headers, timeout=forever) as response:
+            async for event, data in _events(response.content):
+                if event not in seen:
+                    self._note(data)
+                seen.add(event)
+
+    def _note(self, data: dict[str, Any]) -> None:
+        if data["kind"] == "correction":
+            self.tally.correction(data["answer_id"], int(data["label"]))
+
+
+async def _events(stream: aiohttp.StreamReader) -> Any:
+    """(id, data) of each server-sent event."""
+    event = ""
+    async for raw in stream:
+        line = raw.decode().rstrip("\n")
+        if line.startswith("id: "):
+            event = line[4:]
+        elif line.startswith("data: "):
+            yield event, json.loads(line[6:])
+
+
+async def hub_labels(
+    session: aiohttp.ClientSession, url: str, manifest: Manifest, batch: npt.NDArray[np.float32]
+) -> list[int]:
+    """What the hub's whole model says of raw samples `[n, 1, 8, 8]`, by the hub's own web API: "hub alone"."""
+    labels: list[int] = []
+    for start in range(0, len(batch), _BATCH):
+        body = {"inputs": [_tensor(manifest, batch[start : start + _BATCH])]}
+        async with session.post(f"{url}/v2/models/{manifest.name}/infer", json=body) as response:
+            reply = await response.json()
+            if response.status != 200:
+                raise ExitError(Exit.HUB, f"hub: {response.status} {reply.get('error', '')}")
+        labels += [int(v) for v in next(o["data"] for o in reply["outputs"] if o["name"] == "label")]
+    return labels
+
+
+def _tensor(manifest: Manifest, batch: npt.NDArray[np.float32]) -> dict[str, Any]:
+    spec = manifest.input
+    return {"name": spec.name, "shape": list(batch.shape), "datatype": spec.dtype, "data": batch.ravel().tolist()}
+
+
+SEED = 11
+
+
+async def digits(stage: Stage, bundle: Bundle) -> list[Digit]:
+    """The hub is asked for whole samples over its own web API: that is the reference, not the way of the demo."""
+    x, y = heldout()
+    x = corrupt(x, np.random.default_rng(SEED), CORRUPTED)
+    runner = OnnxRunner(bundle)
+    edge = [inference.prediction for inference in runner.infer(x)]
+    runner.close()
+    hub = await hub_labels(stage.session, stage.hub.url if stage.hub else "", bundle.manifest, x)
+    return [
+        Digit(sample, Truth(int(label), alone.label, hub_label, sample.nbytes), alone.confidence)
+        for sample, label, alone, hub_label in zip(x, y, edge, hub, strict=True)
+    ]

@@ -1,0 +1,365 @@
+"""The scenario language: a closed TOML grammar. A key we do not know, or a value that cannot be meant, is an error.
+
+Law: shapes and limits of single tables stand here; what needs files, or several tables at once, stands in `reader`.
+
+What is wrong with a scenario file, in one line: the key as a person writes it, and what to write instead.
+"""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from policies.language.values import Closed, Name, Names, Share, hint, line, once, short, words
+from simulations.scenario import types as made
+from simulations.scenario.conditions import Climate
+
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_TIME = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?) ?(ms|s|min|h|d|w)")
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_MOMENT = re.compile(r"(mon|tue|wed|thu|fri|sat|sun) ([01][0-9]|2[0-3]):([0-5][0-9])")
+_LONGEST_S = 400 * 86_400.0
+
+
+def _seconds(value: object) -> object:
+    """`"90 s"`, `"1.5h"`, or a number of seconds."""
+    if not isinstance(value, str):
+        return value
+    found = _TIME.fullmatch(value)
+    if found is None:
+        raise ValueError(f"{value[:40]!r} is no time: write seconds, or '250ms', '90s', '5min', '1h', '7d', '2w'")
+    return float(found[1].replace("_", "")) * _UNITS[found[2]]
+
+
+def _moment(value: object) -> object:
+    """`"mon 08:30"` as the minute of the week."""
+    found = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return (
+            value if isinstance(value, int) else _refuse(f"{str(value)[:40]!r} is no moment: write 'mon 08:30' (UTC)")
+        )
+    return _DAYS.index(found[1]) * 1440 + int(found[2]) * 60 + int(found[3])
+
+
+def _kind(value: object) -> made.EventKind:
+    if isinstance(value, str) and value in set(made.EventKind):
+        return made.EventKind(value)
+    raise ValueError(f"{short(value)} is no kind of event; {hint(str(value), made.EventKind)}")
+
+
+def _refuse(words: str) -> object:
+    raise ValueError(words)
+
+
+def _finite(value: object) -> object:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Time = Annotated[float, BeforeValidator(_finite), BeforeValidator(_seconds), Field(ge=0, le=_LONGEST_S)]
+Span = Annotated[float, BeforeValidator(_finite), BeforeValidator(_seconds), Field(gt=0, le=_LONGEST_S)]
+Real = Annotated[float, BeforeValidator(_finite)]
+Rate = Annotated[float, BeforeValidator(_finite), Field(gt=0, le=1e6)]
+Few = Annotated[int, Field(ge=1, le=1000)]
+Many = Annotated[int, Field(ge=1, le=10_000_000)]
+RegionName = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
+Part = Annotated[Share, BeforeValidator(_finite)]
+Kind = Annotated[made.EventKind, BeforeValidator(_kind)]
+DataClass = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+
+
+class LinkTable(Closed):
+    """The weather between devices and hubs; what is left out is the usual weather."""
+
+    latency: Span = Climate().latency_s
+    loss: Annotated[Part, Field(le=0.9)] = Climate().loss
+    repeats: Annotated[Part, Field(le=0.5)] = Climate().repeats
+    skew: Time = Climate().skew_s
+    drift: Annotated[Real, Field(ge=0, le=0.01)] = Climate().drift
+    notice: Time = Climate().notice_s
+    wall_error: Time = Climate().wall_error_s
+    bad_disk: Annotated[Part, Field(le=0.5)] = Climate().bad_disk
+    bad_batch: Annotated[Part, Field(le=0.5)] = Climate().bad_batch
+    bandwidth_bytes_per_s: Annotated[Real, Field(ge=0)] = 0.0
+    metered_share: Part = 0.0
+
+    def climate(self) -> Climate:
+        return Climate(
+            latency_s=self.latency,
+            loss=self.loss,
+            repeats=self.repeats,
+            skew_s=self.skew,
+            drift=self.drift,
+            notice_s=self.notice,
+            wall_error_s=self.wall_error,
+            bad_disk=self.bad_disk,
+            bad_batch=self.bad_batch,
+        )
+
+    def link(self) -> made.Link:
+        return made.Link(self.climate(), self.bandwidth_bytes_per_s, self.metered_share)
+
+
+class LimitsTable(Closed):
+    """What a hub takes in."""
+
+    max_queued: Many = made.Limits().max_queued
+    device_open: Many = made.Limits().device_open
+    device_rate_per_s: Rate = made.Limits().device_rate_per_s
+    tenant_rate_per_s: Rate = made.Limits().tenant_rate_per_s
+    max_wait: Span = made.Limits().max_wait_s
+
+    def limits(self) -> made.Limits:
+        return made.Limits(
+            self.max_queued, self.device_open, self.device_rate_per_s, self.tenant_rate_per_s, self.max_wait
+        )
+
+
+class RegionTable(Closed):
+    """Where devices and hubs stand. `hubs`: how many, or their names. `shift`: so much later is the day's peak."""
+
+    name: RegionName
+    share: Annotated[Part, Field(gt=0)] = 1.0
+    hubs: Few | Names = 1
+    slots: Few = 1
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
+    cost_base: Span = made.Region().cost_base_s
+    cost_item: Time = made.Region().cost_item_s
+    shift: Annotated[Real, BeforeValidator(_seconds), Field(ge=-86_400, le=86_400)] = 0.0
+    failover: list[RegionName] = Field(default_factory=list)
+    limits: LimitsTable = LimitsTable()
+    link: LinkTable | None = None
+
+    def region(self, link: made.Link) -> made.Region:
+        """`link`: the scenario's own, where this region says nothing."""
+        named = tuple(self.hubs) if isinstance(self.hubs, list) else ()
+        hubs = self.hubs if isinstance(self.hubs, int) else len(named)
+        return made.Region(
+            name=self.name,
+            share=self.share,
+            hubs=hubs,
+            slots=self.slots,
+            max_batch=self.max_batch,
+            cost_base_s=self.cost_base,
+            cost_item_s=self.cost_item,
+            limits=self.limits.limits(),
+            link=link if self.link is None else self.link.link(),
+            failover=tuple(self.failover),
+            shift_s=self.shift,
+            named=named,
+        )
+
+
+class LoadTable(Closed):
+    """How samples arrive. `every`: the mean gap between two samples of one device, whatever the kind."""
+
+    kind: Literal["poisson", "diurnal", "bursty", "trace"] = "poisson"
+    every: Annotated[Span, Field(ge=0.001)] = 10.0
+    swing: Part = made.Load().swing
+    peak: Time = made.Load().peak_s
+    burst_factor: Annotated[Real, Field(ge=1, le=1e4)] = made.Load().burst_factor
+    burst_every: Span = made.Load().burst_every_s
+    burst_lasts: Span = made.Load().burst_lasts_s
+    trace: str | list[Annotated[list[Real], Field(min_length=2, max_length=2)]] | None = None
+    classes: Annotated[dict[DataClass, Part], Field(min_length=1, max_length=100)] = Field(
+        default_factory=lambda: dict(made.Load().classes)
+    )
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> Self:
+        if (self.kind == "trace") != (self.trace is not None):
+            raise ValueError("trace names a file where kind is 'trace', and nowhere else")
+        if abs(sum(self.classes.values()) - 1) > 1e-6:
+            raise ValueError(f"classes: shares sum to {sum(self.classes.values()):.6g}, not to 1")
+        return self
+
+
+class RecordedTable(Closed):
+    """A recorded run within the scenario itself."""
+
+    confidence: Annotated[list[Part], Field(min_length=1)]
+    edge_right: list[bool]
+    hub_right: list[bool]
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Self:
+        if not len(self.confidence) == len(self.edge_right) == len(self.hub_right):
+            raise ValueError("confidence, edge_right and hub_right are of one length")
+        return self
+
+
+class ModelTable(Closed):
+    """`replay`: outcomes.npz of a forge's report. `bundle`: its calibration is drawn from. Or the stated shares."""
+
+    unsure_share: Part = made.Model().unsure_share
+    accuracy_edge: Part = made.Model().accuracy_edge
+    accuracy_unsure: Part = made.Model().accuracy_unsure
+    accuracy_hub: Part = made.Model().accuracy_hub
+    labels: Annotated[int, Field(ge=2, le=100_000)] = made.Model().labels
+    deciles: Annotated[list[Part], Field(min_length=9, max_length=9)] | None = None
+    replay: str | RecordedTable | None = None
+    bundle: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        named = [key for key in ("deciles", "replay", "bundle") if getattr(self, key) is not None]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)}: one of them, please")
+        if self.deciles is not None and self.deciles != sorted(self.deciles):
+            raise ValueError("deciles: must not fall")
+        return self
+
+
+class EventTable(Closed):
+    """One thing that happens; see `scenario.Event`."""
+
+    kind: Kind
+    at: Time
+    lasts: Time = 0.0
+    region: RegionName | Literal[""] = ""
+    share: Annotated[Part, Field(gt=0)] = 1.0
+    device: Annotated[int, Field(ge=0)] | None = None
+    hub: str = ""
+    amount: Annotated[Real, Field(ge=0, le=1e6)] = 1.0
+    label: Annotated[int, Field(ge=0)] | None = None
+    tail: bool = False
+    link: LinkTable | None = None
+    policy: str = ""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        if (self.kind == "weather") != (self.link is not None):
+            raise ValueError("link: the weather that comes, of kind 'weather' and of no other")
+        if (self.kind == "policy") != bool(self.policy):
+            raise ValueError("policy: the one that comes, of kind 'policy' and of no other")
+        if self.kind in ("surge", "storm") and self.amount < 1:
+            raise ValueError(f"amount: a {self.kind} takes samples at so many times the usual rate, 1 or more")
+        return self
+
+
+class RolloutTable(Closed):
+    """A new version goes out; what is left out is the product's default."""
+
+    at: Time = 0.0
+    harm: Part = 0.0
+    churn: Part = 0.0
+    tail: bool = False
+    waves: Annotated[list[str], Field(max_length=20)] = Field(default_factory=list)
+    audit_share: Part = made.Rollout().audit_share
+    probation: Span = made.Rollout().probation_s
+    soak: Time = made.Rollout().soak_s
+    look: Span = made.Rollout().look_s
+    report: Span = made.Rollout().report_s
+
+    def rollout(self) -> made.Rollout:
+        return made.Rollout(
+            at_s=self.at,
+            harm=self.harm,
+            churn=self.churn,
+            tail=self.tail,
+            waves=tuple(self.waves),
+            audit_share=self.audit_share,
+            probation_s=self.probation,
+            soak_s=self.soak,
+            look_s=self.look,
+            report_s=self.report,
+        )
+
+
+class ExpectTable(Closed):
+    """What must be true at the end of a figure."""
+
+    figure: Annotated[str, Field(min_length=1, max_length=80)]
+    at_most: Real | None = None
+    at_least: Real | None = None
+    begin: Time = Field(default=0.0, alias="from")
+    until: Time = 0.0
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.at_most is None and self.at_least is None:
+            raise ValueError("needs at_most or at_least")
+        if self.until and self.until <= self.begin:
+            raise ValueError(f"until {self.until:g} s is not after from {self.begin:g} s")
+        return self
+
+    def expect(self) -> made.Expect:
+        return made.Expect(self.figure, self.at_most, self.at_least, self.begin, self.until)
+
+
+class ScenarioTable(Closed):
+    """A whole scenario file."""
+
+    format: Literal[1] = Field(alias="schema")
+    name: Name | None = None  # left out: the file's
+    question: Annotated[str, Field(min_length=1, max_length=400)]
+    seed: Annotated[int, Field(ge=0, le=2**53)] = 1
+    devices: Many
+    duration: Span
+    step: Annotated[Span, Field(ge=0.1)] | None = None  # left out: a 120th of the duration
+    heal: Time = made.HEAL_S
+    grace: Time = made.GRACE_S
+    commit: Annotated[Span, Field(le=10)] = made.Scenario().commit_s
+    begins: Annotated[int, BeforeValidator(_moment), Field(ge=0, lt=7 * 1440)] = 0
+    policy: str = ""
+    region: Annotated[list[RegionTable], Field(min_length=1, max_length=64)] = Field(
+        default_factory=lambda: [RegionTable(name=made.Region().name)]
+    )
+    link: LinkTable = LinkTable()
+    load: LoadTable = LoadTable()
+    model: ModelTable = ModelTable()
+    event: Annotated[list[EventTable], Field(max_length=1000)] = Field(default_factory=list)
+    expect: Annotated[list[ExpectTable], Field(max_length=200)] = Field(default_factory=list)
+    rollout: RolloutTable | None = None
+
+    @model_validator(mode="after")
+    def _regions_fit(self) -> Self:
+        names = [each.name for each in self.region]
+        once("region", names)
+        once("hubs", [hub for each in self.region for hub in (each.hubs if isinstance(each.hubs, list) else ())])
+        if abs(sum(each.share for each in self.region) - 1) > 1e-6:
+            raise ValueError(f"region: shares sum to {sum(each.share for each in self.region):.6g}, not to 1")
+        for place, each in enumerate(self.region):
+            unknown = [name for name in each.failover if name not in names or name == each.name]
+            if unknown:
+                raise ValueError(f"region[{place}].failover: {unknown[0]!r} is no other region of this scenario")
+        return self
+
+
+_PATTERNS = {
+    "failover": "is no name of a region",
+    "region": "is no name of a region: letters a-z, digits and '-', at most 32",
+    "name": "is no name: letters, digits, '_', '.' and '-', at most 64",
+}
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be run: one line that names the key and says what to do."""
+
+
+def first_of(error: ValidationError) -> str:
+    """The first thing wrong, and how many more there are."""
+    found = error.errors(include_url=False)
+    errors = [each for each in found if not _other_member(each)] or found
+    return line(place(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
+
+
+def _other_member(error: ErrorDetails) -> bool:
+    """Of a key that may be a name or a table: nobody who wrote a table meant a name."""
+    return error["type"] == "string_type" and isinstance(error["input"], (dict, list))
+
+
+def place(loc: tuple[int | str, ...]) -> str:
+    """`event[2].share`. What pydantic adds to tell members of a union apart is left out."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part.islower() and part not in {"str", "list", "float", "int", "bool"}:
+            path += f".{part}" if path else part
+    return path
+
+
+def _words(error: ErrorDetails) -> str:
+    key = next((str(part) for part in reversed(error["loc"]) if not isinstance(part, int)), "")
+    return words(error, _PATTERNS.get(key, _PATTERNS["name"]))

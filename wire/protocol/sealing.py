@@ -1,0 +1,136 @@
+"""HPKE to the receiver and a signature of the sender.
+
+Base-mode HPKE (RFC 9180) proves nothing about who sealed, so every frame is signed with Ed25519 as well. The clear
+header and the channel are bound twice: as HPKE `info` and under the signature. A verdict also binds the question it
+answers (`verdict_binding`), so it opens for that question alone.
+
+Forgetting a subject: what a device signs to ask for it, and what a hub signs when it is done.
+
+A subject goes over the link as a hash under a key that only its device has; what stays is a hash of that hash.
+"""
+
+from hashlib import sha256
+
+import msgspec
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM
+from cryptography.hazmat.primitives.hpke import Suite as HpkeSuite
+
+from wire.errors import Fault, LocalError, RemoteError
+from wire.protocol.codec import MAX_FRAME_BYTES, Frame, clear_part
+from wire.protocol.messages import Header, Suite
+from wire.protocol.topics import Channel
+
+_hpke = HpkeSuite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+KEY_ID_BYTES = 8
+
+
+def key_id(public_raw: bytes) -> bytes:
+    """Short name of a public key: the first 8 bytes of its SHA-256."""
+    return sha256(public_raw).digest()[:KEY_ID_BYTES]
+
+
+def seal(
+    header: Header,
+    padded: bytes,
+    *,
+    to: X25519PublicKey,
+    by: Ed25519PrivateKey,
+    channel: Channel,
+    binding: bytes = b"",
+) -> bytes:
+    """A whole frame: padded plaintext encrypted to `to`, signed by `by`. LocalError if the frame would be too big."""
+    clear = clear_part(Suite.SEALED, header)
+    body = _hpke.encrypt(padded, to, _info(clear, channel, binding))
+    return _signed(clear, body, by, channel)
+
+
+def open_sealed(frame: Frame, *, key: X25519PrivateKey, channel: Channel, binding: bytes = b"") -> bytes:
+    """The padded plaintext. Call `verify` first: an unverified frame proves nothing about its sender."""
+    if frame.suite is not Suite.SEALED:
+        raise RemoteError(Fault.SUITE, "a sealed message was expected")
+    try:
+        return _hpke.decrypt(frame.body, key, _info(frame.clear, channel, binding))
+    except (InvalidTag, ValueError):
+        raise RemoteError(Fault.SEAL) from None
+
+
+def sign(header: Header, body: bytes, *, by: Ed25519PrivateKey, channel: Channel) -> bytes:
+    """A whole frame whose body stays readable: for notes that carry nothing derived from a sample."""
+    return _signed(clear_part(Suite.SIGNED, header), body, by, channel)
+
+
+def verify(frame: Frame, *, by: Ed25519PublicKey, channel: Channel) -> None:
+    """RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel."""
+    try:
+        by.verify(frame.signature, _tag(channel) + frame.clear + frame.body)
+    except InvalidSignature:
+        raise RemoteError(Fault.SIGNATURE) from None
+
+
+def verdict_binding(fingerprint: bytes, model: str, policy: str) -> bytes:
+    """What a verdict is bound to beside its header's (device, epoch, seq).
+
+    `model` = `name@version` of the question's ModelRef, `policy` = the hash that the question names.
+
+    Each part goes in with its length, so that no two questions share a binding by moving a border.
+    """
+    parts = (fingerprint, model.encode(), policy.encode())
+    return sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()
+
+
+def digest(frame: bytes) -> bytes:
+    """SHA-256 of a whole sealed frame: its name in the egress ledger and in a refusal."""
+    return sha256(frame).digest()
+
+
+def _signed(clear: bytes, body: bytes, by: Ed25519PrivateKey, channel: Channel) -> bytes:
+    frame = clear + body + by.sign(_tag(channel) + clear + body)
+    if len(frame) > MAX_FRAME_BYTES:
+        raise LocalError(f"frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES}")
+    return frame
+
+
+def _info(clear: bytes, channel: Channel, binding: bytes) -> bytes:
+    return _tag(channel) + clear + binding
+
+
+def _tag(channel: Channel) -> bytes:
+    return b"skerry/1/" + channel.encode() + b"\0"
+
+
+ERASE_TAG = b"skerry-erase/1\0"
+MARK_TAG = b"skerry-erased/1\0"
+STATEMENT_TAG = b"skerry-statement/1\0"  # before what a hub's reply key signs beside frames
+SUBJECT_BYTES = 32
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """`rows` about the subject that `mark` stands for, kept until `before_ms` of hub time, are gone since `at_ms`."""
+
+    device: str
+    mark: str
+    before_ms: int
+    rows: int
+    at_ms: int
+    hub: str
+    region: str
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """`body`: a `Tombstone` as JSON text; `signature`: of the hub's reply key over STATEMENT_TAG and it, base64."""
+
+    body: str
+    signature: str
+
+
+def mark_of(device: str, subject: bytes) -> bytes:
+    """Names a subject of a device to whoever knows its keyed hash already."""
+    return sha256(MARK_TAG + device.encode() + b"\0" + subject).digest()
+
+
+def erase_text(device: str, subject: str, before_ms: int) -> bytes:
+    """What the device's identity key signs. `subject`: the keyed hash, hex."""
+    return sha256(ERASE_TAG + f"{device}\0{subject}\0{before_ms}".encode()).digest()
