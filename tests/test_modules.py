@@ -18,7 +18,8 @@ NAMED = (*PACKAGES, "benchmarks", "tests")
 SOURCES = (ROOT / "skerry.py", *(path for name in NAMED for path in sorted((ROOT / name).rglob("*.py"))))
 PAGES = (
     *(ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")),
-    *sorted((ROOT / "docs").rglob("*.md")),
+    # a decision names what there was on its day
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"),
     *sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
 )
 _PACKAGE = rf"(?<![\w./:@{{<-])(?:{'|'.join(NAMED)})"

@@ -42,7 +42,7 @@ def test_help_lists_every_room_and_imports_none():
     done = python(code, "--help")
     for word in ("demo", "agent", "hub", "policy", "models", "why"):
         assert f" {word} " in done.stdout
-    assert done.stdout.splitlines()[-1] == "['wire', 'wire.process.exit_codes']"
+    assert done.stdout.splitlines()[-1] == "['wire', 'wire.process', 'wire.process.exit_codes']"
 
 
 def test_version():

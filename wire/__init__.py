@@ -1,0 +1,10 @@
+"""What the edge device and the hub share: wire formats, transports and the helpers of every Skerry process.
+
+- `protocol`: messages, topics, the binary codec and the encryption of frames (pure)
+- `ledger`: hash chain, Merkle tree and signed checkpoints of the egress ledger (pure)
+- `transport`: the `Transport` interface, MQTT 5 and an in-memory broker for tests
+- `http`: Open Inference Protocol v2, request guards, a small blocking client
+- `process`: configuration, exit codes, files, logging, tracing, service manager
+
+It imports nothing of the other Skerry packages.
+"""

@@ -1,10 +1,10 @@
-"""Two kinds of trouble on the link: we broke the rule, or they did."""
+"""Exceptions of the wire protocol: `LocalError` for our own mistakes, `RemoteError` for invalid received messages."""
 
 from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """Why a received message is refused. Each is counted under its own name."""
+    """Reason why a received message is refused; each value is also the label of a metric counter."""
 
     TOO_BIG = "too_big"
     MALFORMED = "malformed"
@@ -17,15 +17,21 @@ class Fault(StrEnum):
 
 
 class WireError(Exception):
-    """Any trouble with a message that crosses, or should cross, the link."""
+    """Base class of every error about a message on the link, sent or received."""
 
 
 class LocalError(WireError):
-    """We tried to send what may not be sent (too big, unknown enum, empty id)."""
+    """A message of ours must not be sent: too big, invalid device id, unknown value.
+
+    It is raised before anything is handed to the transport.
+    """
 
 
 class RemoteError(WireError):
-    """What the other side sent is not acceptable; nothing of it was used."""
+    """A received message is invalid; nothing of it was used.
+
+    `fault`: the machine-readable reason. `detail`: an optional line for the log, which never quotes a payload.
+    """
 
     def __init__(self, fault: Fault, detail: str = "") -> None:
         super().__init__(f"{fault}: {detail}" if detail else fault.value)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.harness.figures import Figure, line, p50, percentile
 from models.update.client import Errand, Source
-from models.update.downloader import Fetcher, Hands, Part
+from models.update.downloader import Fetcher, Hands
+from models.update.partial_download import Part
 from tests.models.doubles.mirror import Faults, Mirror
 from tests.models.doubles.repository import Repository
 

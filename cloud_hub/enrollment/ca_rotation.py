@@ -1,6 +1,7 @@
-"""Replaces the hub's CA while devices are connected: trust both, wait for renewals, then destroy the old one.
+"""Rotation of the hub's CA while devices are connected: trust both, wait for renewals, then destroy the old one.
 
-Rule: the old CA goes only when no living device depends on it, or a person says so and is told which ones are cut off.
+Rule: the old CA goes only when no living device depends on it, or when a person forces it and is shown which devices
+are cut off.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,11 +15,11 @@ Applied = Callable[[], Awaitable[None]]
 
 
 async def nothing_runs() -> None:
-    """For a hub that is stopped: its next start reads the files."""
+    """Do nothing, for a hub that is stopped: its next start reads the files."""
 
 
 class Rotation:
-    """`applied` makes a running hub forget the old CA: its own certificates, the broker, the web API."""
+    """A CA rotation. `applied` makes a running hub forget the old CA: its own certificates, the broker, the web API."""
 
     def __init__(self, authorities: Authorities, registry: Registry, applied: Applied = nothing_runs) -> None:
         self._authorities = authorities
@@ -27,22 +28,22 @@ class Rotation:
 
     @property
     def ca_sha256(self) -> str:
-        """Of the CA that invites name."""
+        """SHA-256 of the CA that invites name, hex."""
         return self._authorities.sha256
 
     def status(self) -> dict[str, Any]:
-        """`ca` and `coming` (SHA-256, "" = no rotation), `waiting_for` (devices that the old CA alone vouches for)."""
+        """Return `ca` and `coming` (SHA-256, "" = no rotation) and `waiting_for` (devices that only the old CA vouches for)."""
         coming = self._authorities.coming
         waiting = self._behind(coming.sha256) if coming else []
         return {"ca": self._authorities.sha256, "coming": coming.sha256 if coming else "", "waiting_for": waiting}
 
     def rotate(self, now: datetime) -> dict[str, Any]:
-        """Begin. RotationError if one is under way. Nobody is disconnected: the broker finds the new CA by itself."""
+        """Begin a rotation. RotationError if one is under way. No device is disconnected: the broker finds the new CA by itself."""
         self._authorities.rotate(now)
         return self.status()
 
     async def finish(self, *, force: bool) -> dict[str, Any]:
-        """End. RotationError if none is under way, or devices would be cut off and `force` is not set."""
+        """End the rotation. RotationError if none is under way, or if devices would be cut off and `force` is not set."""
         waiting = self.status()["waiting_for"]
         if waiting and not force:
             raise RotationError(f"{len(waiting)} devices have not renewed yet ({waiting[0]}, ...): wait, or --force")

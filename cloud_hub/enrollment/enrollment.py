@@ -1,11 +1,9 @@
-"""Makes a device out of an invite: check everything, then use the token up and write the device in one transaction.
+"""Device enrolment: checks an invite, a proof of possession and the machine's serial number, then issues a certificate.
 
+Rule: the token is used up and the device is written in one transaction.
 Rule: the reply proves itself to whoever holds the invite: the CA, whose hash the invite carries, signs it. One request
 binds the certificate key, the signing key and the HPKE key under one proof of possession.
-
-Which machines may enrol at all: a text file with one serial number per line, written by whoever buys the machines.
-
-Rule: closed. A file that cannot be read allows nobody; it is read again when it changes.
+Rule: the list of machines that may enrol (`HardwareList`) is closed: a file that cannot be read allows nobody.
 """
 
 import base64
@@ -30,7 +28,10 @@ MAX_FILE_BYTES = 8 << 20
 
 
 class HardwareList:
-    """`path` None: every machine may enrol. Empty lines and lines that begin with # say nothing."""
+    """Allow list of machines: a text file with one serial number per line, read again when it changes.
+
+    `path` None: every machine may enrol. Empty lines and lines that begin with # are ignored.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -38,15 +39,16 @@ class HardwareList:
         self._serials: frozenset[str] = frozenset()
 
     def check(self) -> None:
-        """ExitError(CONFIG) if the file cannot be read now."""
+        """Raise ExitError(CONFIG) if the file cannot be read now."""
         if self._path is not None and not self._fresh():
             raise ExitError(Exit.CONFIG, f"enrol.hardware_file: {self._path} cannot be read, or is too long")
 
     def allows(self, serial: str) -> bool:
+        """Whether a machine with this serial number may enrol."""
         return self._path is None or (self._fresh() and serial in self._serials)
 
     def _fresh(self) -> bool:
-        """Read what changed. False if it cannot be read."""
+        """Read the file if it changed. False if it cannot be read."""
         if self._path is None:
             return True
         try:
@@ -76,7 +78,10 @@ _KEY_BYTES = 32
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`csr` PEM; keys and proof base64 of 32, 32 and 64 raw bytes. `hardware`: the machine's serial number, or ""."""
+    """Body of an enrolment request.
+
+    `csr` is PEM; keys and proof are base64 of 32, 32 and 64 raw bytes. `hardware`: the machine's serial number, or "".
+    """
 
     token: str
     csr: str
@@ -88,7 +93,10 @@ class EnrolRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a request makes no device: the invite is not good (403), or what came with a good invite is not (400)."""
+    """Why a request was refused: its invite or proof is not valid (`invite`, HTTP 403), or its content is not (400).
+
+    `kind` names the reason in the counters.
+    """
 
     error: str
     invite: bool
@@ -96,7 +104,7 @@ class Rejection:
 
 
 class Issuer:
-    """Turns a request into a signed reply, or says why not. `counts`: what became of requests, by name."""
+    """Enrolment service: turns a request into a signed reply or a rejection. `counts`: outcomes of requests by name."""
 
     def __init__(
         self,
@@ -112,15 +120,18 @@ class Issuer:
         self.counts: Counter[str] = Counter()
 
     def offer(self, card: HubCard) -> None:
-        """The hub as devices are told of it from now on."""
+        """Set the hub's card that new devices are given."""
         self._place = replace(self._place, hubs=(card,))
 
     def at(self, url: str) -> None:
-        """Where the web API was opened: where devices renew."""
+        """Set the web API's URL, where devices renew."""
         self._place = replace(self._place, url=url)
 
     def enrol(self, request: EnrolRequest, now_ms: int) -> SignedReply | Rejection:
-        """The token is looked at first: whoever has none makes the hub compute nothing."""
+        """Enrol a device. The token is checked first, so that a caller without one makes the hub compute nothing.
+
+        `now_ms`: hub time in ms since 1970. RegistryError and disk errors pass through.
+        """
         reply = self._enrol(request, now_ms)
         self.counts["enrolled" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
         return reply
@@ -149,7 +160,7 @@ def _not_invited(fault: InviteFault) -> Rejection:
 
 
 def _claimed(request: EnrolRequest) -> bytes:
-    """The signing key that a request names; its proof is checked before anything is changed."""
+    """Return the signing key that a request names; its proof is checked before anything is changed."""
     try:
         return base64.b64decode(request.signing_key, validate=True)
     except (binascii.Error, ValueError):
@@ -157,7 +168,7 @@ def _claimed(request: EnrolRequest) -> bytes:
 
 
 def check(request: EnrolRequest) -> tuple[bytes, bytes]:
-    """The raw signing and HPKE keys, once the proof holds. RequestError names what does not."""
+    """Check the proof of possession and return the raw signing and HPKE keys. RequestError names what is wrong."""
     signing = _raw(request.signing_key, "signing_key", _KEY_BYTES)
     hpke = _raw(request.hpke_key, "hpke_key", _KEY_BYTES)
     proof = _raw(request.proof, "proof", 64)
@@ -174,16 +185,16 @@ def check(request: EnrolRequest) -> tuple[bytes, bytes]:
 
 
 def proof_text(request: EnrolRequest, signing: bytes, hpke: bytes) -> bytes:
-    """What the device's signing key signs: one hash over token, request, both raw public keys and serial number."""
+    """Return what the device's signing key signs: one SHA-256 over token, request, both raw public keys and serial number."""
     words = (request.token.encode(), request.csr.encode(), signing, hpke, request.hardware.encode())
     return sha256(PROOF_TAG + b"".join(words)).digest()
 
 
 def invite_text(url: str, ca_sha256: str, token: str, device: str, *, root_sha256: str = "", made_ms: int = 0) -> str:
-    """The one string a person carries to the device: where the hub is, how to know it, and the one-time token.
+    """Encode an invite, the string that a person carries to the device: hub URL, CA hash and one-time token.
 
     `root_sha256`: of the root of trust for models, policies and hub keys, hex. `made_ms`: hub time, the device's first
-    time floor.
+    lower bound for the time.
     """
     packed = msgspec.msgpack.encode(
         {

@@ -1,4 +1,4 @@
-"""A device asks that a subject be forgotten here, signed by its identity key; the hub does it and signs that it did.
+"""Erasure of a subject's data on a device's signed request, and the tombstone that the hub signs as evidence of it.
 
 Rule: only the device can name a subject: what it sends is a hash under a key that never leaves it. Whether there was
 anything to forget is no secret from the device, and nobody else can ask.
@@ -21,7 +21,10 @@ _HEX64 = r"^[0-9a-f]{64}$"
 
 
 class EraseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`subject`: its keyed hash, hex; what was kept until `before_ms` (hub time) goes. `proof`: over `erase_text`."""
+    """Body of an erasure request.
+
+    `subject`: its keyed hash, hex; data kept until `before_ms` (hub time) is erased. `proof`: over `erase_text`.
+    """
 
     device: str
     subject: Annotated[str, msgspec.Meta(pattern=_HEX64)]
@@ -30,13 +33,13 @@ class EraseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Erasures:
-    """Who may ask for what."""
+    """Checks erasure requests against the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def asked(self, request: EraseRequest, now_ms: int) -> Erase | Rejection:
-        """What is to be done. A time that is still to come counts as now."""
+        """Check a request and return the core's `Erase` event. A `before_ms` in the future counts as now."""
         text = erase_text(request.device, request.subject, request.before_ms)
         device: Device | None = proven(self._registry, request.device, request.proof, text)
         if device is None:
@@ -47,7 +50,7 @@ class Erasures:
 
 
 def stone(buried: Buried, hub: str, region: str) -> bytes:
-    """The text of a tombstone, to be signed."""
+    """Return the JSON text of a tombstone, ready to be signed."""
     told = Tombstone(
         buried.device, buried.mark.hex(), buried.before_ms, rows=buried.rows, at_ms=buried.at_ms, hub=hub, region=region
     )
@@ -55,4 +58,5 @@ def stone(buried: Buried, hub: str, region: str) -> bytes:
 
 
 def signed(text: bytes, signature: bytes) -> Signed:
+    """Join a text and its signature into the struct of the reply."""
     return Signed(text.decode(), base64.b64encode(signature).decode())

@@ -1,8 +1,8 @@
-"""Throws a device whose keys count no more off the broker: the hub connects in its name, which ends its session.
+"""Session eviction: ends the broker session of a device whose keys no longer count, by connecting under its client id.
 
 Rule: the broker is neither reloaded nor restarted for this (docs/adr/0008): a client id is taken over, and the
-session with its queue is gone. What a device still says afterwards is refused by the registry, and it is thrown off
-again, at most once in ten seconds.
+session with its queue is gone (MQTT 5, section 3.1.4). What a device sends afterwards is refused by the registry, and
+it is evicted again, at most once in ten seconds.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ TakeOver = Callable[[str], Awaitable[Transport]]
 
 
 class Doorman:
-    """The registry as the hub's core asks it, on every message; whoever is gone and still speaks is thrown off."""
+    """The device registry as the hub's core sees it on every message; a device that is gone but still sends is evicted.
+
+    `take_over` connects under a device's client id. `counts`: evictions and failed ones.
+    """
 
     def __init__(self, registry: Registry, take_over: TakeOver, log: Log) -> None:
         self._registry = registry
@@ -38,19 +41,21 @@ class Doorman:
         self.counts: Counter[str] = Counter()
 
     def device(self, device: str, /) -> Device | None:
+        """Return a device from the registry, None if unknown; one that is gone is evicted too."""
         found = self._registry.device(device)
         if found is not None and found.gone:
             self.evict(device)
         return found
 
     def suspect(self, device: str, now_ms: int, /) -> bool:
+        """Mark a device as cloned, if the registry agrees, and log it."""
         suspected = self._registry.suspect(device, now_ms)
         if suspected:
             self._log.error("clone_suspect", device=name(device))
         return suspected
 
     def evict(self, device: str) -> None:
-        """Soon, and not again within ten seconds."""
+        """Queue a device for eviction, unless that happened within the last ten seconds or too many wait."""
         now = time.monotonic()
         if now - self._last.get(device, -AGAIN_S) < AGAIN_S or len(self._waiting) >= MAX_WAITING:
             return
@@ -59,7 +64,7 @@ class Doorman:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Evict queued devices until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -80,7 +85,7 @@ class Doorman:
 
 
 def stand_in_context(authorities: Authorities, folder: Path, device: str) -> ssl.SSLContext:
-    """TLS in a device's name: a certificate of five minutes, on disk only while it is read."""
+    """Build a TLS context under a device's name: a certificate of five minutes, on disk only while it is read."""
     context = ssl.create_default_context(cafile=authorities.trusted_file)
     with tempfile.TemporaryDirectory(dir=folder) as private:
         pair = authorities.current.stand_in(Path(private), device, utc_now())

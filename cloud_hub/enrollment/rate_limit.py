@@ -1,4 +1,4 @@
-"""How fast strangers may try tokens and proofs: the gate before enrolment and renewal.
+"""Rate limit for enrolment and renewal attempts: token buckets per address for failures, and one for everything.
 
 Rule: at most 1024 addresses are remembered, whoever comes.
 """
@@ -9,9 +9,10 @@ _MAX_ADDRESSES = 1024
 
 
 class AttemptLimiter:
-    """Slows down who tries tokens: a bucket per address for failures, one for everything. At most 1024 addresses.
+    """Limits how fast tokens and proofs can be tried: a bucket per address for failures, one for all attempts.
 
-    A hub without this would check tokens as fast as an attacker can send them.
+    Rates are per second, bursts are numbers of attempts. A hub without this would check tokens as fast as an attacker can
+    send them.
     """
 
     def __init__(self, rate_per_s: float, burst: float, failures_per_s: float, failures: float) -> None:
@@ -22,11 +23,11 @@ class AttemptLimiter:
 
     @property
     def remembered(self) -> int:
-        """Addresses kept in mind."""
+        """Number of addresses with a failure on record."""
         return len(self._failed)
 
     def admit(self, address: str, now: float) -> bool:
-        """Whether this attempt may be looked at. `now` in seconds, monotonic."""
+        """Whether this attempt may be checked. `now` in seconds, monotonic."""
         bucket = self._failed.get(address)
         if bucket is not None and take(bucket, *self._failure_rate, now) is None:
             return False
@@ -36,7 +37,7 @@ class AttemptLimiter:
         return after is not None
 
     def failed(self, address: str, now: float) -> None:
-        """Charge a wrong token to its sender."""
+        """Charge a failed attempt to its address."""
         bucket = self._failed.pop(address, Bucket(self._failure_rate[1], now))
         if len(self._failed) >= _MAX_ADDRESSES:
             self._failed.pop(next(iter(self._failed)))

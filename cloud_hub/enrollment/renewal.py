@@ -1,7 +1,7 @@
-"""A device that is known asks for its next certificate, or says that it retires: both signed by its identity key.
+"""Certificate renewal and retirement of enrolled devices, both requested under the device's identity key.
 
 Rule: no client certificate is needed here, an expired one least of all: the Ed25519 key of the enrolment proves who
-asks. Only an active device is given anything; a stranger and a wrong proof are not told apart.
+asks. Only an active device is given anything; an unknown device and a wrong proof get the same answer.
 """
 
 import base64
@@ -31,7 +31,7 @@ _HEX64 = r"^[0-9a-f]{64}$"
 
 
 class RenewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`csr` PEM, of a new key; `proof` base64 Ed25519 of the device's signing key over `renew_text`."""
+    """Body of a renewal request: `csr` PEM, of a new key; `proof` base64 Ed25519 by the device's key over `renew_text`."""
 
     device: str
     csr: str
@@ -39,7 +39,10 @@ class RenewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`ledger`: SHA-256 of the file that the device exported, hex. `proof` as above, over `retire_text`."""
+    """Body of a retirement request.
+
+    `ledger`: SHA-256 of the file that the device exported, hex. `proof` base64 Ed25519 over `retire_text`.
+    """
 
     device: str
     ledger: Annotated[str, msgspec.Meta(pattern=_HEX64)]
@@ -47,14 +50,14 @@ class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retired(msgspec.Struct, frozen=True):
-    """The device may wipe its keys."""
+    """Answer to a retirement: the device may wipe its keys."""
 
     device: str
     state: str
 
 
 class Renewals:
-    """Certificates for devices that exist. `place.url` is known once the web API is open."""
+    """Renewal service: certificates for devices that exist. `counts`: outcomes of requests by name."""
 
     def __init__(self, registry: Registry, authority: Ca, place: Place) -> None:
         self._registry = registry
@@ -64,15 +67,18 @@ class Renewals:
         self.counts: Counter[str] = Counter()
 
     def offer(self, card: HubCard) -> None:
-        """The hub as devices are told of it from now on."""
+        """Set the hub's card that devices are given."""
         self._place = replace(self._place, hubs=(card,))
 
     def at(self, url: str) -> None:
-        """Where the web API was opened."""
+        """Set the web API's URL, which is known once it is open."""
         self._place = replace(self._place, url=url)
 
     def renew(self, request: RenewRequest, now_ms: int, now: float) -> SignedReply | Rejection:
-        """`now`: monotonic seconds, for the rate. A rejection with `invite` set is an attempt to count."""
+        """Issue the next certificate of a device, or say why not.
+
+        `now_ms`: hub time; `now`: monotonic seconds, for the rate. A rejection with `invite` set is an attempt to count.
+        """
         reply = self._renew(request, now_ms, now)
         self.counts["renewed" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
         return reply
@@ -94,7 +100,7 @@ class Renewals:
         return signed_reply(self._authority, self._place, Issued(device.id, pem(certificate), now_ms, asked))
 
     def retire(self, request: RetireRequest, now_ms: int) -> Retired | Rejection:
-        """Its ledger is exported: the keys count no more. Saying so again changes nothing."""
+        """Retire a device whose ledger is exported: its keys no longer count. A repetition changes nothing."""
         device = proven(self._registry, request.device, request.proof, retire_text(request.device, request.ledger))
         if device is None:
             return Rejection(STRANGER, invite=True, kind="stranger")
@@ -114,7 +120,7 @@ class Renewals:
 
 
 def proven(registry: Registry, device_id: str, proof: str, text: bytes) -> Device | None:
-    """The device whose identity key signed `text`; `proof` in base64."""
+    """Return the device whose identity key signed `text`, None if it is unknown or the base64 `proof` is wrong."""
     device = registry.device(device_id)
     if device is None:
         return None
@@ -126,10 +132,10 @@ def proven(registry: Registry, device_id: str, proof: str, text: bytes) -> Devic
 
 
 def renew_text(device: str, csr: str) -> bytes:
-    """What the identity key signs to renew: the certificate request, and whose it is."""
+    """Return what the identity key signs to renew: a SHA-256 over the certificate request and whose it is."""
     return sha256(RENEW_TAG + device.encode() + b"\0" + csr.encode()).digest()
 
 
 def retire_text(device: str, ledger_sha256: str) -> bytes:
-    """What the identity key signs to retire."""
+    """Return what the identity key signs to retire: a SHA-256 over the device and its ledger's hash."""
     return sha256(RETIRE_TAG + device.encode() + b"\0" + ledger_sha256.encode()).digest()

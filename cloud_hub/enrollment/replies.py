@@ -1,7 +1,7 @@
-"""What the hub gives a device in writing: its certificate, whom to trust, where everything is; signed by the CA.
+"""CA-signed replies to devices: the certificate, the trusted CAs, and the addresses of broker, hubs and repository.
 
 Rule: the CA that signs is one the device knows already; `request` names the very request that is answered, so that an
-old letter cannot be handed out again.
+old reply cannot be replayed.
 """
 
 import base64
@@ -17,7 +17,7 @@ from cloud_hub.security.hub_keys import HubCard
 
 
 class Ca(Protocol):
-    """One CA (`pki.Authority`), or two of which one speaks and one issues (`authorities.Authorities`)."""
+    """The CA as replies need it: one `Authority`, or `Authorities` with two, of which one signs replies and one issues."""
 
     @property
     def certificate_pem(self) -> bytes: ...
@@ -39,13 +39,14 @@ class SignedReply(msgspec.Struct, frozen=True):
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
+    """Host and port of the MQTT broker."""
     host: str
     port: int
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a device finds what it needs. `url`: of the hub's web API, where certificates are renewed."""
+    """Addresses that a device needs: broker, hubs, repository and `url`, the hub's web API, where certificates are renewed."""
 
     broker: BrokerAddress
     hubs: tuple[HubCard, ...]
@@ -68,6 +69,7 @@ class Issued:
 
 
 def signed_reply(authority: Ca, place: Place, issued: Issued) -> SignedReply:
+    """Build the reply to an enrolment or a renewal as JSON and sign it with the CA key."""
     body: dict[str, Any] = {
         "device": issued.device,
         "certificate": issued.certificate,
@@ -85,5 +87,5 @@ def signed_reply(authority: Ca, place: Place, issued: Issued) -> SignedReply:
 
 
 def facts_of(certificate: x509.Certificate) -> tuple[str, int]:
-    """Serial number (hex) and end (ms since 1970)."""
+    """Return a certificate's serial number (hex) and end (ms since 1970)."""
     return f"{certificate.serial_number:x}", int(certificate.not_valid_after_utc.timestamp() * 1000)

@@ -1,11 +1,12 @@
-"""The files of the update repository: metadata in generations, targets under their hash. Knows no key and no rule.
+"""File store of the TUF repository: versioned metadata and content-addressed targets, without keys or signing rules.
 
 Rule: a reader, and a crash at any point, meets a repository that a device accepts. New files come first, the timestamp
 last; a new root changes too much for that, so it comes with a whole new `metadata` folder behind one renamed link.
 
-Where a device's trust in the update repository begins: its newest root, and the address it is read from.
+Rule: a device that enrols is given the newest root (`Anchor`), not the first: whoever stole the keys of an old one
+must not be believed by a new device.
 
-Rule: the newest root, not the first: whoever stole the keys of an old one must not be believed by a new device.
+Source: TUF specification 1.0, section 3 (repository layout) and 6.2 (consistent snapshots).
 """
 
 import base64
@@ -27,14 +28,17 @@ from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import sync_folder, write_private
 
 TIMESTAMP_FILE = "timestamp.json"
-KEPT_VERSIONS = 3  # of every role, for devices that are just reading
+KEPT_VERSIONS = 3  # of every role, for devices that are in the middle of an update
 UNLISTED_LIFE_S = 30 * 86_400.0  # of a target that no kept metadata lists: it may wait for a signature
 _VERSIONED = re.compile(r"(\d+)\.(.+)\.json")
 _GENERATION = "metadata-"
 
 
 class Shelf:
-    """`metadata` and `targets` are what is served, by the hub or by a mirror that copies them (following links)."""
+    """Files of one update repository on disk.
+
+    `metadata` and `targets` below `folder` are what is served, by the hub or by a mirror that copies them and follows links.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +46,7 @@ class Shelf:
         self.targets = folder / "targets"
 
     def read(self, name: str) -> bytes:
-        """A metadata file; b"" if there is none."""
+        """Return the bytes of a metadata file, b"" if there is none. ExitError(DISK) if it cannot be read."""
         try:
             return (self.metadata / name).read_bytes()
         except FileNotFoundError:
@@ -51,19 +55,22 @@ class Shelf:
             raise ExitError(Exit.DISK, f"{self.metadata / name}: {error.strerror}") from None
 
     def roots(self) -> list[bytes]:
-        """Every root, in order."""
+        """Return every root version, 1 first."""
         found: list[bytes] = []
         while data := self.read(f"{len(found) + 1}.root.json"):
             found.append(data)
         return found
 
     def put(self, files: Mapping[str, bytes]) -> None:
-        """Metadata without a new root, in the given order; the timestamp has to be the last."""
+        """Write metadata files in the given order, without a new root; the timestamp has to be the last."""
         for name, data in files.items():
             write_private(self.metadata / name, data)
 
     def turn(self, files: Mapping[str, bytes], generation: int) -> None:
-        """All of the files at once, beside those there are. `generation` is the new root's version."""
+        """Switch to a new metadata folder that has these files beside the present ones, atomically.
+
+        `generation` is the new root's version. ExitError(DISK) if it could not be written; then the old folder is still served.
+        """
         private_folder(self.folder)
         fresh = self.folder / f"{_GENERATION}{generation}"
         try:
@@ -76,7 +83,7 @@ class Shelf:
         self._sweep_generations(fresh.name)
 
     def place(self, path: str, data: bytes) -> TargetFile:
-        """Put a target under its hash. Nobody sees it before a role lists it."""
+        """Write a target under its SHA-256 name. No device sees it before a role lists it."""
         info = TargetFile.from_data(path, data, ["sha256"])
         place = self.targets / info.get_prefixed_paths()[0]
         try:
@@ -87,7 +94,7 @@ class Shelf:
         return info
 
     def holds(self, info: TargetFile) -> bool:
-        """Whether the target is here, byte for byte."""
+        """Whether the target is on disk, with the listed length and SHA-256."""
         place = self.targets / info.get_prefixed_paths()[0]
         try:
             with place.open("rb") as file:
@@ -100,17 +107,17 @@ class Shelf:
         return size == info.length and digest.hexdigest() == info.hashes.get("sha256")
 
     def target(self, info: TargetFile) -> bytes:
-        """A small target's bytes; b"" if it is not here as promised."""
+        """Return a small target's bytes, b"" if it is missing or does not match its hash."""
         return (self.targets / info.get_prefixed_paths()[0]).read_bytes() if self.holds(info) else b""
 
     def prune(self) -> None:
-        """Old versions and targets that nobody lists. What cannot be removed stays: it does no harm."""
+        """Delete old metadata versions and unlisted targets. Errors are ignored: what stays does no harm."""
         with suppress(OSError):
             self._prune_metadata()
             self._prune_targets()
 
     def _copy_to(self, fresh: Path) -> None:
-        """A folder with the files of the present one (hard links: metadata is never changed in place)."""
+        """Make a folder with the present metadata files as hard links (metadata is never changed in place)."""
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         for path in sorted(self.metadata.iterdir()) if self.metadata.is_dir() else []:
@@ -159,23 +166,26 @@ PATH = "/tuf"  # below the hub's own address
 
 @dataclass(frozen=True)
 class Anchor:
-    """`folder` of the repository, None for a hub without; `mirror`: base URL that devices are given instead of ours."""
+    """Root of trust that an enrolling device is given: the newest root, and the address of the repository.
+
+    `folder` of the repository, None for a hub without one; `mirror`: base URL given to devices instead of the hub's own.
+    """
 
     folder: Path | None = None
     mirror: str = ""
 
     def root(self) -> bytes:
-        """As it is served; b"" before there is one."""
+        """Return the newest root as it is served, b"" before there is one."""
         roots = Shelf(self.folder).roots() if self.folder else []
         return roots[-1] if roots else b""
 
     def sha256(self) -> str:
-        """What invites carry, hex; "" before there is a root."""
+        """Return the SHA-256 of the newest root, hex, as invites carry it; "" before there is a root."""
         root = self.root()
         return sha256(root).hexdigest() if root else ""
 
     def words(self, hub_url: str) -> dict[str, str]:
-        """For the enrolment reply: `tuf_root`, base64 of the root's bytes, and `tuf_url`, above metadata/ and targets/.
+        """Return the fields of the enrolment reply: `tuf_root` (base64) and `tuf_url` (above metadata/ and targets/).
 
         Both are "" before there is a root. A device compares the bytes with the hash in its invite; if root was
         rotated in between they differ, and it needs a new invite.

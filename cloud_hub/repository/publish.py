@@ -1,4 +1,4 @@
-"""What a hub puts into its update repository: bundles, policies, its own keys. What each is called, and its version.
+"""Publishing to the update repository: bundles, policies, hub keys and downgrade permits, with their paths and versions.
 
 Rule: what was published under a version is never replaced by something else; a later thing has a higher version. Bytes
 are placed first, listed second: a role that lists a target lists one that is there.
@@ -49,7 +49,11 @@ MAX_DOCUMENT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Published:
-    """`request`: has to be signed where the keys are; None = devices can fetch it now. `new` false = it was there."""
+    """Outcome of a publication: the target's path, version and SHA-256.
+
+    `request`: has to be signed where the offline keys are; None = devices can fetch the target now.
+    `new` false = the same bytes were published already.
+    """
 
     path: str
     version: int
@@ -60,7 +64,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Item:
-    """One target about to be published."""
+    """One target about to be published, with the role that lists it."""
 
     role: str
     path: str
@@ -70,7 +74,10 @@ class Item:
 
 
 def publish_bundle(repository: Repository, folder: Path, now: datetime) -> Published:
-    """A verified bundle as `models/{family}/{family}-{version}.skb`. BundleError or RequestError if it may not be."""
+    """Publish a verified bundle as `models/{family}/{family}-{version}.skb`.
+
+    BundleError if the bundle is unsound, RequestError if it may not be published.
+    """
     bundle = open_bundle(folder)
     lint(bundle.read(EDGE_FILE))
     manifest = bundle.manifest
@@ -80,7 +87,7 @@ def publish_bundle(repository: Repository, folder: Path, now: datetime) -> Publi
 
 
 def publish_policy(repository: Repository, document: bytes, now: datetime) -> Published:
-    """A sound policy that has not ended as `policy/{name}.toml`. PolicyError or RequestError if it may not be."""
+    """Publish a sound policy that has not expired as `policy/{name}.toml`. PolicyError or RequestError if it may not be."""
     policy = parse(document.decode()).compile()
     if policy.expires < now.date().isoformat():
         raise PolicyError(f"expired on {policy.expires}: nothing may leave under it; set issued and a higher version")
@@ -88,7 +95,7 @@ def publish_policy(repository: Repository, document: bytes, now: datetime) -> Pu
 
 
 def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: datetime) -> Published | None:
-    """The hub's keys among those of its region, with 14 days of life; None while more than 7 are left of the same.
+    """Publish the hub's keys among those of its region, valid for 14 days; None while the same keys have over 7 days left.
 
     `serial` counts the hub's HPKE keys. Other hubs of the region stay as they are.
     """
@@ -109,7 +116,10 @@ def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: da
 
 
 def publish_permit(repository: Repository, permit: Permit, now: datetime) -> Published:
-    """Devices may go down to an older version. Always a request: no hub signs for targets. RequestError if unsound."""
+    """Publish a permit under which devices may install an older version.
+
+    Always returns a request to be signed: no hub key may sign for the targets role. RequestError if the permit is unsound.
+    """
     try:
         read_permit(permit.path, permit.custom())
     except ValueError as error:
@@ -121,7 +131,7 @@ def publish_permit(repository: Repository, permit: Permit, now: datetime) -> Pub
 
 
 def permits(repository: Repository, family: str) -> dict[str, Permit]:
-    """The permits of a family that devices can see now, ended or not, by path."""
+    """Return the published downgrade permits of a family by path, expired ones included."""
     standing = repository.state().base.get(TARGETS)
     files = standing.signed.targets if standing else {}
     found = {path: read_permit(path, info.custom) for path, info in files.items()}
@@ -129,12 +139,12 @@ def permits(repository: Repository, family: str) -> dict[str, Permit]:
 
 
 def withdraw(repository: Repository, path: str, now: datetime) -> Published:
-    """List a target no more: nobody installs it any longer. RequestError if nobody lists it."""
+    """Remove a target from its role, so that nobody installs it any longer. RequestError if nobody lists it."""
     return _edited(repository, path, lambda targets: targets.targets.pop(path), now)
 
 
 def revoke(repository: Repository, path: str, now: datetime) -> Published:
-    """Mark a target so that devices leave it, also those that run it. RequestError if nobody lists it."""
+    """Mark a target as revoked, so that devices that run it leave it. RequestError if nobody lists it."""
     return _edited(repository, path, lambda targets: _mark(targets.targets[path]), now)
 
 
@@ -155,7 +165,7 @@ def _mark(info: TargetFile) -> None:
 def found_demo(
     repository: Repository, card: HubCard, bundles: Sequence[Path], policies: Sequence[bytes], now: datetime
 ) -> bytes:
-    """A whole repository for a demo or a test, in one call: small fleet, every family and the policies signed here.
+    """Create a whole repository for a demo or a test: a small fleet, with every family and policy signed here.
 
     Root and targets keys are drawn in memory and forgotten: nobody can ever change this root. Returns root 1.
     """

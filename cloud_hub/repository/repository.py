@@ -1,8 +1,10 @@
-"""The update repository of a hub: what stands, what comes next, and who signs it (TUF specification 2 and 5).
+"""The TUF repository: reads its current state, makes the next metadata versions, signs and commits them.
 
 Rule: every change is judged by `models.signing.review` and signed before the first byte is written, under one lock, on
 top of what the disk says at that moment. The hub signs snapshot, timestamp and the roles that were delegated to its
 keys; for all others it writes a request and waits.
+
+Source: TUF specification 1.0, sections 2 (roles) and 5 (client workflow).
 """
 
 import time
@@ -31,7 +33,10 @@ Edit = Callable[[Targets], object]
 
 
 class Repository:
-    """`folder` holds what is served, `online` the hub's own keys. Every method reads the disk anew."""
+    """The update repository of one hub. Every method reads the disk anew.
+
+    `folder` holds what is served, `online` the hub's own signing keys; `patience_s` is how long a lock is waited for.
+    """
 
     def __init__(self, folder: Path, online: OnlineKeys, patience_s: float = PATIENCE_S) -> None:
         self.shelf = Shelf(folder)
@@ -41,7 +46,7 @@ class Repository:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time; another is waited for, then ExitError(LOCKED). May be nested."""
+        """Hold the repository's write lock; may be nested. ExitError(LOCKED) if another process keeps it for too long."""
         if self._held:
             yield
             return
@@ -55,15 +60,16 @@ class Repository:
 
     @property
     def begun(self) -> bool:
+        """Whether the first root has been installed."""
         return bool(self.shelf.read("1.root.json"))
 
     def root(self) -> bytes:
-        """The newest root, as served; b"" before there is one. Its SHA-256 goes into invites."""
+        """Return the newest root as served, b"" before there is one. Its SHA-256 goes into invites."""
         roots = self.shelf.roots()
         return roots[-1] if roots else b""
 
     def snapshot_version(self) -> int:
-        """Rises with everything that is published; 0 before there is anything.
+        """Return the snapshot's version, which rises with every publication; 0 before there is one.
 
         ExitError(DATABASE or DISK) if unreadable.
         """
@@ -74,7 +80,10 @@ class Repository:
             raise ExitError(Exit.DATABASE, f"{self.shelf.folder} is damaged ({error})") from None
 
     def state(self) -> State:
-        """As the newest timestamp has it. ExitError(DATABASE) if a file is missing or damaged."""
+        """Return the keys on offer, the roots and the targets metadata that the newest timestamp names.
+
+        ExitError(DATABASE) if a file is missing or damaged.
+        """
         try:
             roots = tuple(decode(data, Root) for data in self.shelf.roots())
             base = {
@@ -88,7 +97,7 @@ class Repository:
         return State(self.online.offered(), roots, base if roots else {})
 
     def standing(self) -> dict[str, Metadata[Any]]:
-        """Every role's newest metadata, by name; {} before there is a root."""
+        """Return every role's newest metadata by name; {} before there is a root."""
         state = self.state()
         if not state.roots:
             return {}
@@ -96,12 +105,12 @@ class Repository:
         return {ROOT: state.roots[-1], SNAPSHOT: self._snapshot(), TIMESTAMP: timestamp, **state.base}
 
     def at_hub(self, targets: Targets) -> frozenset[str]:
-        """Delegated roles that the hub can sign alone."""
+        """Return the delegated roles that the hub can sign alone."""
         roles = review.delegated(targets).items()
         return frozenset(name for name, role in roles if len(self.online.signers(role.keyids)) >= role.threshold)
 
     def amend(self, role: str, edit: Edit, now: datetime) -> Request | None:
-        """One more version of a delegated role. None if it is out; a request if its keys are elsewhere.
+        """Make one more version of a delegated role. None if it is published; a request if its keys are elsewhere.
 
         RequestError if nobody delegates to the role, or the result is one that no device may be given.
         """
@@ -125,7 +134,7 @@ class Repository:
             return None
 
     def install(self, request: Request, now: datetime) -> None:
-        """Signed changes from the holders of the offline keys. RequestError, and nothing changes, if one is not good.
+        """Commit changes that the holders of the offline keys have signed. RequestError, and nothing changes, if one is bad.
 
         Of the request only the new versions are used: what they rest on is read from the disk.
         """
@@ -144,7 +153,7 @@ class Repository:
             self.online.retire(self._named())
 
     def tend(self, now: datetime) -> tuple[str, ...]:
-        """Sign again what the hub signs and what would expire: the timestamp daily. Returns the roles."""
+        """Sign again the hub's own roles that would expire: the timestamp daily. Returns the names of the renewed roles."""
         with self.writing():
             standing = self.standing()
             targets = standing[TARGETS].signed if standing else None
@@ -161,7 +170,7 @@ class Repository:
             return tuple(late)
 
     def waning(self, now: datetime) -> dict[str, datetime]:
-        """Roles that people have to sign again soon, and when they expire: less than a third of their life is left."""
+        """Return roles that people have to sign again soon, and when they expire: less than a third of their life is left."""
         standing = self.standing()
         if not standing:
             return {}
@@ -173,7 +182,7 @@ class Repository:
         }
 
     def _commit(self, state: State, changes: Mapping[str, Changed], now: datetime, *, snapshot: bool = True) -> None:
-        """Sign snapshot and timestamp over it and write all, the timestamp last."""
+        """Sign snapshot and timestamp over the changes and write all files, the timestamp last."""
         root = changes.get(ROOT, state.roots[-1] if state.roots else None)
         if root is None or not isinstance(root.signed, Root):
             raise RequestError("there is no root yet")
@@ -214,7 +223,7 @@ class Repository:
         )
 
     def _sign_online(self, metadata: Metadata[Any], roots: Iterable[Root]) -> None:
-        """By the keys of the new root, and of the old one where they are still here: whoever is in between reads on."""
+        """Sign by the keys of the new root, and of the old one where they are still here, for devices that know only that."""
         role = metadata.signed.type
         metadata.signatures.clear()
         for signer in self.online.signers(keyid for root in roots for keyid in root.roles[role].keyids):
@@ -225,7 +234,7 @@ class Repository:
             metadata.sign(signer, append=True)
 
     def _own_role(self, request: Request, role: str, now: datetime) -> Metadata[Targets] | None:
-        """A role of ours that the new targets would leave without a valid signature, signed anew."""
+        """Return a hub-signed role, signed anew, if the new targets would leave it without a valid signature."""
         standing = request.state.base.get(role)
         if role in request.changes or (standing and verified(request.targets, role, standing)):
             return None
@@ -252,14 +261,14 @@ class Repository:
                     raise RequestError(f"{path}: its bytes are not at this hub; publish it here first")
 
     def _named(self) -> set[str]:
-        """Every key that root or targets name."""
+        """Return the ids of all keys that root or targets name."""
         state = self.state()
         root, targets = state.root, state.targets
         known = set(root.keys) if root else set()
         return known | (set(targets.delegations.keys) if targets and targets.delegations else set())
 
     def _snapshot(self) -> Metadata[Snapshot]:
-        """The one that the timestamp names; an empty one before there is any."""
+        """Return the snapshot that the timestamp names; an empty one before there is any."""
         data = self.shelf.read(TIMESTAMP_FILE)
         if not data:
             return Metadata(Snapshot(meta={}))
@@ -281,7 +290,7 @@ def _described(version: int, data: bytes) -> MetaFile:
 
 
 def _in_order(changes: Mapping[str, Changed]) -> list[tuple[str, Changed]]:
-    """Delegated roles, then targets, then root."""
+    """Order changes: delegated roles, then targets, then root."""
     return sorted(changes.items(), key=lambda item: (item[0] == ROOT, item[0] == TARGETS, item[0]))
 
 

@@ -1,4 +1,4 @@
-"""The hub's own signing keys of the update repository: files of mode 0600, several of a role during a rotation.
+"""Online signing keys of the update repository: Ed25519 files of mode 0600, several of a role during a rotation.
 
 Rule: a private key is made here and never leaves. The newest of a role is offered to the holders of the offline keys;
 which of them count is for root and targets to say, so an older one goes only once nothing names it any more.
@@ -24,13 +24,13 @@ _FILE = re.compile(r"([a-z0-9._-]+)-(\d{4})\.key")
 
 
 class OnlineKeys:
-    """One folder of keys, read anew at every call: a command beside the running hub may have changed it."""
+    """One folder of signing keys, read anew at every call: a command beside the running hub may have changed it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def ensure(self, roles: Iterable[str] = ALWAYS) -> None:
-        """Make folder and first keys where there are none."""
+        """Create the folder, and the first key of each role that has none."""
         private_folder(self._folder)
         there = self._by_role()
         for role in roles:
@@ -38,24 +38,24 @@ class OnlineKeys:
                 self._add(role, 1)
 
     def renew(self, role: str) -> None:
-        """One more key for a role, the one that is offered from now on."""
+        """Create one more key for a role, the one that is offered from now on."""
         self.ensure((role,))
         self._add(role, self._by_role()[role][-1][0] + 1)
 
     def offered(self) -> dict[str, SSlibKey]:
-        """The newest public key of each role."""
+        """Return the newest public key of each role."""
         return {
             role: self._signer(path).public_key for role, files in self._by_role().items() for _, path in files[-1:]
         }
 
     def signers(self, keyids: Iterable[str]) -> list[CryptoSigner]:
-        """Those of the named keys that are here."""
+        """Return signers for those of the named keys that are here."""
         wanted = set(keyids)
         held = (self._signer(path) for files in self._by_role().values() for _, path in files)
         return [signer for signer in held if signer.public_key.keyid in wanted]
 
     def retire(self, named: Iterable[str]) -> None:
-        """Destroy every key that is neither named nor its role's newest."""
+        """Delete every key that is neither named nor its role's newest."""
         keep = set(named)
         for files in self._by_role().values():
             for _, path in files[:-1]:
@@ -63,7 +63,7 @@ class OnlineKeys:
                     path.unlink()
 
     def _by_role(self) -> dict[str, list[tuple[int, Path]]]:
-        """Role -> its (number, file), oldest first."""
+        """Return for each role its (number, file) pairs, oldest first."""
         found: dict[str, list[tuple[int, Path]]] = {}
         names = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         for path in names:

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import edge_agent
 from edge_agent.identity.identity import Identity, load
 from edge_agent.system.clock import HubClock
 from policies.monitoring.backoff import delay
 from wire.process.exit_codes import Exit, ExitError
+from wire.process.files import PACKAGES_FOLDER
 from wire.process.logging import Log, name
 
 AT = 2 / 3  # of a certificate's life ...
@@ -26,7 +26,6 @@ RETRY_BASE_S = 30.0
 RETRY_CAP_S = 3600.0
 AGAIN_S = 600.0  # from one renewal to the next, at least
 CHILD_S = 120.0
-_ROOT = Path(edge_agent.__file__).parents[1]  # in a checkout the child finds us here
 LOOK_EVERY_S = 60.0  # a clock may be put right while we wait
 Reconnect = Callable[[], Awaitable[None]]
 Errand = Callable[[Identity], Awaitable[Identity]]
@@ -51,7 +50,7 @@ async def in_a_child(identity: Identity) -> Identity:
     nowhere = asyncio.subprocess.DEVNULL
     try:
         child = await asyncio.create_subprocess_exec(
-            *words, stdin=nowhere, stdout=nowhere, stderr=asyncio.subprocess.PIPE, cwd=_ROOT
+            *words, stdin=nowhere, stdout=nowhere, stderr=asyncio.subprocess.PIPE, cwd=PACKAGES_FOLDER
         )
     except OSError as error:
         raise ExitError(Exit.INTERNAL, f"no renewal could be started: {error.strerror}") from None

@@ -10,12 +10,10 @@ import random
 import sqlite3
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import edge_agent
 from edge_agent.runtime.answering import Answering
 from edge_agent.update.actions import InstallDependencies, RuntimeActions, Served, resident_bytes
 from edge_agent.update.machine import InstallMachine
@@ -50,6 +48,7 @@ from edge_agent.update.types import (
 from edge_agent.update.worker_protocol import WorkerMessage, WorkerRequest
 from edge_agent.uplink.reports import Outgoing
 from edge_agent.uplink.services import Parts
+from wire.process.files import PACKAGES_FOLDER
 from wire.process.logging import fault
 from wire.protocol.rollout import Assignment, Cohort, Failure, InstallReport, InstallState, Quality, Signals
 
@@ -57,8 +56,6 @@ DISK_S = 2.0  # how often a row is tried again that the disk did not take
 WORKER_S = 25 * 3600.0  # its own limits are tighter
 LOW_BATTERY = 0.15
 MAX_LINE_BYTES = 1 << 20
-_ROOT = Path(edge_agent.__file__).parents[1]
-
 
 class Install:
     """A side of the agent's status, and a task of its process."""
@@ -308,7 +305,7 @@ class InstallWorkerProcess:
         pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
             child = await asyncio.create_subprocess_exec(
-                *command, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=_ROOT, limit=MAX_LINE_BYTES
+                *command, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=PACKAGES_FOLDER, limit=MAX_LINE_BYTES
             )
         except OSError as error:
             return WorkerMessage(failure=Failure.INTERNAL, detail=f"no process: {error.strerror}")

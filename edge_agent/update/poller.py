@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-import edge_agent
 from edge_agent.identity.identity import HubKeys
 from edge_agent.system.policy_layers import Documents, Standing
 from edge_agent.update.installed import Installed, Names, keep, look
@@ -26,6 +25,7 @@ from models.update.trust import Refusal
 from policies.model.policy import Policy, PolicyError
 from policies.serving.admission import Bucket, take
 from wire.process.exit_codes import ExitError
+from wire.process.files import PACKAGES_FOLDER
 from wire.process.logging import Log, fault, name
 from wire.protocol.rollout import Failure
 
@@ -35,7 +35,6 @@ HINTS_PER_S = 1 / 30
 HINTS_AT_ONCE = 4.0
 MAX_REPORT_BYTES = 1 << 20
 DEADLINE_S = 25 * 3600.0  # of one errand; its own limits are tighter
-_ROOT = Path(edge_agent.__file__).parents[1]
 _HARMLESS = frozenset(
     {Failure.NETWORK, Failure.SLOW_RETRIEVAL, Failure.DISK, Failure.FREEZE}
 )  # have words of their own
@@ -204,7 +203,7 @@ async def errand(job: UpdateJob) -> Report:
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         child = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=_ROOT, limit=MAX_REPORT_BYTES
+            *words, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=PACKAGES_FOLDER, limit=MAX_REPORT_BYTES
         )
     except OSError as error:
         return _failed(f"no process: {error.strerror}")

@@ -20,8 +20,9 @@ from tuf.ngclient import Updater
 
 from models.signing.roles import PERMITS, Permit, read_permit
 from models.update import tuf_view
-from models.update.downloader import Fetcher, Part
+from models.update.downloader import Fetcher
 from models.update.floors import FloorsDb
+from models.update.partial_download import Part
 from models.update.trust import (
     FREEZE_ALARM_POLLS,
     META,

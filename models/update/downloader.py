@@ -2,97 +2,20 @@
 
 Law: never more bytes than the metadata promised plus one, never longer than the deadline, and what has arrived is asked
 for again only if it cannot be trusted to belong to the rest.
-
-A download in progress: the bytes so far, and the server's tag for the file they belong to.
-
-Law: it is named by the digest it shall have, and becomes a file of ours only after it was hashed, synced and renamed.
 """
 
 import http.client
-import os
 import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from typing import NamedTuple
 
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError
 from tuf.ngclient.fetcher import FetcherInterface
 
 from models.update.http import METADATA, Channel, Limits, Pace, UnreachableError
-from wire.process.files import sync_folder
-
-MAX_TAG_CHARS = 256
-
-
-class Part:
-    """Use as a context. Bytes already there are kept: they begin the same file, or its hash will tell."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._tag_path = path.with_name(path.name + ".tag")
-        self.resumed = False  # its beginning came by another connection than its end
-
-    def __enter__(self) -> Self:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self.file: BinaryIO = os.fdopen(fd, "r+b")
-        self.size = self.file.seek(0, os.SEEK_END)
-        self._tag = _read_tag(self._tag_path) if self.size else ""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with suppress(OSError):  # what a full disk could not take was reported by the write itself
-            self.file.close()
-
-    @property
-    def tag(self) -> str:
-        """The ETag under which the bytes came; "" if there was none."""
-        return self._tag
-
-    @tag.setter
-    def tag(self, value: str) -> None:
-        value = value if len(value) <= MAX_TAG_CHARS and value.isprintable() else ""
-        if value != self._tag:
-            self._tag = value
-            self._tag_path.write_text(value, encoding="utf-8")
-
-    def append(self, data: bytes) -> None:
-        self.file.write(data)
-        self.size += len(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def restart(self) -> None:
-        """Nothing of it is worth keeping."""
-        self.file.seek(0)
-        self.file.truncate()
-        self.size = 0
-        self.resumed = False
-
-    def discard(self) -> None:
-        """Remove it and its tag."""
-        for path in (self.path, self._tag_path):
-            path.unlink(missing_ok=True)
-
-    def become(self, final: Path) -> None:
-        """Take its place, durably. The caller has verified the bytes."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.path.replace(final)
-        self._tag_path.unlink(missing_ok=True)
-        sync_folder(final.parent)
-
-
-def _read_tag(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")[:MAX_TAG_CHARS]
-    except (OSError, UnicodeDecodeError):
-        return ""
-
+from models.update.partial_download import Part
 
 CHUNK_BYTES = 1 << 16
 MAX_CONNECTIONS = 64

@@ -19,7 +19,7 @@ import msgspec
 from models.bundle.archive import pack, unpack
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import BundleError
-from models.update.downloader import Part
+from models.update.partial_download import Part
 from wire.process.daemon import Lock
 from wire.process.files import sync_folder
 

@@ -18,22 +18,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-import models
 from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, encode_manifest
 from models.runtime.codec import tables_of
+from wire.process.files import PACKAGES_FOLDER
 from wire.protocol.rollout import Failure
 
 MEMORY_BYTES = 512 << 20
 MAX_REPORT_BYTES = 1 << 16
 GRACE_S = 2.0  # the child's own clock strikes first
 LENGTH_BYTES = 8
-_ROOT = Path(models.__file__).parents[1]
 # the folder we run from goes behind the installed packages; -I keeps the current folder and the environment out
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from models.verification.sandbox_child import main; main(sys.argv[2])"
@@ -164,7 +162,7 @@ def _nameless() -> BinaryIO:
 
 
 def _run(handed: BinaryIO, limits: Limits) -> FirstLoad:
-    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(_ROOT), msgspec.json.encode(limits).decode()]
+    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(PACKAGES_FOLDER), msgspec.json.encode(limits).decode()]
     with _nameless() as report:  # bounded by the child's limit on file sizes; a pipe would have to be drained
         child = subprocess.Popen(
             command,

@@ -2,7 +2,7 @@
 
 Law: it believes no component. It sees facts that were made durable or left, one by one, devices interleaved at will,
 and says in one line what is wrong. What has ended is forgotten: its memory grows with what is open and with what went
-wrong, not with the samples. The words are those of docs/design.md, Words:
+wrong, not with the samples. The words are those of docs/architecture.md, Glossary:
 
 * accepted: the outbox transaction committed.
 * lost: accepted, and without a terminal outcome `GRACE_S` after the last fault ended (or after it was accepted, if that

@@ -1,18 +1,10 @@
 """A hub of a region: the production `HubCore` and, in place of its loop, this obedient one over virtual time.
 
 Rule: whatever the real loop keeps in memory is lost by `kill`; what its store commits is in the twin and comes back.
-
-The registry of a simulated fleet: every device whose name has the right form is enrolled. All have one key.
-
-Nothing is sealed or signed here, but a registry names keys; and a million rows of equal keys would tell nothing.
 """
 
 from collections import Counter
 from functools import partial
-
-import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from cloud_hub.core.commands import (
     Check,
@@ -30,7 +22,6 @@ from cloud_hub.core.commands import (
 )
 from cloud_hub.core.core import HubCore
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.registry.device_states import Standing
 from cloud_hub.security.envelopes import PlainEnvelopes
 from cloud_hub.system.settings import HubSettings
 from simulations.kernel.world import FEATURES, verdict_of
@@ -266,34 +257,7 @@ def _nothing() -> None:
     """A write that failed, or a read."""
 
 
-_SIGNING = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
-_HPKE = X25519PrivateKey.from_private_bytes(bytes(32)).public_key()
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
-    """One enrolled device."""
-
-    id: str
-    state: Standing = Standing.ACTIVE
-    signing_key: Ed25519PublicKey = _SIGNING
-    hpke_key: X25519PublicKey = _HPKE
-    device_class: str = ""
-    region: str = ""
 
 
-class SimulatedRegistry:
-    """Only of whom there is something to say it remembers anything."""
-
-    def __init__(self) -> None:
-        self._marked: dict[str, Known] = {}
-
-    def device(self, device: str, /) -> Known | None:
-        return self._marked.get(device) or Known(device)
-
-    def suspect(self, device: str, now_ms: int, /) -> bool:
-        del now_ms
-        found = self._marked.get(device, Known(device))
-        if found.state is not Standing.ACTIVE:
-            return False
-        self._marked[device] = msgspec.structs.replace(found, state=Standing.SUSPENDED)
-        return True

@@ -17,9 +17,9 @@ from simulations.kernel.kernel import Kernel
 from simulations.kernel.world import Pace
 from simulations.nodes import connections
 from simulations.nodes.device_disk import DeviceDisk, Sampled
-from simulations.nodes.hub import SimulatedRegistry
 from simulations.nodes.hub_disk import HubDisk
 from simulations.nodes.recorder import Recorder
+from simulations.nodes.registry import SimulatedRegistry
 from simulations.scenario.conditions import Climate, Weather
 from simulations.scenario.types import Scenario
 from wire.protocol.messages import ModelRef

@@ -29,9 +29,10 @@ from simulations.kernel.world import FEATURES, FRAME_BYTES, HUB_ZERO_S, MODEL, T
 from simulations.nodes import connections
 from simulations.nodes.broker import Air
 from simulations.nodes.fleet import Herd
-from simulations.nodes.hub import Hub, SimulatedRegistry
+from simulations.nodes.hub import Hub
 from simulations.nodes.predictions import Drawn
 from simulations.nodes.recorder import Recorder
+from simulations.nodes.registry import SimulatedRegistry
 from simulations.nodes.services import Cores
 from simulations.regions.borders import EFFECT, UNDONE, Abroad, Broker
 from simulations.regions.faults import Faults

@@ -1,0 +1,9 @@
+"""HTTP building blocks of the device's and the hub's servers and of their command-line clients.
+
+- `oip`: requests and replies of the Open Inference Protocol v2 (KServe)
+- `tensors`: one tensor in JSON or in the binary tensor extension
+- `guards`: listening addresses, TLS, bearer tokens and aiohttp middlewares
+- `client`: a blocking client over TCP, TLS or a Unix socket
+
+Not pure. It may import `wire.protocol`, `wire.process` and `wire.errors`.
+"""

@@ -1,7 +1,8 @@
-"""The egress ledger as a device, a hub and an auditor know it: how entries are chained, what a head says. Pure.
+"""Hash chain of the egress ledger: entries, their hashes and signed heads, for devices, hubs and auditors. Pure.
 
-Law: each entry's hash covers the hash before it and every fact of the entry. What left is named by its form and the
-digest of its ciphertext, never by a value of a sample. A head is the device's signed word on how far its chain came.
+Rule: each entry's hash covers the hash before it and every fact of the entry (SHA-256). What left is named by its
+form and the digest of its ciphertext, never by a value of a sample. A head is the device's signed statement of how
+many entries its chain has.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,10 @@ PROTOCOL = "protocol"  # the rule of notes: they carry nothing of a sample, no p
 
 
 class Kind(IntEnum):
-    """What was handed to the link. `AGAIN`: the same bytes once more. `WITHHELD`: recorded before, and never sent."""
+    """What was handed to the link.
+
+    `AGAIN`: the same bytes once more. `WITHHELD`: recorded before, and never sent.
+    """
 
     QUESTION = 1
     RESEALED = 2
@@ -41,9 +45,10 @@ class Kind(IntEnum):
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What many entries have in common: `fields` by schema name with their level ("P2"), transforms by field, where to.
+    """What many entries have in common: which fields left, after which transforms, where to.
 
-    `rule`: the rules that let it leave, joined by "+"; `accounts`: the budgets it was charged to.
+    `fields`: by schema name with their level ("P2"); `transforms`: by field. `rule`: the policy rules that let it leave,
+    joined by "+"; `accounts`: the budgets it was charged to.
     """
 
     fields: dict[str, str]
@@ -56,7 +61,11 @@ class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Link(NamedTuple):
-    """One entry: times in ms of hub time, sizes in bytes; `form` and `digest` are SHA-256, `id` the answer's or ""."""
+    """One entry of the ledger.
+
+    Times in ms of hub time, sizes in bytes; `form` and `digest` are SHA-256, `id` the answer's or "".
+    `charge`: bytes charged to the budget; `releases`: noised fields.
+    """
 
     entry: int
     at_ms: int
@@ -71,7 +80,7 @@ class Link(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How far a device's ledger has come: its last entry's number, time and hash."""
+    """Head of a device's ledger: number, time and hash of its last entry."""
 
     device: str
     epoch: int
@@ -81,9 +90,10 @@ class Head(NamedTuple):
 
 
 class Leaf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A head as the hub logs it: the device's words and key, when they came, and of how many epochs the log knows.
+    """A ledger head as a leaf of the hub's log: the device's statement and key, and when it was received.
 
-    Two heads of one device with the same `epochs` have no other ledger of that device between them.
+    `epochs`: how many epochs of this device the log knows. Two heads of one device with the same `epochs` have no other
+    ledger of that device between them.
     """
 
     device: str
@@ -98,20 +108,24 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     @property
     def said(self) -> Head:
+        """The head that the device signed."""
         return Head(self.device, self.epoch, self.entries, self.at_ms, self.head)
 
     def encoded(self) -> bytes:
-        """The bytes of the leaf in the hub's tree."""
+        """Bytes of the leaf in the hub's Merkle tree (positional msgpack)."""
         return _encoder.encode(self)
 
 
 def genesis(epoch: int) -> bytes:
-    """The hash before the first entry of a database's life."""
+    """Hash before the first entry of an epoch's chain."""
     return sha256(_CHAIN_TAG + epoch.to_bytes(8, "big")).digest()
 
 
 def follow(before: bytes, link: Link) -> bytes:
-    """The hash of an entry behind one of hash `before`. ValueError for what no ledger holds."""
+    """Hash of the entry that follows one of hash `before`.
+
+    Raises ValueError for a number out of range or a hash of the wrong length: no ledger holds such an entry.
+    """
     if len(link.form) != HASH_BYTES or len(link.digest) != HASH_BYTES:  # packing would cut or fill them
         raise ValueError(f"entry {link.entry}: a hash has {HASH_BYTES} bytes")
     try:
@@ -121,21 +135,22 @@ def follow(before: bytes, link: Link) -> bytes:
 
 
 def form_id(form: Form) -> bytes:
+    """SHA-256 of a form, the key under which it is stored once."""
     return sha256(_FORM_TAG + _form_encoder.encode(form)).digest()
 
 
 def form_json(value: Mapping[str, Any]) -> str:
-    """The one text of a form's `fields` or `transforms`."""
+    """Canonical JSON text of a form's `fields` or `transforms`."""
     return _form_encoder.encode(value).decode()
 
 
 def head_text(head: Head) -> bytes:
-    """What the device signs."""
+    """Bytes of a head that the device signs."""
     return _HEAD_TAG + _encoder.encode(tuple(head))
 
 
 def is_signed(head: Head, signature: bytes, key: bytes) -> bool:
-    """Whether the holder of the Ed25519 key (raw) signed this head."""
+    """Whether the holder of the raw Ed25519 public key `key` signed this head. False for an invalid key, too."""
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, head_text(head))
     except (InvalidSignature, ValueError):

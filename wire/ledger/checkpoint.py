@@ -1,7 +1,7 @@
-"""A hub's word on how large its log is and under which root, as a signed note that any witness's tool reads.
+"""Signed checkpoint of the hub's transparency log: its size and root hash as a C2SP signed note. Pure.
 
 The format is C2SP's: tlog-checkpoint (origin, size, root; a line each) in a signed-note, whose signatures are lines of
-their own behind an empty one. So a second party may sign the same text, and whoever has two texts can compare them.
+their own behind an empty one. So a witness may sign the same text, and whoever has two texts can compare them.
 """
 
 import base64
@@ -23,26 +23,30 @@ _BODY = re.compile(r"([^\n+ ]{1,128})\n(0|[1-9][0-9]{0,18})\n([A-Za-z0-9+/]{43}=
 
 
 class Seen(NamedTuple):
-    """A checkpoint whose signature holds."""
+    """A checkpoint whose signature was verified."""
 
     origin: str
     tree: Tree
 
 
 def origin_of(hub: str) -> str:
-    """The name of a hub's log, and of the key that signs it."""
+    """Name of a hub's log, and of the key that signs it."""
     return f"skerry/{hub}"
 
 
 def signed(origin: str, tree: Tree, key: Ed25519PrivateKey) -> str:
-    """The whole note."""
+    """Write and sign a checkpoint; returns the whole note."""
     body = f"{origin}\n{tree.size}\n{base64.b64encode(tree.root).decode()}\n"
     named = _key_hash(origin, key.public_key().public_bytes_raw()) + key.sign(body.encode())
     return f"{body}\n— {origin} {base64.b64encode(named).decode()}\n"
 
 
 def opened(text: str, key: bytes) -> Seen:
-    """What the holder of the Ed25519 key (raw) signed. RemoteError if it is no checkpoint or not signed by it."""
+    """Parse a checkpoint and verify its signature by the raw Ed25519 public key `key`.
+
+    Signatures of other names (witnesses) are passed over. Raises RemoteError(MALFORMED) if the text is no checkpoint,
+    RemoteError(SIGNATURE) if this key did not sign it.
+    """
     body, gap, signatures = text.rpartition("\n\n")
     match = _BODY.fullmatch(body + "\n") if gap and len(text) <= _MAX_CHARS else None
     if match is None:
@@ -57,6 +61,7 @@ def opened(text: str, key: bytes) -> Seen:
 
 
 def _signs(line: str, origin: str, key: bytes, body: bytes) -> bool:
+    """Whether this signature line is by `key` over `body`."""
     dash, _, rest = line.partition(" ")
     name, _, encoded = rest.rpartition(" ")
     if (dash, name) != ("—", origin):

@@ -1,7 +1,10 @@
-"""The Merkle tree of RFC 9162 (section 2.1, SHA-256): roots, inclusion and consistency proofs, made and checked. Pure.
+"""Merkle tree of RFC 9162 (section 2.1, SHA-256): roots, inclusion and consistency proofs, made and verified. Pure.
 
-Law: a leaf and a node are hashed under different first bytes, so no node can be shown as a leaf (second preimage). A
+Rule: a leaf and a node are hashed under different first bytes, so no node can be shown as a leaf (second preimage). A
 proof that is not exactly right in number, length and order of its hashes is refused; nothing of it is interpreted.
+
+Where the nodes are stored is the caller's business: functions that need them take a `Node` reader, which is called
+with (level, index).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +21,7 @@ Proof = Sequence[bytes]
 
 
 class Made(NamedTuple):
-    """A complete subtree that an appended leaf brought about."""
+    """A complete subtree that came into being when a leaf was appended: what the caller stores."""
 
     level: int
     place: int
@@ -26,22 +29,24 @@ class Made(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A tree as somebody saw it: how many leaves, under which root."""
+    """Size (number of leaves) and root hash of a tree at one moment; RFC 9162 calls it a tree head."""
 
     size: int
     root: bytes
 
 
 def leaf_hash(data: bytes) -> bytes:
+    """Hash of a leaf: SHA-256(0x00 | data)."""
     return sha256(_LEAF + data).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
+    """Hash of an inner node: SHA-256(0x01 | left | right)."""
     return sha256(_NODE + left + right).digest()
 
 
 def append(size: int, leaf: bytes, node: Node) -> list[Made]:
-    """What to keep when the leaf of hash `leaf` is put behind `size` others; the leaf itself is the first."""
+    """Nodes to store when a leaf of hash `leaf` is appended to a tree of `size` leaves; the leaf itself is the first."""
     made = [Made(0, size, leaf)]
     while made[-1].place & 1:
         level, index, right = made[-1]
@@ -50,11 +55,12 @@ def append(size: int, leaf: bytes, node: Node) -> list[Made]:
 
 
 def root(size: int, node: Node) -> bytes:
+    """Root hash of the first `size` leaves."""
     return _root(0, size, node) if size else EMPTY
 
 
 def inclusion(index: int, size: int, node: Node) -> tuple[bytes, ...]:
-    """PATH(index, D[size]). ValueError if there is no such leaf."""
+    """Inclusion proof PATH(index, D[size]) of RFC 9162, 2.1.3.1. Raises ValueError if there is no such leaf."""
     if not 0 <= index < size:
         raise ValueError(f"no leaf {index} in a tree of {size}")
     path: list[bytes] = []
@@ -71,7 +77,7 @@ def inclusion(index: int, size: int, node: Node) -> tuple[bytes, ...]:
 
 
 def consistency(first: int, second: int, node: Node) -> tuple[bytes, ...]:
-    """PROOF(first, D[second]). ValueError unless 0 < first <= second."""
+    """Consistency proof PROOF(first, D[second]) of RFC 9162, 2.1.4.1. Raises ValueError unless 0 < first <= second."""
     if not 0 < first <= second:
         raise ValueError(f"no proof from {first} to {second} leaves")
     path: list[bytes] = []
@@ -90,7 +96,7 @@ def consistency(first: int, second: int, node: Node) -> tuple[bytes, ...]:
 
 
 def includes(tree: Tree, index: int, leaf: bytes, proof: Proof) -> bool:
-    """Whether the leaf of hash `leaf` is at `index` of the tree (RFC 9162, 2.1.3.2)."""
+    """Verify an inclusion proof: whether the leaf of hash `leaf` is at `index` of the tree (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < tree.size or not _hashes(leaf, tree.root, *proof):
         return False
     position, last, found = index, tree.size - 1, leaf
@@ -107,7 +113,10 @@ def includes(tree: Tree, index: int, leaf: bytes, proof: Proof) -> bool:
 
 
 def extends(before: Tree, after: Tree, proof: Proof) -> bool:
-    """Whether `after` is `before` with leaves put behind it (RFC 9162, 2.1.4.2). From no leaves nothing is proved."""
+    """Verify a consistency proof: whether `after` is `before` with leaves appended (RFC 9162, 2.1.4.2).
+
+    From an empty tree nothing can be proved, so `before` must have a leaf.
+    """
     if not 0 < before.size <= after.size or not _hashes(before.root, after.root, *proof):
         return False
     if before.size == after.size:
@@ -122,6 +131,7 @@ def extends(before: Tree, after: Tree, proof: Proof) -> bool:
 
 
 def _both_roots(path: list[bytes], position: int, last: int) -> tuple[bytes, bytes] | None:
+    """Roots of the older and the newer tree that the path leads to; None if it is too long or too short."""
     old = new = path[0]
     for each in path[1:]:
         if last == 0:
@@ -136,14 +146,14 @@ def _both_roots(path: list[bytes], position: int, last: int) -> tuple[bytes, byt
 
 
 def _climb(position: int, last: int) -> tuple[int, int]:
-    """Past the levels at which this subtree has no right neighbour."""
+    """Go up past the levels at which this subtree has no right neighbour."""
     while position and not position & 1:
         position, last = position >> 1, last >> 1
     return position, last
 
 
 def _root(start: int, stop: int, node: Node) -> bytes:
-    """Of the leaves start..stop; `start` is a multiple of every subtree's size in there."""
+    """Root of the leaves start..stop; `start` is a multiple of every subtree's size in there."""
     count = stop - start
     if count & (count - 1) == 0:
         return node(count.bit_length() - 1, start // count)

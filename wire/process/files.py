@@ -12,6 +12,8 @@ from typing import Any
 from wire.process.exit_codes import Exit, ExitError
 
 MAX_FILE_BYTES = 1 << 20
+# The folder that holds the packages: a child process is started there so that it finds them in a checkout too.
+PACKAGES_FOLDER = Path(__file__).parents[2]
 
 
 def write_private(path: Path, data: bytes) -> None:

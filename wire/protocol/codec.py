@@ -1,10 +1,13 @@
-"""Bytes on the link: frame, message, padding. Decoding raises `RemoteError` and nothing else.
+"""Binary codec of the link: frame layout, msgpack messages, padding to size classes. Pure.
 
 Frame (big-endian lengths)::
 
     version u8 | suite u8 | header_len u16 | header (positional msgpack) | body | signature (64)
 
 `body` is the ciphertext of a padded message (suite SEALED) or the message itself (suite SIGNED).
+
+Rule: decoding arbitrary bytes returns a value or raises `RemoteError`, and nothing else.
+Sizes are in bytes; `MAX_FRAME_BYTES` limits a whole frame, signature included.
 """
 
 from hashlib import sha256
@@ -34,7 +37,10 @@ T = TypeVar("T")
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A received message, split but not yet believed. `clear` = the bytes before the body, exactly as signed."""
+    """A received frame, split into its parts and not yet verified.
+
+    `clear`: the bytes before the body, exactly as signed. `signature`: 64 bytes of Ed25519.
+    """
 
     suite: Suite
     header: Header
@@ -44,7 +50,10 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def clear_part(suite: Suite, header: Header) -> bytes:
-    """The bytes before the body: what HPKE binds as `info` and the signature covers."""
+    """Encode version, suite and header: the bytes that HPKE binds as `info` and that the signature covers.
+
+    Raises LocalError if the encoded header is longer than `MAX_HEADER_BYTES`.
+    """
     encoded = _encoder.encode(header)
     if len(encoded) > MAX_HEADER_BYTES:
         raise LocalError(f"header of {len(encoded)} bytes, at most {MAX_HEADER_BYTES}: device id too long")
@@ -52,7 +61,11 @@ def clear_part(suite: Suite, header: Header) -> bytes:
 
 
 def split(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
-    """Cheap checks first (size, version, suite), then the header. No cryptography."""
+    """Split received bytes into a `Frame`; no cryptography is done here.
+
+    The cheap checks come first: size, version, suite, then the header. Raises RemoteError with the fault
+    TOO_BIG, VERSION, SUITE or MALFORMED.
+    """
     if len(data) > max_bytes:
         raise RemoteError(Fault.TOO_BIG, f"{len(data)} bytes, at most {max_bytes}")
     if len(data) < _PREFIX_BYTES + SIGNATURE_BYTES:
@@ -75,22 +88,27 @@ def _suite(value: int) -> Suite:
 
 
 def encode(message: Escalation | Verdict | UpNote | DownNote) -> bytes:
+    """Encode a message as positional msgpack, its tag first."""
     return _encoder.encode(message)
 
 
 def decode_escalation(data: bytes) -> Escalation:
+    """Decode an unpadded question. Raises RemoteError(MALFORMED)."""
     return _decode(_escalation_decoder, data)
 
 
 def decode_verdict(data: bytes) -> Verdict:
+    """Decode an unpadded verdict. Raises RemoteError(MALFORMED)."""
     return _decode(_verdict_decoder, data)
 
 
 def decode_up(data: bytes) -> UpNote:
+    """Decode a note from a device, told apart by its tag. Raises RemoteError(MALFORMED)."""
     return _decode(_up_decoder, data)
 
 
 def decode_down(data: bytes) -> DownNote:
+    """Decode a note from a hub, told apart by its tag. Raises RemoteError(MALFORMED)."""
     return _decode(_down_decoder, data)
 
 
@@ -103,9 +121,10 @@ def _decode(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> T:
 
 
 def pad(data: bytes, fixed_bytes: int = 0) -> bytes:
-    """`u32 length | data | zeros`, filled to the next 64 B step, or to `fixed_bytes` (one size for every sample).
+    """Pad a plaintext to `u32 length | data | zeros`, so that its size does not leak the content.
 
-    Length leaks: from level P2 up the schema names one fixed size. Raises LocalError if `data` does not fit it.
+    Filled to the next multiple of `SIZE_CLASS_BYTES`, or to `fixed_bytes`: from level P2 up the schema names one size
+    for every sample. Raises LocalError if `data` does not fit `fixed_bytes`.
     """
     size = len(data) + 4
     target = fixed_bytes or -(-size // SIZE_CLASS_BYTES) * SIZE_CLASS_BYTES
@@ -115,6 +134,7 @@ def pad(data: bytes, fixed_bytes: int = 0) -> bytes:
 
 
 def unpad(padded: bytes) -> bytes:
+    """Remove the padding. Raises RemoteError(PADDING) if the length is wrong or a filling byte is not zero."""
     size = int.from_bytes(padded[:4], "big")
     if len(padded) < 4 or size > len(padded) - 4 or any(padded[4 + size :]):
         raise RemoteError(Fault.PADDING)
@@ -122,5 +142,8 @@ def unpad(padded: bytes) -> bytes:
 
 
 def fingerprint(padded: bytes) -> bytes:
-    """Idempotency: two sealings of one question differ, the plaintext's SHA-256 does not."""
+    """SHA-256 of the padded plaintext, the key for idempotency.
+
+    Two sealings of one question have different ciphertexts and the same fingerprint.
+    """
     return sha256(padded).digest()

@@ -1,7 +1,9 @@
-"""Every value that crosses the link: frozen, typed, no behaviour.
+"""Every message between device and hub, as frozen typed structs without behaviour. Pure.
 
 Positional msgpack (``array_like``): a field is only ever added at the end, and an unknown one is refused.
 Times are hub time in whole milliseconds since 1970 (`created_ms`) or durations in seconds (`budget_s`).
+`epoch` counts the databases of a device: a device with a new, empty database starts a new epoch.
+`seq` numbers the questions of one epoch.
 """
 
 from enum import IntEnum, StrEnum
@@ -14,7 +16,7 @@ Seqs = tuple[int, ...]
 
 
 class Level(IntEnum):
-    """How sensitive a field is. An unlabelled field counts as P4."""
+    """Sensitivity label of a field, from public to raw. An unlabelled field counts as P4."""
 
     P0 = 0  # public
     P1 = 1  # operational
@@ -36,7 +38,7 @@ class DType(StrEnum):
 
 
 class Suite(IntEnum):
-    """Which algorithms protect a message. Numbers between are room for the post-quantum hybrid."""
+    """Algorithms that protect a frame. The numbers in between are reserved for a post-quantum hybrid."""
 
     SIGNED = 0x01  # Ed25519 over header and body; the body is readable
     SEALED = 0x11  # HPKE base mode X25519 / HKDF-SHA256 / ChaCha20-Poly1305, then Ed25519
@@ -62,7 +64,10 @@ class Reason(StrEnum):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The clear part: `shard` = first byte of SHA-256(device); `key_id` the receiver's (sealed) or signer's key."""
+    """Frame header, sent in the clear and signed.
+
+    `shard`: first byte of SHA-256(device). `key_id`: the receiver's key (sealed) or the signer's (signed).
+    """
 
     shard: int
     device: str
@@ -73,7 +78,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """`data` holds the elements in C order, little-endian."""
+    """A tensor on the link; `data` holds its elements in C order, little-endian."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -81,7 +86,10 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class ModelRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Which head produced the features, so that the hub picks the tail that fits."""
+    """Reference to the model half ("head") that produced the features, so that the hub picks the matching tail.
+
+    `cut`: where the model was split. `codec`: how the features are encoded.
+    """
 
     name: str
     version: int
@@ -90,7 +98,10 @@ class ModelRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class FieldSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One value of a bundle that could leave: shape (without the batch axis), range of values, label and category."""
+    """Schema of one value of a bundle that could leave the device.
+
+    `shape` has no batch axis; `low` and `high` are the range of the values.
+    """
 
     name: str
     dtype: DType
@@ -102,7 +113,10 @@ class FieldSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """`scores`: class probabilities after temperature, or the regressed values; `label`: argmax, -1 if regressed."""
+    """An answer of a model.
+
+    `scores`: class probabilities after temperature scaling, or the regressed values; `label`: argmax, -1 if regressed.
+    """
 
     label: int
     confidence: float
@@ -111,7 +125,7 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Escalation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="q"):
-    """One whole question: the hub never has to ask anything back."""
+    """A question for the hub, complete in one message: the hub never asks anything back."""
 
     id: str  # answer id on the device
     model: ModelRef
@@ -130,6 +144,8 @@ class Escalation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="v"):
+    """The hub's answer to an escalation; times in seconds spent in its queue and in computation."""
+
     prediction: Prediction
     hub: str
     region: str
@@ -138,14 +154,20 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="r"):
-    """Stored durably: the hub now owes each of these (at most 64) a verdict or a final refusal."""
+    """Acknowledgement that questions are stored durably.
+
+    The hub now owes each of these (at most 64) a verdict or a final refusal.
+    """
 
     epoch: int
     seqs: Seqs
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="x"):
-    """`digest` is the SHA-256 of the refused ciphertext, so that a refusal cannot be moved to another message."""
+    """The hub refuses a question; the device may try again after `retry_after_s` unless `final`.
+
+    `digest` is the SHA-256 of the refused ciphertext, so that a refusal cannot be moved to another message.
+    """
 
     epoch: int
     seq: int
@@ -156,7 +178,10 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Statuses(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="s"):
-    """Answer to an `Ask`: which are being worked on, and which the hub has never stored (send the same bytes again)."""
+    """Reply to an `Ask`: which questions are being worked on, and which the hub has never stored.
+
+    An `unknown` question is sent again, the same bytes.
+    """
 
     epoch: int
     pending: Seqs
@@ -164,14 +189,17 @@ class Statuses(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="a"):
-    """Which of these do you owe me? Sent on every connect and at most once a minute while rows are open."""
+    """Request for the status of open questions.
+
+    Sent on every connect and at most once a minute while questions are open.
+    """
 
     epoch: int
     seqs: Seqs
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="h"):
-    """First message on each connection: announces the epoch and which models the device speaks."""
+    """First message on each connection: announces the epoch and the models of the device."""
 
     epoch: int
     boot: str
@@ -182,8 +210,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="w"):
     """Answer to a `Hello`; its header carries hub time.
 
-    `spread_s`: over how long the fleet's devices shall spread their next connect, so that a broker that comes back is
-    not met by all of them at once. It grows with the fleet.
+    `spread_s`: over how many seconds the fleet's devices shall spread their next connect, so that a broker that comes
+    back is not met by all of them at once. It grows with the fleet.
     """
 
     epoch: int
@@ -193,9 +221,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class DenyAll(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="n"):
-    """On `down/desired`: nothing may leave any more, until a policy whose `clears_notice` is at least `counter`.
+    """Order on `down/desired` to stop all egress, until a policy whose `clears_notice` is at least `counter`.
 
-    A counter only ever grows: hub time in seconds, or one more than the last. `epoch` is 0: it speaks to any.
+    A counter only ever grows: hub time in seconds, or one more than the last. `epoch` is 0: it holds for any.
     """
 
     epoch: int
@@ -207,10 +235,10 @@ Totals = tuple[tuple[str, int, int], ...]  # (account, its period, spent in it):
 
 
 class Heads(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="l"):
-    """On `up/report`: how far the device's egress ledger has come, signed, and what it has spent so far.
+    """Signed head of the device's egress ledger and its running totals, on `up/report`.
 
     `signature`: the device's over `wire.ledger.chain.head_text`. `known`: size of the hub's log at its last
-    `Checkpoint`.
+    `Checkpoint`, in leaves.
     """
 
     epoch: int
@@ -223,7 +251,7 @@ class Heads(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="c"):
-    """Answer to `Heads`: they stand at `index` in the hub's log, whose signed checkpoint is `text`.
+    """Answer to `Heads`: the head is leaf `index` of the hub's log, whose signed checkpoint is `text`.
 
     `inclusion` proves that, `consistency` that the log has only grown since the size the device knew (RFC 9162).
     `received_ms` and `epochs` (of this device, in the whole log) are part of the leaf.
@@ -240,7 +268,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Mirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="m"):
-    """Answer to `Heads`: the most that this device ever said it has spent, in whatever epoch, as far as it is kept."""
+    """Answer to `Heads`: the highest totals this device ever reported, in any epoch, as far as they are kept.
+
+    A device that lost its database resumes its budgets from them.
+    """
 
     epoch: int
     spend: Totals

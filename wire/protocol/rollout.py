@@ -1,8 +1,8 @@
-"""What hub and device say of a rollout: assignments down, reports up, and the hub's word that it has one. No behaviour.
+"""Rollout messages: assignments to a device, install reports to the hub, and the hub's receipt of a report. Pure.
 
 Positional msgpack like `messages`: a field is only ever added at the end. Times are hub time in whole milliseconds
 since 1970 (`_ms`) or durations in seconds (`_s`). Sums and counts run from when the assignment was accepted and never
-go back, so that a report that is lost costs nothing that the next one does not tell.
+go back, so that a lost report costs nothing: the next one contains it.
 """
 
 from enum import StrEnum
@@ -11,14 +11,14 @@ import msgspec
 
 
 class Cohort(StrEnum):
-    """What a device is to a rollout."""
+    """Role of a device in a rollout."""
 
     CANDIDATE = "candidate"  # installs the version, if it may
     CONTROL = "control"  # keeps what it runs and reports the same figures at the same time
 
 
 class InstallState(StrEnum):
-    """Where a device's install is; docs/rollout.md says what happens in each."""
+    """State of the install state machine on a device; docs/rollout.md describes each."""
 
     IDLE = "idle"
     CHECKING = "checking"
@@ -42,7 +42,7 @@ class InstallState(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why an update did not happen, or did not last."""
+    """Why an update did not happen, or was reverted."""
 
     INTEGRITY = "integrity"
     ROLLBACK = "rollback"
@@ -60,14 +60,14 @@ class Failure(StrEnum):
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="t"):
-    """On `down/desired`: which of the valid targets of a family this one device is to run. Signed by the hub.
+    """Signed assignment of a model version to one device, on `down/desired`.
 
     `counter` only ever grows for a device and family: the highest is what holds. `path`, `version`, `digest` (SHA-256
     of the packed bundle, hex) name a target of the update repository; for `CONTROL` they name what it runs already.
     `withdraw`: nothing is assigned any more; an install that is not committed is given up.
     `soak_s` and `min_inferences` must both pass before a commit; after `max_soak_s` the first is enough.
     `strict`: without a hub in reach for `strict_s` a device in probation goes back instead of committing.
-    `epoch` is 0: it speaks to any database of the device.
+    `epoch` is 0: it holds for any database of the device.
     """
 
     epoch: int
@@ -95,11 +95,11 @@ MOST_CELLS = 32
 
 
 class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Samples of one data class that were drawn for an audit at one `share`, and what people said: whole numbers.
+    """Counts of audited samples of one data class at one audit `share`, with human feedback. Whole numbers.
 
-    `agreed`: what serves said what the *committed* model's verdict said. `worse`: the committed model agreed with it
-    and what serves did not; `better`: the other way round. A control device has neither. `told`: answers that a person
-    judged, `told_wrong` of these; `told_worse` and `told_better` where both models' answers are known.
+    `agreed`: the serving model agreed with the verdict of the *committed* model. `worse`: the committed model agreed with
+    it and the serving one did not; `better`: the other way round. A control device has neither. `told`: answers that a
+    person judged, `told_wrong` of these; `told_worse` and `told_better` where both models' answers are known.
     """
 
     data_class: str
@@ -115,7 +115,7 @@ class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Quality(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """At most `MOST_CELLS` cells; `dropped` counts the audits of further ones.
+    """Audit counts of a device, at most `MOST_CELLS` cells; `dropped` counts the audits of further ones.
 
     `unaudited`: data classes that were answered and may not be audited under the policy in force.
     """
@@ -126,7 +126,7 @@ class Quality(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class ClassSignals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of one data class."""
+    """Inference counts and sums of confidence of one data class; `confidence_sq` is the sum of squares."""
 
     data_class: str
     answers: int = 0
@@ -136,7 +136,10 @@ class ClassSignals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class Signals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a device sees without a hub. `p95_us` and `rss_bytes` are as they are now, the rest are sums."""
+    """Health figures that a device measures without a hub.
+
+    `p95_us` (latency, microseconds) and `rss_bytes` are current values, the rest are sums.
+    """
 
     inferences: int = 0
     errors: int = 0
@@ -151,7 +154,7 @@ class Signals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="i"):
-    """On `up/report`: how an assignment fares. Said again until the hub has `ReportSeen` its `seq`.
+    """Progress report of an assignment, on `up/report`; repeated until the hub has `ReportSeen` its `seq`.
 
     `seq` only ever grows for a device, over new databases too: hub time in milliseconds, or one more than the last.
     `version` and `running` (digest of the packed bundle, hex) are of what serves at that moment, "" for nothing.
@@ -175,7 +178,7 @@ class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class ReportSeen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="j"):
-    """Answer to an `InstallReport`: kept durably, as everything of this device up to `seq`."""
+    """Receipt of install reports: all of this device up to `seq` are stored durably."""
 
     epoch: int
     seq: int

@@ -1,12 +1,12 @@
-"""HPKE to the receiver and a signature of the sender.
+"""Encryption and signatures of frames: HPKE (RFC 9180) to the receiver, Ed25519 (RFC 8032) by the sender. Pure.
 
-Base-mode HPKE (RFC 9180) proves nothing about who sealed, so every frame is signed with Ed25519 as well. The clear
-header and the channel are bound twice: as HPKE `info` and under the signature. A verdict also binds the question it
-answers (`verdict_binding`), so it opens for that question alone.
+Base-mode HPKE does not authenticate the sender, so every frame is signed as well. The clear header and the channel
+are bound twice: as HPKE `info` and under the signature. A verdict also binds the question it answers
+(`verdict_binding`), so it opens for that question alone.
 
-Forgetting a subject: what a device signs to ask for it, and what a hub signs when it is done.
-
-A subject goes over the link as a hash under a key that only its device has; what stays is a hash of that hash.
+The second part signs erasure requests (GDPR): what a device signs to have a subject's data deleted, and the hub's
+signed statement that it is done. A subject goes over the link as a hash under a key that only its device has; the
+hub keeps a hash of that hash.
 """
 
 from hashlib import sha256
@@ -28,7 +28,7 @@ KEY_ID_BYTES = 8
 
 
 def key_id(public_raw: bytes) -> bytes:
-    """Short name of a public key: the first 8 bytes of its SHA-256."""
+    """Key id of a public key (raw bytes): the first 8 bytes of its SHA-256."""
     return sha256(public_raw).digest()[:KEY_ID_BYTES]
 
 
@@ -41,14 +41,22 @@ def seal(
     channel: Channel,
     binding: bytes = b"",
 ) -> bytes:
-    """A whole frame: padded plaintext encrypted to `to`, signed by `by`. LocalError if the frame would be too big."""
+    """Encrypt a padded plaintext to `to`, sign it with `by`, and return the whole frame.
+
+    `binding`: further bytes for the HPKE info, as of `verdict_binding`. Raises LocalError if the frame would be longer
+    than `MAX_FRAME_BYTES`.
+    """
     clear = clear_part(Suite.SEALED, header)
     body = _hpke.encrypt(padded, to, _info(clear, channel, binding))
     return _signed(clear, body, by, channel)
 
 
 def open_sealed(frame: Frame, *, key: X25519PrivateKey, channel: Channel, binding: bytes = b"") -> bytes:
-    """The padded plaintext. Call `verify` first: an unverified frame proves nothing about its sender."""
+    """Decrypt a sealed frame and return the padded plaintext.
+
+    Call `verify` first: an unverified frame proves nothing about its sender. Raises RemoteError(SUITE) for a frame that
+    is only signed, RemoteError(SEAL) if it does not decrypt with this key, channel and binding.
+    """
     if frame.suite is not Suite.SEALED:
         raise RemoteError(Fault.SUITE, "a sealed message was expected")
     try:
@@ -58,12 +66,15 @@ def open_sealed(frame: Frame, *, key: X25519PrivateKey, channel: Channel, bindin
 
 
 def sign(header: Header, body: bytes, *, by: Ed25519PrivateKey, channel: Channel) -> bytes:
-    """A whole frame whose body stays readable: for notes that carry nothing derived from a sample."""
+    """Sign a readable body and return the whole frame: for notes that carry nothing derived from a sample."""
     return _signed(clear_part(Suite.SIGNED, header), body, by, channel)
 
 
 def verify(frame: Frame, *, by: Ed25519PublicKey, channel: Channel) -> None:
-    """RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel."""
+    """Verify the signature of a frame.
+
+    Raises RemoteError(SIGNATURE) unless `by` signed exactly this header and body for this channel.
+    """
     try:
         by.verify(frame.signature, _tag(channel) + frame.clear + frame.body)
     except InvalidSignature:
@@ -71,10 +82,9 @@ def verify(frame: Frame, *, by: Ed25519PublicKey, channel: Channel) -> None:
 
 
 def verdict_binding(fingerprint: bytes, model: str, policy: str) -> bytes:
-    """What a verdict is bound to beside its header's (device, epoch, seq).
+    """Hash that binds a verdict to its question, beside the header's (device, epoch, seq).
 
-    `model` = `name@version` of the question's ModelRef, `policy` = the hash that the question names.
-
+    `model`: `name@version` of the question's ModelRef, `policy`: the hash that the question names.
     Each part goes in with its length, so that no two questions share a binding by moving a border.
     """
     parts = (fingerprint, model.encode(), policy.encode())
@@ -108,7 +118,10 @@ SUBJECT_BYTES = 32
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """`rows` about the subject that `mark` stands for, kept until `before_ms` of hub time, are gone since `at_ms`."""
+    """Statement that the data of one subject was erased.
+
+    `rows` about the subject that `mark` stands for, kept until `before_ms` of hub time, are gone since `at_ms`.
+    """
 
     device: str
     mark: str
@@ -120,17 +133,23 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class Signed(msgspec.Struct, frozen=True):
-    """`body`: a `Tombstone` as JSON text; `signature`: of the hub's reply key over STATEMENT_TAG and it, base64."""
+    """A `Tombstone` with the hub's signature.
+
+    `body`: its JSON text; `signature`: of the hub's reply key over STATEMENT_TAG and the body, base64.
+    """
 
     body: str
     signature: str
 
 
 def mark_of(device: str, subject: bytes) -> bytes:
-    """Names a subject of a device to whoever knows its keyed hash already."""
+    """Hash that identifies a subject of a device to whoever already knows the subject's keyed hash."""
     return sha256(MARK_TAG + device.encode() + b"\0" + subject).digest()
 
 
 def erase_text(device: str, subject: str, before_ms: int) -> bytes:
-    """What the device's identity key signs. `subject`: the keyed hash, hex."""
+    """Bytes of an erasure request, to be signed by the device's identity key.
+
+    `subject`: the keyed hash, hex. `before_ms`: hub time up to which rows are to be erased.
+    """
     return sha256(ERASE_TAG + f"{device}\0{subject}\0{before_ms}".encode()).digest()

@@ -1,4 +1,4 @@
-"""The only place a topic string is written.
+"""MQTT topic names, device ids and the broker's access rules; no other module writes a topic string. Pure.
 
 ``v1/{shard}/{id}/up/{q,ask,state,report}`` is published by the device, ``v1/{shard}/{id}/down/{r,desired}`` by the hub.
 id = ``tenant--device``; shard = first byte of SHA-256(id) in hex, fixed for ever.
@@ -18,7 +18,7 @@ _TOPIC = re.compile(r"v1/([0-9a-f]{2})/([a-z0-9-]{1,64})/up/(q|ask|state|report)
 
 
 class Channel(StrEnum):
-    """A leaf of the topic tree. It is signed with the message, so that none can be moved to another."""
+    """Last part of a topic. It is signed with the message, so that none can be moved to another topic."""
 
     QUESTION = "up/q"
     ASK = "up/ask"
@@ -29,7 +29,11 @@ class Channel(StrEnum):
 
 
 def device_id(tenant: str, device: str) -> str:
-    """Join a tenant and a device name; `--` is the separator and so may stand in neither."""
+    """Join a tenant and a device name to a device id.
+
+    `--` is the separator and so may stand in neither. Raises LocalError for a part that is no name, or an id of more
+    than `MAX_ID_CHARS` characters.
+    """
     for part in (tenant, device):
         if not _PART.fullmatch(part):
             raise LocalError(f"{part!r}: use a-z, 0-9 and single dashes inside")
@@ -40,11 +44,12 @@ def device_id(tenant: str, device: str) -> str:
 
 
 def tenant_of(device: str) -> str:
+    """Tenant part of a device id; the whole id if it has no separator."""
     return device.split("--", 1)[0]
 
 
 def check_id(device: str) -> str:
-    """The id if it may stand as one whole topic level; LocalError otherwise."""
+    """Return the id if it may stand as one whole topic level; raises LocalError otherwise."""
     if not _ID.fullmatch(device):
         raise LocalError(f"device id {device!r}: 1 to {MAX_ID_CHARS} of a-z, 0-9 and dash")
     return device
@@ -52,16 +57,21 @@ def check_id(device: str) -> str:
 
 @lru_cache(maxsize=4096)
 def shard_of(device: str) -> int:
+    """Shard number of a device, 0 to 255: the first byte of SHA-256(id)."""
     return sha256(device.encode()).digest()[0]
 
 
 def topic(device: str, channel: Channel) -> str:
+    """Topic of a device's channel. Raises LocalError for an invalid device id."""
     checked = check_id(device)  # first: an id that is no text at all has no shard either
     return f"v1/{shard_of(checked):02x}/{checked}/{channel}"
 
 
 def parse_up(received: str) -> tuple[str, Channel]:
-    """(device, channel) of a topic a device published on; RemoteError if the shard is not its own."""
+    """Parse the topic of a device's message into (device, channel).
+
+    Raises RemoteError(TOPIC) if it is none, or if its shard is not the device's own.
+    """
     match = _TOPIC.fullmatch(received)
     if not match:
         raise RemoteError(Fault.TOPIC, received[:80])
@@ -72,12 +82,12 @@ def parse_up(received: str) -> tuple[str, Channel]:
 
 
 def hub_filters() -> tuple[str, ...]:
-    """What a hub that owns every shard subscribes to."""
+    """MQTT topic filters that a hub which owns every shard subscribes to."""
     return tuple(f"v1/+/+/{channel}" for channel in (Channel.QUESTION, Channel.ASK, Channel.STATE, Channel.REPORT))
 
 
 def broker_acl() -> str:
-    """The static Mosquitto ACL: whole-level `%u` patterns only, so enrolment never has to reload it."""
+    """Access control list for Mosquitto: whole-level `%u` patterns only, so that enrolment never reloads the broker."""
     return (
         "user hub\ntopic read v1/+/+/up/#\ntopic write v1/+/+/down/#\n\n"
         "pattern write v1/+/%u/up/+\npattern read v1/+/%u/down/+\n"

@@ -1,7 +1,7 @@
-"""The Transport seam, and the double that tests and simulations use.
+"""The `Transport` interface, and an in-memory broker and transport for tests and simulations.
 
-Rule: a transport promises nothing. `Delivery` tells what the broker said of one message; only a signed word of the hub
-(Receipt, Verdict, Refusal) changes the state of a question.
+Rule: a transport promises nothing. `Delivery` is what the broker said of one message; only a signed message of the
+hub (Receipt, Verdict, Refusal) changes the state of a question.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ DRAIN_AT_MOST = 64
 
 
 class Delivery(StrEnum):
-    """What became of one publish, as far as the broker says."""
+    """Outcome of one publish, as far as the broker reports it (MQTT 5 PUBACK reason codes)."""
 
     TAKEN = "taken"  # PUBACK 0x00: proves nothing about the subscriber
     NOBODY = "nobody"  # PUBACK 0x10
@@ -25,42 +25,57 @@ class Delivery(StrEnum):
 
 
 class Incoming(NamedTuple):
+    """A received message: its topic and the bytes of its payload."""
+
     topic: str
     payload: bytes
 
 
 class LinkLostError(Exception):
-    """The connection is gone; the owner reconnects with jitter. `sent_bytes`: of one that never came about."""
+    """The connection is lost or could not be made; its owner reconnects with jitter.
+
+    `sent_bytes`: bytes that a failed connection attempt had already sent.
+    """
 
     sent_bytes = 0
 
 
 class Transport(Protocol):
-    """One connection. A new object is made for each reconnect."""
+    """Interface of one connection to a broker. A new object is made for each reconnect."""
 
     @property
     def sent_bytes(self) -> int:
-        """What its socket has sent, all layers above TCP, once each; also after its end. 0 where nobody counts."""
+        """Bytes that the socket has sent, all layers above TCP, each once; also after its end. 0 where nobody counts."""
         ...
 
-    async def subscribe(self, filters: tuple[str, ...]) -> None: ...
+    async def subscribe(self, filters: tuple[str, ...]) -> None:
+        """Subscribe to topic filters. Raises LinkLostError if the link is gone or the broker refuses one."""
+        ...
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
-        """Hand over without waiting. LocalError if the broker would refuse the size.
+        """Publish a message without waiting; the future holds what the broker said of it.
 
-        LinkLostError if there is no link.
+        Raises LocalError if the broker would refuse the size, LinkLostError if there is no link.
         """
         ...
 
     async def receive(self) -> list[Incoming]:
-        """Wait for a message, then take what else is there (at most 64). LinkLostError when the connection ends."""
+        """Wait for a message, then take what else has arrived (at most `DRAIN_AT_MOST`).
+
+        Raises LinkLostError when the connection ends.
+        """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Disconnect; never raises."""
+        ...
 
 
 class MemoryBroker:
-    """Routes between `MemoryTransport`s in one event loop, with exact-level `+` filters. Counts what it carried."""
+    """Broker inside one event loop: routes between `MemoryTransport`s, with single-level `+` filters.
+
+    `carried`: every message published. `up` = False refuses new connections.
+    """
 
     def __init__(self) -> None:
         self.up = True
@@ -69,23 +84,27 @@ class MemoryBroker:
         self._connected: list[MemoryTransport] = []
 
     def connect(self) -> "MemoryTransport":
+        """A new connection. Raises LinkLostError while the broker is down."""
         if not self.up:
             raise LinkLostError("broker down")
         return MemoryTransport(self)
 
     def admit(self, transport: "MemoryTransport") -> None:
+        """Register a connection."""
         self._connected.append(transport)
 
     def forget(self, transport: "MemoryTransport") -> None:
-        """A connection has ended: nothing is routed to it any more."""
+        """Remove an ended connection: nothing is routed to it any more."""
         self._connected = [t for t in self._connected if t is not transport]
         for pattern, transports in self._subscribers.items():
             self._subscribers[pattern] = [t for t in transports if t is not transport]
 
     def subscribe(self, pattern: str, transport: "MemoryTransport") -> None:
+        """Route messages whose topic matches `pattern` to `transport`."""
         self._subscribers[pattern].append(transport)
 
     def publish(self, message: Incoming) -> Delivery:
+        """Deliver a message to every subscriber; NOBODY if there is none."""
         self.carried.append(message)
         hits = [t for pattern, ts in self._subscribers.items() if _matches(pattern, message.topic) for t in ts]
         for transport in hits:
@@ -93,7 +112,7 @@ class MemoryBroker:
         return Delivery.TAKEN if hits else Delivery.NOBODY
 
     def kill(self) -> None:
-        """Every connection ends, subscribed or not; `up = True` lets new ones in."""
+        """End every connection, subscribed or not; `up = True` lets new ones in."""
         self.up = False
         for transport in self._connected:
             transport.drop()
@@ -102,7 +121,7 @@ class MemoryBroker:
 
 
 class MemoryTransport:
-    """A `Transport` inside one event loop: the shipped double for tests."""
+    """In-memory `Transport` on a `MemoryBroker`: the shipped test double."""
 
     def __init__(self, broker: MemoryBroker, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._broker = broker
@@ -148,9 +167,11 @@ class MemoryTransport:
         self.drop()
 
     def deliver(self, message: Incoming) -> None:
+        """Put a message into the inbox; called by the broker."""
         self._inbox.put_nowait(message)
 
     def drop(self) -> None:
+        """Lose the connection: what has arrived can still be received, then LinkLostError."""
         self._lost = True
         self._inbox.put_nowait(None)
 

@@ -1,5 +1,6 @@
-"""The MQTT 5 transport, one for both sides: aiomqtt, plus what it drops (reason codes, CONNACK limits, TLS refusals).
+"""MQTT 5 transport for devices and hubs, on aiomqtt and paho-mqtt.
 
+It adds what aiomqtt drops: PUBACK reason codes, the limits of the CONNACK, and late refusals of TLS 1.3.
 Private hooks of aiomqtt 2.5 are overridden (docs/adr/0002), hence the version range in pyproject.toml.
 """
 
@@ -33,7 +34,7 @@ _BYTES_SENT = struct.Struct("=QQ")
 
 
 class MqttTransport:
-    """One connection. Make it with `connect`; after `LinkLostError` make another."""
+    """One MQTT connection, a `Transport`. Make it with `connect`; after `LinkLostError` make another."""
 
     def __init__(self, client: "_Client") -> None:
         self._client = client
@@ -49,9 +50,9 @@ class MqttTransport:
         session_expiry_s: int = 0,
         timeout_s: float = 5.0,
     ) -> "MqttTransport":
-        """Connect, or raise LinkLostError with the broker's or TLS's reason.
+        """Connect to a broker; raises LinkLostError with the reason that the broker or TLS gave.
 
-        `session_expiry_s` > 0 resumes the session the broker kept.
+        `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP. `timeout_s`: until the CONNACK.
         """
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = session_expiry_s
@@ -82,7 +83,7 @@ class MqttTransport:
 
     @property
     def sent_bytes(self) -> int:
-        """The kernel's own count: TLS, MQTT and payloads, each byte once."""
+        """Bytes sent, as the kernel counts them: TLS, MQTT and payloads, each byte once."""
         return self._client.sent_bytes
 
     @property
@@ -92,10 +93,11 @@ class MqttTransport:
 
     @property
     def max_packet_bytes(self) -> int:
-        """The broker's MaximumPacketSize from its CONNACK."""
+        """Largest packet that the broker accepts: MaximumPacketSize of its CONNACK."""
         return self._client.max_packet_bytes
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
+        """Subscribe at QoS 1. Raises LinkLostError if the link is gone or the broker refuses a filter."""
         try:
             codes = await self._client.subscribe([(pattern, 1) for pattern in filters])
         except aiomqtt.MqttError as error:
@@ -105,6 +107,10 @@ class MqttTransport:
             raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        """Publish at QoS 1 without waiting for the PUBACK.
+
+        Raises LocalError for a message over the size limit of the frame or the broker, LinkLostError without a link.
+        """
         size = len(payload) + len(topic) + _PACKET_OVERHEAD_BYTES
         # One message over the broker's limit makes it hang up, and again after each reconnect: never hand it over.
         if len(payload) > MAX_FRAME_BYTES or size > self._client.max_packet_bytes:
@@ -113,6 +119,7 @@ class MqttTransport:
         return self._client.post(topic, payload)
 
     async def receive(self) -> list[Incoming]:
+        """Wait for a message, then take what else is in the inbox, at most `DRAIN_AT_MOST` in all."""
         batch = [_incoming(await self._client.next_message())]
         while len(batch) < DRAIN_AT_MOST and not self._client.inbox.empty():
             message = self._client.inbox.get_nowait()
@@ -123,12 +130,13 @@ class MqttTransport:
         return batch
 
     async def close(self) -> None:
+        """Send DISCONNECT if the link still stands; never raises."""
         with contextlib.suppress(aiomqtt.MqttError, OSError):
             await self._client.__aexit__(None, None, None)
 
 
 class _Client(aiomqtt.Client):
-    """Gives back the PUBACK reason codes, the CONNACK limits, and fails at once where TLS 1.3 refuses late."""
+    """aiomqtt client that returns PUBACK reason codes and CONNACK limits, and fails at once where TLS 1.3 refuses late."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -170,7 +178,7 @@ class _Client(aiomqtt.Client):
         return message
 
     def abandon(self) -> None:
-        """Nobody waits any more. A connection that came up all the same would throw off the one that is made next."""
+        """Abandon a connection attempt: one that succeeded all the same would displace the next one of this client id."""
         self._abandoned = True
         self._client._sock_close()  # noqa: SLF001
 
@@ -216,7 +224,10 @@ class _Client(aiomqtt.Client):
 
 
 def sent_on(sock: socket.socket) -> int:
-    """Bytes that a TCP socket has sent, repeats by TCP itself not counted. Linux 4.19 and later tell; 0 elsewhere."""
+    """Bytes that a TCP socket has sent, retransmissions not counted.
+
+    Read from `tcp_info` (Linux 4.19 and later); 0 on other systems and for a closed socket.
+    """
     option = getattr(socket, "TCP_INFO", None)
     if option is None or not sys.platform.startswith("linux"):
         return 0

@@ -13,11 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import cloud_hub
+from wire.process.files import PACKAGES_FOLDER
 
-_ROOT = Path(cloud_hub.__file__).parents[1]
 _MOST_FILES = 200
 _BEAR = b"b"
 _PID_BYTES = 8
@@ -56,7 +54,7 @@ class Nursery:
         words = [sys.executable, "-m", "cloud_hub.engine.sharded.fork_server", str(theirs.fileno())]
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            words, cwd=_ROOT, env=_environment(), stdin=quiet, stdout=quiet, pass_fds=[theirs.fileno()]
+            words, cwd=PACKAGES_FOLDER, env=_environment(), stdin=quiet, stdout=quiet, pass_fds=[theirs.fileno()]
         )
         theirs.close()
 

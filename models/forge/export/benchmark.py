@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-import models
 from models.forge.data.types import ForgeError
 from models.forge.export.targets import CPU
 from models.verification.onnx_reader import read_model
+from wire.process.files import PACKAGES_FOLDER
 
 FOLD = "session.disable_quant_qdq"  # "1": DequantizeLinear of a constant is computed once, when the graph is loaded
 _WARM_UP = 10
@@ -33,7 +33,6 @@ _MAX_BLOCK = 200
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 60
 _STEADY = 0.006  # half a confidence interval of a median ratio below this: no more rounds are needed
 _QUIET = 4
-_ROOT = Path(models.__file__).parents[1]
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from models.forge.export.benchmark import weigh; print(weigh(*sys.argv[2:]))"
@@ -149,7 +148,7 @@ def resident_bytes(graph: bytes, sample: Values) -> int:
         model, given = Path(folder) / "graph.onnx", Path(folder) / "sample.npy"
         model.write_bytes(graph)
         np.save(given, sample, allow_pickle=False)
-        command = [sys.executable, "-I", "-B", "-c", _BOOT, str(_ROOT), str(model), str(given)]
+        command = [sys.executable, "-I", "-B", "-c", _BOOT, str(PACKAGES_FOLDER), str(model), str(given)]
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
         child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if child.returncode:

@@ -9,11 +9,11 @@ from benchmarks.harness.layout import main, measure_layout
 PROJECT = """
 [[tool.importlinter.contracts]]
 name = "pure modules touch no I/O"
-source_modules = ["wire.protocol.codec"]
+source_modules = ["wire.coding"]
 """
 CODEC = '''"""Bytes."""
 
-import models.runtime.runner
+import models.running
 
 
 def split_frame():
@@ -35,7 +35,7 @@ class Row:
     def __init__(self): ...
     def load_all_rows(self): ...
 """
-REPORT = """from ..runner import Row as Line
+REPORT = """from ..running import Row as Line
 
 
 class Row(Line):
@@ -47,14 +47,14 @@ class _Row: ...
 TREE = {
     "pyproject.toml": PROJECT,
     "wire/__init__.py": "",
-    "wire/protocol/codec.py": CODEC,
+    "wire/coding.py": CODEC,
     "models/__init__.py": '"""What the folder is."""\n',
     "models/py.typed": "",
-    "models/runtime/runner.py": RUNNER,
+    "models/running.py": RUNNER,
     "models/forge/__init__.py": "",
-    "models/forge/report/report.py": REPORT,
+    "models/forge/report.py": REPORT,
     "models/echo@3/edge.onnx": "",
-    "benchmarks/harness/questions.py": "class Row: ...\n\n\nclass _Row: ...\n" + "\n" * 80,
+    "benchmarks/questions.py": "class Row: ...\n\n\nclass _Row: ...\n" + "\n" * 80,
     "tests/test_row.py": "class Row: ...\nclass Row: ...\n",
 }
 
@@ -97,7 +97,7 @@ def test_docstrings_are_set_against_code_without_blank_lines(checkout):
 
 def test_imports_under_type_checking_make_a_cycle(checkout):
     report = measure_layout(checkout)
-    assert report.cycles == [["models.forge.report.report", "models.runtime.runner"]]
+    assert report.cycles == [["models.forge.report", "models.running"]]
     assert report.both_ways == [("models", "models/forge")]
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from cloud_hub.api.public import Limits, Mirror
 from cloud_hub.repository.publish import publish_bundle
 from models.update.client import Errand, Fetcher, Source
-from models.update.downloader import Part
+from models.update.partial_download import Part
 from tests.cloud_hub.doubles.fleet import NOW, Holder, Hub
 from tests.models.conftest import make
 from wire.http.guards import ServerAccess, security_middlewares

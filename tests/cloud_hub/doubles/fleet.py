@@ -26,7 +26,7 @@ from models.signing.request import (
 )
 from models.signing.roles import FLEET, Fleet
 from models.update.client import Errand, Fetcher, Session, Source
-from models.update.downloader import Part
+from models.update.partial_download import Part
 from tests import ROOT
 
 NOW = datetime.now(UTC).replace(microsecond=0)

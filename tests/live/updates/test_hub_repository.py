@@ -13,7 +13,7 @@ import pytest
 from cloud_hub.cli.publish import open_repository
 from cloud_hub.repository.publish import found_demo, publish_policy
 from models.update.client import Errand, Fetcher, Source
-from models.update.downloader import Part
+from models.update.partial_download import Part
 from tests.cloud_hub.doubles.fleet import CARD, POLICY, policy
 from tests.cloud_hub.doubles.joiner import Joiner
 from tests.live.hub.test_process import HubProcess

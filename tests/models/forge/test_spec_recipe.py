@@ -16,14 +16,19 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(models.__path__[0], tmp_path / "models", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-@pytest.mark.parametrize("name", ["codec.py", "codec_ans.py", "graph_weights.py", "forge/packing.py", "forge/gate.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["runtime/codec.py", "runtime/codec_ans.py", "graph/weights.py", "forge/data/packing.py", "forge/training/gate.py"],
+)
 def test_a_changed_module_that_decides_a_bundle_changes_the_digest(copy, name):
     before = sources_digest(copy)
     (copy / name).write_text((copy / name).read_text() + "\n")
     assert sources_digest(copy) != before
 
 
-@pytest.mark.parametrize("name", ["forge/report_page.py", "forge/charts.py", "keyring.py", "zoo/cifar10.py"])
+@pytest.mark.parametrize(
+    "name", ["forge/report/page.py", "forge/report/charts.py", "signing/keyring.py", "zoo/cifar10.py"]
+)
 def test_a_changed_page_key_command_or_zoo_leaves_it_as_it_was(copy, name):
     before = sources_digest(copy)
     (copy / name).write_text((copy / name).read_text() + "\n")
@@ -38,13 +43,13 @@ def test_a_new_module_counts_until_it_is_left_out_by_name(copy):
 
 def test_a_renamed_module_changes_it(copy):
     before = sources_digest(copy)
-    (copy / "codec.py").rename(copy / "coding.py")
+    (copy / "runtime" / "codec.py").rename(copy / "runtime" / "coding.py")
     assert sources_digest(copy) != before
 
 
 def test_a_name_that_is_left_out_and_not_there_is_an_error(copy):
-    (copy / "forge" / "charts.py").unlink()
-    with pytest.raises(FileNotFoundError, match=r"forge/charts\.py"):
+    shutil.rmtree(copy / "forge" / "report")
+    with pytest.raises(FileNotFoundError, match="forge/report"):
         sources_digest(copy)
 
 

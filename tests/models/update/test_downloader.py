@@ -8,8 +8,9 @@ import pytest
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError, SlowRetrievalError
 
 from models.update.client import RefusedError
-from models.update.downloader import Fetcher, Hands, Part
+from models.update.downloader import Fetcher, Hands
 from models.update.http import Limits, Pace, UnreachableError
+from models.update.partial_download import Part
 from tests.models.doubles.mirror import Faults, Mirror
 from tests.models.doubles.road import open_road
 from wire.protocol.rollout import Failure

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from models.bundle.bundle import open_bundle, write_bundle
 from models.bundle.manifest import HUB_FILE, BundleError
-from models.update.downloader import Part
+from models.update.partial_download import Part
 from models.update.slots import Document, Slot, Step, Store, pack, unpack
 from tests import ROOT
 from tests.models.conftest import contents, echo_graph, make

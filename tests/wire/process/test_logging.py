@@ -82,7 +82,7 @@ def test_an_error_is_told_by_type_and_place_never_by_text():
     with pytest.raises(ValueError, match="canary") as caught:
         int(CANARY)
     told = fault(caught.value)
-    assert told.startswith("ValueError@test_daemon_log.py:")
+    assert told.startswith("ValueError@test_logging.py:")
     assert fault(KeyError(CANARY)) == "KeyError"
 
 
