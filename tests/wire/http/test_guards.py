@@ -1,4 +1,4 @@
-"""Doors under attack: foreign hosts and origins, missing tokens, bombs, open addresses, keys that others can read."""
+"""HTTP guards under attack: foreign hosts and origins, missing tokens, compressed bodies, open addresses."""
 
 import asyncio
 import datetime as dt

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol codec: what comes out is what went in, and nothing else raises but OipError."""
+"""Open Inference Protocol codec: round trips, and no exception but OipError."""
 
 import contextlib
 import json
@@ -195,7 +195,7 @@ def test_a_header_length_that_lies_is_refused(length):
 
 def test_an_input_that_stands_there_twice_is_refused():
     tensor = json.loads(one_input())["inputs"][0]
-    assert refused(json.dumps({"inputs": [tensor, tensor]}).encode()) == "input 'x': stands there twice"
+    assert refused(json.dumps({"inputs": [tensor, tensor]}).encode()) == "input 'x': is named twice"
 
 
 def test_a_missing_input_and_different_batches_are_named():

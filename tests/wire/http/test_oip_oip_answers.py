@@ -1,4 +1,4 @@
-"""The outputs of an answer: what metadata promises is what a reply holds, for both kinds of model."""
+"""Output tensors of answers: the metadata match the replies, for classifiers and regressors."""
 
 import pytest
 
