@@ -1,4 +1,7 @@
-"""The command line: it knows the rooms' names, opens one when its command runs; an `ExitError` is one line."""
+"""The `skerry` command line: a table of sub-commands, each imported only when it runs.
+
+Rule: an `ExitError` of a command is printed as one line, and its code is the exit code. `--help` imports no package.
+"""
 
 import importlib
 import importlib.metadata
@@ -14,66 +17,75 @@ from wire.process.exit_codes import Exit, ExitError
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-class Room(NamedTuple):
-    """Where a sub-command lives: `module:name` of a typer app or of one command function.
+class Subcommand(NamedTuple):
+    """A sub-command of `skerry`: where it is implemented, and its line of help.
 
-    `guests`: commands of this room that live in another package, because they need what this one may not import.
+    `target`: `module:name` of a typer app or of one command function, imported only when the command runs.
+    `nested`: commands below it that are implemented in another package, because they need what its own package may not
+    import.
     """
 
     target: str
     help: str
-    guests: "dict[str, Room]" = {}  # noqa: RUF012 - never changed
+    nested: "dict[str, Subcommand]" = {}  # noqa: RUF012 - never changed
 
 
 _PUBLISH = {
-    "models": Room("cloud_hub.cli.publish:models_publish", "Put a bundle into the hub's update repository."),
-    "policy": Room("cloud_hub.cli.publish:policy_publish", "Put a policy into the hub's update repository."),
+    "models": Subcommand("cloud_hub.cli.publish:models_publish", "Put a bundle into the hub's update repository."),
+    "policy": Subcommand("cloud_hub.cli.publish:policy_publish", "Put a policy into the hub's update repository."),
 }
-ROOMS = {
-    "demo": Room("simulations.cli.demo:app", "Watch a fleet of five do the whole job on this machine."),
-    "agent": Room("edge_agent.cli.agent:app", "A device: enrol it, run it, ask how it is."),
-    "hub": Room("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA."),
-    "devices": Room(
+SUBCOMMANDS = {
+    "demo": Subcommand("simulations.cli.demo:app", "Run a demo fleet of five devices and a hub on this machine."),
+    "agent": Subcommand("edge_agent.cli.agent:app", "A device: enrol it, run it, show its status."),
+    "hub": Subcommand("cloud_hub.cli.hub:app", "A hub: run it, invite devices, replace its CA."),
+    "devices": Subcommand(
         "cloud_hub.cli.devices:app",
         "Devices of a hub: list, show, suspend, resume, retire, revoke; their ledgers' heads.",
         {
-            "heads": Room(
+            "heads": Subcommand(
                 "cloud_hub.cli.devices:heads",
                 "What the hub has logged of a device's egress ledger.",
             )
         },
     ),
-    "ledger": Room("edge_agent.cli.ledger:app", "What left a device: show it, verify it, prove it to others."),
-    "models": Room(
+    "ledger": Subcommand("edge_agent.cli.ledger:app", "What left a device: show it, verify it, prove it to others."),
+    "models": Subcommand(
         "models.cli.models:app",
         "Bundles: forge, inspect, verify, compare, calibrate, measure, publish, retire them.",
         {
             "publish": _PUBLISH["models"],
-            "measure": Room("cloud_hub.cli.measure:measure", "Attack what a bundle's codes give away."),
-            "permit": Room("cloud_hub.cli.models:app", "Let devices go down to an older version: a request."),
-            "retire": Room(
+            "measure": Subcommand(
+                "cloud_hub.cli.measure:measure", "Measure by attacks what a bundle's codes give away."
+            ),
+            "permit": Subcommand(
+                "cloud_hub.cli.models:app", "Request a permit for devices to install an older version."
+            ),
+            "retire": Subcommand(
                 "cloud_hub.cli.models:retire",
-                "End a version on a hub, once no device speaks it.",
+                "Retire a version on a hub, once no device uses it.",
             ),
         },
     ),
-    "policy": Room(
+    "policy": Subcommand(
         "edge_agent.cli.policy:app",
         "Policies: check a document, explain what it decides, probe it, compare two, publish it.",
         {"publish": _PUBLISH["policy"]},
     ),
-    "rollout": Room(
+    "rollout": Subcommand(
         "cloud_hub.cli.rollout:app",
-        "Give a fleet another version wave by wave: start, status, pause, resume, abort, approve, undo.",
+        "Roll a model version out to a fleet in waves: start, status, pause, resume, abort, approve, undo.",
     ),
-    "keys": Room("models.cli.keys:app", "Offline signing keys: make, show, rotate them; sign requests."),
-    "repository": Room("cloud_hub.cli.publish:app", "The hub's update repository: export, install, status."),
-    "why": Room("edge_agent.cli.agent:why", "Explain one answer of a running device."),
-    "sim": Room("simulations.cli.sim:app", "Ask a simulated fleet: does it hold, in this weather, with these faults?"),
-    "erase": Room("edge_agent.cli.agent:erase", "Forget a subject, on the device and at its hubs."),
+    "keys": Subcommand("models.cli.keys:app", "Offline signing keys: make, show, rotate them; sign requests."),
+    "repository": Subcommand("cloud_hub.cli.publish:app", "The hub's update repository: export, install, status."),
+    "why": Subcommand("edge_agent.cli.agent:why", "Explain one answer of a running device."),
+    "sim": Subcommand(
+        "simulations.cli.sim:app",
+        "Run a simulated fleet under network conditions and faults, and check its guarantees.",
+    ),
+    "erase": Subcommand("edge_agent.cli.agent:erase", "Forget a subject, on the device and at its hubs."),
 }
 
-# What brings a third-party module that is not there.
+# Third-party module -> the extra of this package that installs it.
 _EXTRAS = {
     "torch": "hub",
     "safetensors": "hub",
@@ -91,32 +103,32 @@ app = typer.Typer(**_QUIET, help="Skerry: devices answer what they are sure of a
 
 
 def main() -> None:
-    """Entry point. Exit codes: docs/exit-codes.md; 130 after Ctrl-C."""
-    _see_checkout()
+    """Run the command line. Exit codes: docs/exit-codes.md; 130 after Ctrl-C."""
+    _add_checkout()
     try:
         app(prog_name="skerry")
     except ExitError as stop:
-        _end(stop)
+        _exit_with(stop)
     except ModuleNotFoundError as error:
-        _end(_missing(error))
+        _exit_with(_explain_missing(error))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
 
 
-def _see_checkout() -> None:
-    """In a checkout the rooms that no wheel ships (simulations) lie beside this file."""
+def _add_checkout() -> None:
+    """Make packages importable that no wheel ships (simulations): in a checkout they lie beside this file."""
     here = Path(__file__).parent
     if (here / "simulations").is_dir() and str(here) not in sys.path:
         sys.path.append(str(here))
 
 
-def _end(stop: ExitError) -> NoReturn:
+def _exit_with(stop: ExitError) -> NoReturn:
     print(f"skerry: {' '.join(str(stop).split())}", file=sys.stderr)
     sys.exit(stop.code)
 
 
-def _missing(error: ModuleNotFoundError) -> ExitError:
-    """Which extra brings the module; a module of ours that is not there is a part that was not installed."""
+def _explain_missing(error: ModuleNotFoundError) -> ExitError:
+    """Return the error for a missing module: which extra brings it, or which part was not installed."""
     name = error.name or ""
     package = name.partition(".")[0]
     if name == "simulations":
@@ -139,36 +151,40 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _root(
+def _show_root(
     *,
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
 ) -> None:
-    """The callback of --version has run by now."""
+    """Accept --version, whose callback has run by now."""
 
 
-def _enter(name: str, room: Room) -> Callable[[typer.Context], None]:
+def _load_subcommand(name: str, subcommand: Subcommand) -> Callable[[typer.Context], None]:
+    """Return the typer callback that imports a sub-command and passes its arguments on."""
+
     def enter(ctx: typer.Context) -> None:
-        module, _, attribute = room.target.partition(":")
+        module, _, attribute = subcommand.target.partition(":")
         inside = getattr(importlib.import_module(module), attribute)
         if not isinstance(inside, typer.Typer):
             command, inside = inside, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             inside.command(name)(command)
-        for guest, where in room.guests.items():
-            inside.command(guest, help=where.help, context_settings=_PASS_ON)(_enter(f"{name} {guest}", where))
+        for inner, where in subcommand.nested.items():
+            inside.command(inner, help=where.help, context_settings=_PASS_ON)(
+                _load_subcommand(f"{name} {inner}", where)
+            )
         inside(args=ctx.args, prog_name=f"skerry {name}")
 
     return enter
 
 
-# The room parses its own options, --help among them.
+# The sub-command parses its own options, --help among them.
 _PASS_ON: dict[str, Any] = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
     "ignore_unknown_options": True,
     "help_option_names": [],
 }
-for _name, _room in ROOMS.items():
-    app.command(_name, help=_room.help, context_settings=_PASS_ON)(_enter(_name, _room))
+for _name, _subcommand in SUBCOMMANDS.items():
+    app.command(_name, help=_subcommand.help, context_settings=_PASS_ON)(_load_subcommand(_name, _subcommand))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""`make bench` and `bench-trust`, `-forge`, `-hub`, `-sim`: each figure of a suite beside its limit, into RESULTS.md.
+"""Command `python -m benchmarks`: runs a suite (main, trust, hub, sim, rollout, forge) and writes it into RESULTS.md.
 
-Law: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
+Rule: a suite's part of the page is replaced as a whole, with the machine and the commit it was measured on.
 """
 
 import argparse

@@ -1,8 +1,6 @@
-"""`make bench-hub`: the hub's figures in one table, and which benchmark each comes from.
+"""Suites of benchmarks: the hub (`make bench-hub`), the simulator (`bench-sim`), the forge (`bench-forge`).
 
-`make bench-sim`: the simulator's figures in one table, and which benchmark each comes from.
-
-`make bench-forge`: the forge's figures, set by set, each beside its aim.
+Each suite names its benchmarks; their figures make one table.
 
 Rule: bundles and trained nets are made once and kept (`SKERRY_ZOO_BUNDLES`, `SKERRY_ZOO_CACHE`), everything else is
 measured anew; `SKERRY_DATA` names the data. From nothing it takes hours on two cores, nearly all of it training.

@@ -1,6 +1,7 @@
-"""`python -m cloud_hub --config FILE`: the process that a service manager starts. No command-line packages here.
+"""Main entry of the hub process (`python -m cloud_hub --config FILE`), as a service manager starts it.
 
-Exit codes: docs/exit-codes.md. JSON log lines on stderr; nothing on stdout but what `--check` says.
+Imports no command-line packages. Exit codes: docs/exit-codes.md. JSON log lines on stderr; on stdout only the result of
+`--check`.
 """
 
 import argparse
@@ -18,10 +19,10 @@ from wire.process.logging import Log
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the hub, or check its configuration; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m cloud_hub", description="One hub and its broker.")
-    parser.add_argument("--config", type=Path, help="TOML file; SKERRY_HUB_... variables go over it")
-    parser.add_argument("--check", action="store_true", help="check everything that start would need, then end")
+    parser.add_argument("--config", type=Path, help="TOML file; SKERRY_HUB_... variables override it")
+    parser.add_argument("--check", action="store_true", help="check everything that a start needs, then exit")
     asked = parser.parse_args(arguments)
 
     def work() -> int:
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(config: HubConfig) -> int:
-    """Makes the state folder where there is none, as the first start would; serves nothing."""
+    """Check everything that a start needs; creates a missing state folder, as the first start would. Serves nothing."""
     with Lock(config.state_dir().prepare().root):
         lay(config)
         if config.broker.start:
@@ -57,7 +58,7 @@ def _serve(config: HubConfig) -> int:
 
 async def _run(config: HubConfig, ground: Ground, log: Log) -> None:
     if config.broker.start:
-        find_program(config.broker.program)  # said before the models take their seconds to load
+        find_program(config.broker.program)  # fail before loading the models, which takes seconds
     engines = open_engines(config)
     try:
         await Process(config, ground, engines, log).run()

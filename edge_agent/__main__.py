@@ -1,6 +1,7 @@
-"""`python -m edge_agent --config FILE`: the lean process that a service manager starts. No command-line packages here.
+"""Entry point of the agent process: `python -m edge_agent --config FILE`, as a service manager starts it.
 
-Exit codes: docs/exit-codes.md. JSON log lines on stderr; stdout is for `--lines` alone.
+Imports no command-line packages, to keep the process small. Exit codes: docs/exit-codes.md. JSON log lines go to
+stderr; stdout is for `--lines` alone.
 """
 
 import argparse
@@ -17,11 +18,11 @@ from wire.process.logging import Log
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
+    """Parse the arguments and run the agent, or only check its configuration; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m edge_agent", description="One device's agent.")
-    parser.add_argument("--config", type=Path, help="TOML file; SKERRY_AGENT_... variables go over it")
-    parser.add_argument("--check", action="store_true", help="check everything that start would need, then end")
-    parser.add_argument("--lines", action="store_true", help="answer JSON lines from stdin on stdout, then end")
+    parser.add_argument("--config", type=Path, help="TOML file; SKERRY_AGENT_... environment variables override it")
+    parser.add_argument("--check", action="store_true", help="check configuration, identity, policy, model; then exit")
+    parser.add_argument("--lines", action="store_true", help="answer JSON lines from stdin on stdout, then exit")
     asked = parser.parse_args(arguments)
 
     def work() -> int:
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(config: AgentConfig) -> int:
+    """Check configuration, identity, policy and model without starting; prints one line that sums them up."""
     parts = prepare(config)
     standing = parts.standing.policy
     policy = f"policy {standing.name} {standing.version}" if standing else "no policy: nothing may leave"
@@ -41,6 +43,7 @@ def _check(config: AgentConfig) -> int:
 
 
 def _serve(config: AgentConfig, *, lines: bool) -> int:
+    """Run the agent under the lock of its state folder until it is told to stop."""
     log = Log(least=config.log_level)
     log.take_over()
     no_core_dumps()

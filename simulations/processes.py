@@ -1,6 +1,6 @@
-"""Real processes in one folder: a hub with its broker, and agents. Used by the demo, the live tests and the benchmarks.
+"""Starts a hub with its broker, and agents, as real processes in one folder; for demo, live tests and benchmarks.
 
-Law: everything it starts, it ends, by its own process ids; what it wrote is in its one folder. Its children get a
+Rule: everything it starts, it ends, by its own process ids; what it wrote is in its one folder. Its children get a
 session of their own, so that Ctrl-C reaches this process alone, and end with it even if it is killed.
 """
 
@@ -47,7 +47,7 @@ _FOLLOW_PARENT = (
 
 @dataclass
 class Child:
-    """One process of ours: `python -m module --config FILE`, its standard error in a file."""
+    """Child process `python -m module --config FILE`, its standard error in a file."""
 
     module: str
     config: Path
@@ -55,6 +55,7 @@ class Child:
     process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
+        """Start the process with a session of its own; its standard error is appended to the log."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", _FOLLOW_PARENT, str(os.getpid())),
@@ -67,12 +68,14 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """Process id. ExitError(INTERNAL) if it was not started."""
         if self.process is None:
             raise ExitError(Exit.INTERNAL, f"{self.module} was not started")
         return self.process.pid
 
     @property
     def running(self) -> bool:
+        """Whether it was started and has not ended."""
         return self.process is not None and self.process.returncode is None
 
     async def stop(self) -> None:
@@ -86,7 +89,7 @@ class Child:
             await self.kill()
 
     async def kill(self) -> None:
-        """`kill -9`: no last word, no flush."""
+        """SIGKILL: no clean shutdown, no flush."""
         self._signal(signal.SIGKILL)
         if self.process is not None:
             await self.process.wait()
@@ -97,14 +100,14 @@ class Child:
                 self.process.send_signal(number)
 
     def last_words(self) -> str:
-        """The end of its log, for an error message."""
+        """The last lines of its log, for an error message."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         return " | ".join(lines[-_LAST_LINES:]) or "it said nothing"
 
 
 @dataclass
 class AgentHandle:
-    """One agent of the stage. `device` is its whole id, `url` its local API."""
+    """One agent. `device` is its whole id, `url` its local API."""
 
     name: str
     device: str
@@ -114,11 +117,14 @@ class AgentHandle:
 
     @property
     def database(self) -> Path:
+        """The agent's database file."""
         return self.folder / "agent.db"
 
 
 @dataclass
 class HubHandle:
+    """The hub: its state folder, web API, broker port and process."""
+
     folder: Path
     url: str
     broker_port: int
@@ -126,16 +132,21 @@ class HubHandle:
 
     @property
     def token(self) -> str:
+        """Token of the hub's admin API."""
         return (self.folder / "admin.token").read_text().strip()
 
     @property
     def database(self) -> Path:
+        """The hub's database file."""
         return self.folder / "hub.db"
 
 
 @dataclass
 class Stage:
-    """`session` talks to every API. Enter it with `async with`; leaving ends every process."""
+    """Harness of real processes, as an async context manager; leaving it ends every process.
+
+    `session` is an HTTP client for every API.
+    """
 
     folder: Path
     hub: HubHandle | None = None
@@ -151,7 +162,7 @@ class Stage:
         await self.stop()
 
     async def stop(self) -> None:
-        """Agents first, so that the hub can still answer what they drain; then the hub, which ends its broker."""
+        """Stop the agents first, so that the hub can answer what they drain; then the hub, which ends its broker."""
         await asyncio.gather(*(agent.child.stop() for agent in self.agents))
         if self.hub is not None:
             await self.hub.child.stop()
@@ -163,7 +174,10 @@ class Stage:
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
     ) -> HubHandle:
-        """A hub that serves `bundle` or several, with a broker of its own; see `lay_hub`. Returns when it is ready."""
+        """Configure and start a hub that serves `bundle` or several, with a broker of its own; see `lay_hub`.
+
+        Returns when it is ready.
+        """
         hub = await self.lay_hub(bundle, extra, policies, also)
         await self.wake_hub()
         return hub
@@ -175,10 +189,11 @@ class Stage:
         policies: Sequence[Path] = (),
         also: Sequence[Path] = (),
     ) -> HubHandle:
-        """Everything of a hub but its process; its ports and its broker's were free a moment ago.
+        """Configure a hub without starting it; its ports and its broker's were free a moment ago.
 
-        With `policies` it serves questions under these alone, by name as it has published them: its update repository
-        has these, the bundles and its own keys. `also`: bundles that it serves and has not published.
+        With `policies` it serves questions under these alone, by name as it has published them: its update
+        repository has these, the bundles and its own keys. `also`: bundles that it serves and has not
+        published. `extra`: tables of its configuration.
         """
         bundles = [bundle] if isinstance(bundle, Path) else [*bundle]
         folder = self.folder / "hub"
@@ -201,7 +216,7 @@ class Stage:
         return self.hub
 
     async def wake_hub(self) -> None:
-        """Start the hub that was laid, or one that was killed, and wait until it is ready."""
+        """Start the configured hub, or one that was killed, and wait until it is ready."""
         if self.hub is None:
             raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
         await self.hub.child.start()
@@ -210,9 +225,9 @@ class Stage:
     async def add_agent(
         self, name: str, bundle: Path | str, policy: Path | str, extra: Mapping[str, Mapping[str, Any]] | None = None
     ) -> AgentHandle:
-        """Invite it, enrol it with keys of its own, write its configuration (`extra`: tables). Not started yet.
+        """Invite an agent, enrol it with keys of its own, and write its configuration. Not started yet.
 
-        `bundle`, `policy`: paths, or `tuf:NAME`.
+        `bundle`, `policy`: paths, or `tuf:NAME`. `extra`: tables of its configuration.
         """
         folder = self.folder / name
         invite = await self.invite(f"demo--{name}")
@@ -228,28 +243,28 @@ class Stage:
         return handle
 
     async def start_agent(self, agent: AgentHandle) -> None:
-        """Start it and wait until it answers and has reached the hub."""
+        """Start an agent and wait until it answers and has reached the hub."""
         await agent.child.start()
         await self.ready(agent)
         await self.wait_for(agent, lambda status: status.get("link") == "up", "no link to the broker")
 
     @property
     def repository(self) -> Repository:
-        """The hub's, whether it runs or not: what is published here reaches devices."""
+        """The hub's update repository, whether it runs or not: what is published here reaches devices."""
         if self.hub is None:
             raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
         state = StateDir(self.hub.folder)
         return Repository(state.repository, OnlineKeys(state.online))
 
     def _found(self, config: Path, bundles: Sequence[Path], policies: Sequence[Path]) -> None:
-        """Before the hub runs, so that its first invite names the root already."""
+        """Create the repository before the hub runs, so that its first invite names the root already."""
         told = load(config)
         keys = lay(told).keys
         card = HubCard(told.hub.name, told.hub.region, keys.hpke_public, keys.signing_public)
         found_demo(self.repository, card, bundles, [policy.read_bytes() for policy in policies], datetime.now(UTC))
 
     async def ready(self, agent: AgentHandle) -> None:
-        """Until it would answer a sample."""
+        """Wait until the agent is ready for samples."""
         await self._ready(agent.child, f"{agent.url}/readyz")
 
     async def wait_for(self, agent: AgentHandle, test: Any, otherwise: str, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -261,16 +276,18 @@ class Stage:
             await asyncio.sleep(_POLL_S)
 
     async def status(self, agent: AgentHandle) -> dict[str, Any]:
+        """The agent's status document."""
         async with self.session.get(f"{agent.url}/v1/status") as response:
             body: dict[str, Any] = await response.json()
             return body
 
     async def invite(self, device: str) -> str:
+        """Invite a device; returns the invite."""
         body = await self.admin("POST", "/v1/admin/invites", {"device": device})
         return str(body["invite"])
 
     async def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Call the hub's admin API with its token. ExitError(HUB) with the hub's own line if it says no."""
+        """Call the hub's admin API with its token. ExitError(HUB) with the hub's own line if it refuses."""
         if self.hub is None:
             raise ExitError(Exit.INTERNAL, "the stage has no hub yet")
         headers = {"Authorization": f"Bearer {self.hub.token}"}
@@ -281,7 +298,7 @@ class Stage:
             return reply
 
     def broker_pid(self) -> int | None:
-        """Process id of the hub's broker: the hub's one child that listens. None while there is none."""
+        """Process id of the hub's broker (a child of the hub); None while there is none."""
         return next(iter(children_of(self.hub.child.pid, "mosquitto")), None) if self.hub else None
 
     async def _ready(self, child: Child, url: str) -> None:
@@ -302,6 +319,7 @@ class Stage:
 
 
 def free_port() -> int:
+    """A TCP port on loopback that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,6 +1,6 @@
-"""Scenario files: read from TOML into the value that a run takes, and written back as TOML that reads the same.
+"""Reads scenario files: TOML into a validated `Scenario`, with every trace, recording, bundle and policy it names.
 
-Law: nothing is read half. What is unreadable, unknown, impossible or missing is a `ScenarioError` of one line that
+Rule: nothing is read half. What is unreadable, unknown, impossible or missing is a `ScenarioError` of one line that
 names the key, before anything runs; every file that a scenario names is read here, and never again.
 """
 
@@ -36,13 +36,13 @@ _Out = TypeVar("_Out")
 
 
 def names() -> list[str]:
-    """The scenarios that are shipped."""
+    """Names of the scenarios that are shipped, sorted."""
     folder = resources.files("simulations") / "scenarios"
     return sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml"))
 
 
 def find(wanted: str) -> Path:
-    """The file of a shipped name, or the file itself."""
+    """Path of a shipped scenario by its name, or the given path itself."""
     path = Path(wanted)
     if wanted in names() and not path.is_file():
         return Path(str(resources.files("simulations") / "scenarios" / f"{wanted}.toml"))
@@ -50,7 +50,10 @@ def find(wanted: str) -> Path:
 
 
 def load_scenario(wanted: str) -> made.Scenario:
-    """Of a shipped name, or a file. ScenarioError if there is neither, or it holds no scenario."""
+    """Read the scenario of a shipped name or a file.
+
+    ScenarioError if there is no such file, or it holds no scenario.
+    """
     path = find(wanted)
     try:
         text = path.read_text(encoding="utf-8")
@@ -63,7 +66,10 @@ def load_scenario(wanted: str) -> made.Scenario:
 
 
 def read(text: str, folder: Path | None = None, name: str = "unnamed") -> made.Scenario:
-    """The scenario of a TOML text; files that it names are looked for in `folder`. ScenarioError, one line."""
+    """Parse the scenario of a TOML text; files that it names are looked for in `folder`.
+
+    `name`: used where the text has none. ScenarioError, one line.
+    """
     if len(text) > MAX_CHARS:
         raise ScenarioError(f"{len(text)} characters, a scenario has at most {MAX_CHARS}")
     try:
@@ -76,12 +82,13 @@ def read(text: str, folder: Path | None = None, name: str = "unnamed") -> made.S
 
 
 class _Reading:
-    """Turns tables into values. `folder`: where relative paths begin."""
+    """Builds a scenario's values from its parsed tables. `folder`: where relative paths begin."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def scenario(self, table: ScenarioTable, name: str) -> made.Scenario:
+        """Build the whole scenario. `name`: used where the table has none."""
         usual = table.link.link()
         return made.Scenario(
             name=table.name or name,
@@ -104,6 +111,7 @@ class _Reading:
         )
 
     def _load(self, table: LoadTable) -> made.Load:
+        """Build the load, with its trace."""
         return made.Load(
             kind=made.LoadKind(table.kind),
             samples_per_s=1 / table.every,
@@ -117,6 +125,7 @@ class _Reading:
         )
 
     def _trace(self, given: str | list[list[float]] | None) -> tuple[made.Row, ...]:
+        """Read a trace from a file, or validate one that stands in the scenario."""
         if given is None:
             return ()
         if isinstance(given, str):
@@ -124,6 +133,7 @@ class _Reading:
         return checked(tuple(made.Row(*row) for row in given))
 
     def _model(self, table: ModelTable) -> made.Model:
+        """Build the model: from a bundle, a recording, or the stated shares."""
         stated = made.Model(
             unsure_share=table.unsure_share,
             accuracy_edge=table.accuracy_edge,
@@ -143,6 +153,7 @@ class _Reading:
         return replace(stated, replay=recorded)
 
     def _recorded(self, name: str) -> made.Recorded:
+        """Read recorded outcomes (outcomes.npz, or its folder). ValueError for more than a million."""
         path = self._folder / name
         found = read_outcomes(path / OUTCOMES_FILE if path.is_dir() else path)
         if len(found) > MOST_RECORDED:
@@ -152,7 +163,7 @@ class _Reading:
         )
 
     def _bundle(self, name: str) -> made.Model:
-        """By its calibration: the deciles of its confidence, or the shares that were measured."""
+        """Model accuracy from a bundle's calibration: the deciles of its confidence, or the measured shares."""
         manifest = peek(self._folder / name)
         seen, deciles = manifest.calibration, manifest.gate.confidence_deciles
         labels = max(2, len(manifest.labels))
@@ -183,19 +194,21 @@ class _Reading:
         )
 
     def _policy(self, given: str) -> str:
-        """Its text: given as such (it has a line break), as a file, or as the name of a shipped template."""
+        """Text of a policy: given as such (it has a line break), as a file, or as the name of a shipped template."""
         text = given if "\n" in given or not given else self._policy_file(given).read_text(encoding="utf-8")
         if text:
             parse(text).compile()
         return text
 
     def _policy_file(self, given: str) -> Path:
+        """Path of a policy file, else of the shipped template of that name."""
         path = self._folder / given
         template = Path(str(resources.files("policies") / "templates" / f"{given}.toml"))
         return template if not path.is_file() and "/" not in given and template.is_file() else path
 
 
 def _named(key: str, make: Callable[[_In], _Out], given: _In) -> _Out:
+    """Call `make(given)`; errors of files and values become a ScenarioError that names the key."""
     try:
         return make(given)
     except (PolicyError, ForgeError, BundleError, TraceError, OSError, ValueError) as error:
@@ -207,7 +220,7 @@ def _unread(error: Exception) -> str:
 
 
 def _checked(scenario: made.Scenario) -> made.Scenario:
-    """What single tables cannot know of each other. ScenarioError."""
+    """Validate what single tables cannot know of each other. ScenarioError."""
     if scenario.buckets > MOST_BUCKETS:
         raise ScenarioError(f"step: {scenario.step_s:g} s makes {scenario.buckets} buckets, at most {MOST_BUCKETS}")
     _policy_fits(scenario)
@@ -226,7 +239,7 @@ def _checked(scenario: made.Scenario) -> made.Scenario:
 
 
 def _rollout_fits(scenario: made.Scenario) -> None:
-    """One hub's rollout machine speaks to one region's devices here, and its parameters must make sense to it."""
+    """Only one region: one hub's rollout machine speaks to one region's devices here. ScenarioError."""
     if scenario.rollout is None:
         return
     if len(scenario.regions) > 1:
@@ -238,7 +251,7 @@ def _rollout_fits(scenario: made.Scenario) -> None:
 
 
 def _policy_fits(scenario: made.Scenario) -> None:
-    """A policy under which no device could reach any hub answers no question."""
+    """Refuse a policy under which no device could reach any hub: it answers no question. ScenarioError."""
     base = parse(scenario.policy_text).compile().base
     hubs = {name for region in scenario.regions for name in region.hub_names}
     if not hubs & set(base.hubs):
@@ -255,6 +268,7 @@ def _policy_fits(scenario: made.Scenario) -> None:
 
 
 def _trace_fits(scenario: made.Scenario) -> None:
+    """Refuse a trace that begins after, or ends before, the scenario. ScenarioError."""
     rows = scenario.load.trace
     if not rows:
         return
@@ -267,6 +281,7 @@ def _trace_fits(scenario: made.Scenario) -> None:
 
 
 def _event_fits(scenario: made.Scenario, event: made.Event, key: str) -> None:
+    """Refuse an event whose time, region, device, label or hub is not in the scenario. ScenarioError."""
     regions = {region.name: region for region in scenario.regions}
     if event.at_s > scenario.duration_s:
         raise ScenarioError(f"{key}.at: {event.at_s:g} s is after the last sample, at {scenario.duration_s:g} s")

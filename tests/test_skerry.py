@@ -32,7 +32,7 @@ def refused(done: subprocess.CompletedProcess[str], code: Exit) -> str:
     return done.stderr
 
 
-def test_help_lists_every_room_and_imports_none():
+def test_help_lists_every_subcommand_and_imports_none():
     code = (
         "import sys, skerry\ntry: skerry.main()\n"
         "except SystemExit:\n"
@@ -62,46 +62,46 @@ def test_usage_errors_end_with_2():
     assert skerry("--no-such-option").returncode == Exit.USAGE
 
 
-# A room that stands in for a real one: a module in a folder of its own, put into the table as the real ones are.
-ROOM = """
+# A sub-command that stands in for a real one: a module in a folder of its own, put into the table as they are.
+STAND_IN = """
 import sys, skerry
 sys.path.insert(0, sys.argv.pop(1))
-skerry.ROOMS["agent"] = skerry.ROOMS["agent"]._replace(target="strange_room:app")
-enter = skerry._enter("agent", skerry.ROOMS["agent"])
+skerry.SUBCOMMANDS["agent"] = skerry.SUBCOMMANDS["agent"]._replace(target="strange_command:app")
+enter = skerry._load_subcommand("agent", skerry.SUBCOMMANDS["agent"])
 next(c for c in skerry.app.registered_commands if c.name == "agent").callback = enter
 skerry.main()
 """
 
 
-def room(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
+def run_stand_in(tmp_path: Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
     head = "import typer\nfrom wire.process.exit_codes import Exit, ExitError\n"
-    (tmp_path / "strange_room.py").write_text(head + body, encoding="utf-8")
-    return python(ROOM, str(tmp_path), "agent", *args)
+    (tmp_path / "strange_command.py").write_text(head + body, encoding="utf-8")
+    return python(STAND_IN, str(tmp_path), "agent", *args)
 
 
 APP = "app = typer.Typer()\n@app.callback()\ndef root(): ...\n@app.command()\ndef run(word: str, loud: bool = False):\n"
 
 
-def test_a_room_gets_its_arguments_untouched(tmp_path):
-    done = room(tmp_path, APP + "    print(word, loud)", "run", "--loud", "--", "--word")
+def test_a_subcommand_gets_its_arguments_untouched(tmp_path):
+    done = run_stand_in(tmp_path, APP + "    print(word, loud)", "run", "--loud", "--", "--word")
     assert (done.returncode, done.stdout) == (0, "--word True\n")
 
 
-def test_a_room_answers_help_itself_under_its_whole_name(tmp_path):
-    assert "Usage: skerry agent run" in room(tmp_path, APP + "    ...", "run", "--help").stdout
+def test_a_subcommand_answers_help_itself_under_its_whole_name(tmp_path):
+    assert "Usage: skerry agent run" in run_stand_in(tmp_path, APP + "    ...", "run", "--help").stdout
 
 
-def test_a_room_may_be_one_function(tmp_path):
-    assert room(tmp_path, "def app(word: str): print('heard', word)", "it").stdout == "heard it\n"
+def test_a_subcommand_may_be_one_function(tmp_path):
+    assert run_stand_in(tmp_path, "def app(word: str): print('heard', word)", "it").stdout == "heard it\n"
 
 
 def test_a_stop_becomes_one_line_and_its_exit_code(tmp_path):
-    done = room(tmp_path, APP + "    raise ExitError(Exit.DISK, 'disk full\\nmake room')", "run", "x")
+    done = run_stand_in(tmp_path, APP + "    raise ExitError(Exit.DISK, 'disk full\\nmake room')", "run", "x")
     assert refused(done, Exit.DISK) == "skerry: disk full make room\n"
 
 
 def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
-    done = room(tmp_path, APP + "    canary = 'CAN' + 'ARY'\n    raise RuntimeError('broken')", "run", "x")
+    done = run_stand_in(tmp_path, APP + "    canary = 'CAN' + 'ARY'\n    raise RuntimeError('broken')", "run", "x")
     assert done.returncode == Exit.INTERNAL
     assert "RuntimeError: broken" in done.stderr
     assert "CANARY" not in done.stderr
@@ -118,13 +118,13 @@ def test_a_defect_ends_with_1_and_shows_no_local_values(tmp_path):
 )
 def test_a_module_that_is_not_there_says_what_to_install(tmp_path, module, hint):
     body = f"raise ModuleNotFoundError('No module', name={module!r})"
-    assert hint in refused(room(tmp_path, body), Exit.CONFIG)
+    assert hint in refused(run_stand_in(tmp_path, body), Exit.CONFIG)
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
     body = APP + "    import time\n    print('up', flush=True)\n    time.sleep(60)\n"
-    (tmp_path / "strange_room.py").write_text("import typer\n" + body, encoding="utf-8")
-    command = [sys.executable, "-c", ROOM, str(tmp_path), "agent", "run", "x"]
+    (tmp_path / "strange_command.py").write_text("import typer\n" + body, encoding="utf-8")
+    command = [sys.executable, "-c", STAND_IN, str(tmp_path), "agent", "run", "x"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

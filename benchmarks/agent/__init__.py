@@ -1,0 +1,1 @@
+"""Benchmarks of the device's agent: local answers, escalations, memory, ledger, policy decisions, first answer."""

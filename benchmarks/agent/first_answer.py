@@ -1,6 +1,7 @@
-"""From `make demo` to the first escalated answer, with nothing cached: `python -m benchmarks.agent.first_answer`.
+"""Benchmark: seconds from `make demo` to the first escalated answer with nothing cached.
 
-The demo's own clock starts inside its process; what make and Python need before that is added.
+`python -m benchmarks.agent.first_answer`. The demo's own clock starts inside its process; what make and Python need
+before that is added.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The egress ledger: entries a second with durability on, and how long a million take to verify.
+"""Benchmark: the egress ledger, durable entries per second, and the time to verify a million.
 
 `python -m benchmarks.agent.ledger`. Entries go through the agent's own writer (synchronous=FULL, group commit), each a
 unit of its own as a question's is; the verified file has 1,000,000 entries and a signed head every 10,000.

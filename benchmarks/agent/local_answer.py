@@ -1,4 +1,4 @@
-"""What the agent adds to one confident local answer, in-process, over the bare model.
+"""Benchmark: time the agent adds to one confident local answer, in-process, over the bare model.
 
 `python -m benchmarks.agent.local_answer`. Bare call and agent take turns, sample by sample, on sessions with equal
 options. The answers are real: gate, policy, record; the database writer runs in its own thread as in production.

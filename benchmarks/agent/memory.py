@@ -1,6 +1,7 @@
-"""Memory of a running agent with one small model and its API on, after real work: `python -m benchmarks.agent.memory`.
+"""Benchmark: memory of a running agent with one small model and its API on, after real work.
 
-RSS and PSS come from /proc/PID/smaps_rollup of the real process, after HTTP requests and escalations. Linux only.
+`python -m benchmarks.agent.memory`. RSS and PSS come from /proc/PID/smaps_rollup of the real process, after HTTP
+requests and escalations. Linux only.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a policy of 50 rules costs per decision on the device, beside Cedar and Rego on the same rules.
+"""Benchmark: cost of one policy decision under 50 rules, beside Cedar and Rego on the same rules.
 
 `python -m benchmarks.agent.policy_cost [PYTHON]`; PYTHON: an interpreter that has cedarpy and regopy, else they are
 left out. One decision of ours is all of it: which rules apply, what they leave, escalation, hub, fields, leakage,

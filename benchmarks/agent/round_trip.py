@@ -1,4 +1,4 @@
-"""One escalation at a time over loopback TLS, against a floor measured in the same run.
+"""Benchmark: round trip of one escalation over loopback TLS, against a floor measured in the same run.
 
 `python -m benchmarks.agent.round_trip`. The floor is what any system with these promises has to do:
 an echo of the same bytes through the same broker (QoS 1, two processes), the hub's model alone, three durable commits

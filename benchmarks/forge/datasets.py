@@ -1,4 +1,4 @@
-"""The zoo's sets through the forge: is the hub good, is the pair near it, and how little travels?
+"""Benchmark: the zoo's data sets through the forge: accuracy of hub and pair, and bytes per sample.
 
 Rule: a bundle is forged by the same function as `skerry models forge`, once, and kept (remove it to forge it again);
 every figure is read from the bundle or from the outcomes that the forge recorded on the published test part.

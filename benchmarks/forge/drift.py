@@ -1,4 +1,4 @@
-"""Does the drift alarm ring for strangers, and only for them? People of the held-out part, one after the other.
+"""Benchmark: false alarms of the drift detector, and its alarms for people it was not calibrated on.
 
 `python -m benchmarks.forge.drift BUNDLE [--data pkg:function] [--column patient] [--resamples N]`. Every sample goes
 through the bundle's own runner, one at a time as on a device, and what it answers through `policies.monitoring.drift`.
@@ -33,7 +33,7 @@ _HEAD = "| {} | samples | until the alarm | level at the end | edge {} | below t
 
 
 class Seen(NamedTuple):
-    """What the device said to one sample. `loss`: 1 = wrong label, or a regressor's squared error."""
+    """Answer of the device to one sample. `loss`: 1 = wrong label, or a regressor's squared error."""
 
     novelty: float
     confidence: float
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 class Person(NamedTuple):
-    """`until`: number of the sample that rang, 0 = none did."""
+    """One person's stream. `until`: number of the sample at which the alarm rang, 0 = it never did."""
 
     name: str
     until: int

@@ -1,4 +1,4 @@
-"""Loss against leakage: how well a network trained on the codes as sent rebuilds the picture, and what the codes cost.
+"""Benchmark: accuracy loss against leakage: how well a network rebuilds the picture from the codes as sent.
 
 `python -m benchmarks.forge.leakage fashion_mnist [--bundle FOLDER ...] [--macs 2e12]`; needs SKERRY_DATA. Scored on
 1,000 published test pictures by SSIM (Wang et al. 2004, windows wholly inside) with a 95 % bootstrap interval; the

@@ -1,4 +1,4 @@
-"""The edge graph in every precision: time, size, memory and accuracy of seven architectures, and what ships of each.
+"""Benchmark: the edge graph in every precision: time, size, memory and accuracy of seven architectures.
 
 `python -m benchmarks.forge.quantisation`. Each net is trained for some seconds on a task drawn from a fixed seed
 (samples near one of its classes' random patterns, or tables whose columns vote), so that accuracy means something; the

@@ -1,4 +1,4 @@
-"""Are promised risks kept? For each set of outcomes, 1,000 calibrations on half of it, each judged.
+"""Benchmark: calibrated risk bounds, 1,000 calibrations per set of outcomes, each checked on the other half.
 
 Rule: a promise is about the population that samples come from. Drawn with replacement from the recorded outcomes, they
 have exactly these as population, whose risk is known without error: that column is judged. The others are shown.

@@ -1,6 +1,6 @@
-"""Which of two language models shall answer a prompt, from its text alone: by what the strong one gains.
+"""Router between two language models by the prompt's text: expected gain of the strong model.
 
-Law: one number per prompt, the expected gain (strong right minus weak right, -1..1), learned from recorded outcomes;
+Rule: one number per prompt, the expected gain (strong right minus weak right, -1..1), learned from recorded outcomes;
 the same deferral figures as everywhere are taken from it. No prompt is scored by a router that saw it or its twin.
 """
 

@@ -1,4 +1,4 @@
-"""Routing replay: recorded right and wrong of two language models per prompt, and who should have been asked.
+"""Benchmark: routing between two language models, replayed on recorded outcomes per prompt.
 
 Rule: five-fold cross-fitted from the prompt's text alone; prompts with the same text or passage are in one fold; every
 seed draws its own folds. `python -m benchmarks.forge.routing [--save FOLDER] [--seeds N]` (needs SKERRY_DATA).

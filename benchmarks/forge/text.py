@@ -1,4 +1,4 @@
-"""CLINC150 (full) without pretrained weights: intents and out-of-scope questions, on the device, on the hub, together.
+"""Benchmark: CLINC150 without pretrained weights: intents and out-of-scope questions, on device, hub and both.
 
 `SKERRY_DATA=... python -m benchmarks.forge.text [bundle folder]`. The bundle is forged first if it is not there. The
 paper's "oos-threshold" setting (Larson et al. 2019): `train` alone teaches, a threshold on the score says what is out

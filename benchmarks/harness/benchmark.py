@@ -1,4 +1,4 @@
-"""Runs one benchmark: a folder to work in, the demo's bundle, one line per figure and its terms below it."""
+"""Runs one benchmark in a temporary folder with the demo's bundle, and prints its figures and their terms."""
 
 import asyncio
 import tempfile
@@ -13,7 +13,7 @@ Benchmark = Callable[[Path, Path], Coroutine[Any, Any, list[Figure]]]
 
 
 def alone(benchmark: Benchmark) -> int:
-    """Run and print one benchmark; 1 if a limit was not held."""
+    """Run and print one benchmark; exit code 1 if a limit was not held."""
     return 0 if all(figure.held for figure in run(benchmark)) else 1
 
 

@@ -1,4 +1,4 @@
-"""What one escalation runs through: files entered on both sides, and the share of calls that change file.
+"""Traces one escalation: files entered on both sides, and the share of calls that change file.
 
     python -m benchmarks.harness.escalation_trace [--json]
 

@@ -1,4 +1,4 @@
-"""What a benchmark returns, and the table it becomes.
+"""Figures of a benchmark (value, unit, limit), their table in Markdown, and timing helpers.
 
 Rule: every figure stands beside its limit, in one unit, with its parts.
 """

@@ -1,4 +1,4 @@
-"""How easily a stranger finds a line of this code: files, names, docstrings and imports of a checkout, counted.
+"""Layout figures of a checkout: files, words per name, duplicate class names, docstrings, import cycles.
 
     python -m benchmarks.harness.layout [FOLDER] [--json]
 

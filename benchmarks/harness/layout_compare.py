@@ -1,4 +1,4 @@
-"""Two checkouts measured in turns: memory of the agent, added time per local answer, round trip of an escalation.
+"""Compares two checkouts in turns: memory of the agent, time per local answer, round trip of an escalation.
 
     python -m benchmarks.harness.layout_compare BEFORE AFTER [--rounds 5] [--only agent_memory] [--json]
 

@@ -1,4 +1,4 @@
-"""Names the machine and the versions that a table of figures belongs to."""
+"""Describes the machine and the package versions that a table of figures belongs to."""
 
 import importlib.metadata
 import os

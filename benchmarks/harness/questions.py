@@ -1,4 +1,4 @@
-"""The load of the intake benchmark: sealed questions of 1 KB, and a sender that keeps its window full."""
+"""Load generator of the intake benchmark: sealed questions of 1 KB, and a sender that keeps its window full."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The stage for the live benchmarks: one broker as the hub configures it, and hub processes that take turns on it.
+"""Test rig of the live benchmarks: one broker as the hub configures it, and hub and agent processes on it.
 
 The broker is started here, not by the hub, so that the echo (the floor) and the hub meet the same one. All else is
 `simulations.processes`, as in the demo and the live tests.
@@ -51,7 +51,10 @@ max_open = 10_000
 
 
 class Rig:
-    """Everything lies in `folder`, which the caller removes. Enter it with `async with`."""
+    """Broker, hub and agents of a benchmark.
+
+    Everything lies in `folder`, which the caller removes. Enter it with `async with`.
+    """
 
     def __init__(self, folder: Path, bundle: Path) -> None:
         self.folder, self.bundle = folder, bundle

@@ -1,4 +1,4 @@
-"""The parts of the floor, each measured alone: cryptography, one durable commit, the hub's model. Microseconds, p50."""
+"""Measures the parts of an escalation's floor alone: cryptography, one durable commit; microseconds, p50."""
 
 import sqlite3
 from pathlib import Path

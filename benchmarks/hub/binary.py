@@ -1,4 +1,4 @@
-"""A picture of 150 KB to the hub as binary tensor and as JSON: seconds of the hub's CPU for each request.
+"""Benchmark: CPU seconds of the hub per request, for a picture of 150 KB as binary tensor and as JSON.
 
 `python -m benchmarks.hub.binary`. One connection, one request at a time, a model that answers at once.
 """

@@ -1,4 +1,4 @@
-"""The model of the hub's benchmarks: it costs `BASE_S` and `ITEM_S` for each item, and keeps no core busy meanwhile."""
+"""Engines of the hub's benchmarks: a batch costs `BASE_S` and `ITEM_S` per item, and uses no CPU meanwhile."""
 
 import time
 from collections.abc import Sequence

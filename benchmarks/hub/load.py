@@ -1,4 +1,4 @@
-"""One HTTP client for every server that is compared: the same bytes again and again over kept connections.
+"""Closed-loop HTTP load client for every server that is compared: the same bytes over kept connections.
 
 Its parsing is as little as will do, so that the two cores are left to the servers.
 """
@@ -78,7 +78,7 @@ class Asker(asyncio.Protocol):
 
 
 class Seen(NamedTuple):
-    """`taken`: seconds of each answer of the measured time."""
+    """Throughput of one measurement. `taken`: seconds of each answer of the measured time."""
 
     per_s: float
     taken: list[float]

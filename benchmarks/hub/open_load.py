@@ -1,4 +1,4 @@
-"""An open crowd: requests that come when they come, whether the hub keeps up or not, over kept connections."""
+"""Open-loop HTTP load: Poisson requests, whether the hub keeps up or not, over kept connections."""
 
 import asyncio
 import json
@@ -23,6 +23,8 @@ class Wish(NamedTuple):
 
 
 class Outcome(NamedTuple):
+    """Result of one request; `at_s` is the time when it was due."""
+
     tenant: int
     wish: Wish
     status: int
@@ -74,7 +76,7 @@ class _Line(asyncio.Protocol):
 
 
 class Crowd:
-    """`model`: as it stands in the path, with a version or without one."""
+    """Open-loop load generator. `model`: as it stands in the path, with a version or without one."""
 
     def __init__(self, url: str, keys: list[str], wishes: tuple[Wish, ...], model: str = "slow", seed: int = 1) -> None:
         self.outcomes: list[Outcome] = []

@@ -1,4 +1,4 @@
-"""The hub at 10 times its capacity: 50 equal tenants, three priorities, each with its own patience.
+"""Benchmark: the hub at 10 times its capacity: 50 equal tenants, three priorities, each with a timeout.
 
 `python -m benchmarks.hub.overload`. Real hub process, real HTTP, one client process on the same cores. Goodput counts
 the answers that came within their callers' time.

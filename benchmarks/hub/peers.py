@@ -1,4 +1,4 @@
-"""The hub's web API beside LitServe, MLServer, BentoML and Ray Serve: same model, same client, same run.
+"""Benchmark: the hub's web API beside LitServe, MLServer, BentoML and Ray Serve: same model and client.
 
 `python -m benchmarks.hub.peers [--install] [NAME ...]`. The model costs 5 ms + 0.2 ms for each item of a batch of at
 most 16 (`hub_model`), one batch at a time. Each peer lives in an environment of its own, made by `--install`.

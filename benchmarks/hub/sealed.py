@@ -1,4 +1,4 @@
-"""The same model over MQTT, sealed, beside the same hub's HTTP: each question stored, answered by a stored verdict.
+"""Benchmark: the same model over MQTT, sealed and stored, beside the same hub's HTTP.
 
 `python -m benchmarks.hub.sealed`. Questions are sealed beforehand, as HTTP bodies are written beforehand; broker, hub
 and devices share the machine's cores. Eight devices have their window of 32 under way, as devices do; with 32 questions

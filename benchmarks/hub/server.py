@@ -1,4 +1,4 @@
-"""Child of the hub's benchmarks: the hub's loop and web API around the model of `hub_model`. Prints its address.
+"""Child process of the hub's benchmarks: the hub's loop and web API around a cost model. Prints its address.
 
 `python -m benchmarks.hub.server FOLDER [PORT CA CERTIFICATE KEY]`: with a broker's port it serves MQTT too.
 """

@@ -1,4 +1,4 @@
-"""Child of the overload and swap benchmarks: a hub whose model costs 50 ms and 2 ms an item, with keys for 50 tenants.
+"""Child process of the overload and swap benchmarks: a hub whose model costs 50 ms and 2 ms per item.
 
 `python -m benchmarks.hub.slow_hub FOLDER`. Prints one JSON line: its address, its admin token, the tenants' keys.
 SIGTERM drains it; then it prints how many samples it computed. The model keeps no core busy, so what is measured is the

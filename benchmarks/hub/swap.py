@@ -1,4 +1,4 @@
-"""Another version comes, the old one goes, the hub drains and ends: what callers notice of it.
+"""Benchmark: model swap and drain of the hub under load: lost, refused and doubled requests.
 
 `python -m benchmarks.hub.swap`. A steady crowd at 60 % of the capacity asks for the model by its name; meanwhile
 version 2 is loaded, version 1 unloaded, and the process gets SIGTERM. Doubled = computed, but answered to nobody.

@@ -1,0 +1,1 @@
+"""Benchmark of the hub's intake over MQTT: questions verified, stored and receipted per second."""

@@ -1,4 +1,4 @@
-"""Child process: the hub's real intake (link, checks, opening, store, receipts) in front of a model that never answers.
+"""Child process: the hub's real intake (link, checks, opening, store, receipts) before a model that never answers.
 
 With a model that answers, sealing and storing verdicts would be part of the figure. `echo` as last word lets it answer.
 """

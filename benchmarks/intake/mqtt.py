@@ -1,4 +1,4 @@
-"""Hub intake over MQTT and TLS: sealed 1 KB questions verified, opened, stored and receipted per second.
+"""Benchmark: hub intake over MQTT and TLS: sealed 1 KB questions verified, opened, stored and receipted per second.
 
 `python -m benchmarks.intake.mqtt`. One hub process; broker, hub and senders share the machine's cores. Questions are
 sealed beforehand; each device keeps a window of 32.

@@ -1,0 +1,1 @@
+"""Programs that other frameworks run in environments of their own: model servers and policy engines."""

@@ -9,7 +9,7 @@ import bentoml
 
 
 @bentoml.service(workers=1, traffic={"timeout": 30})
-class Cost:
+class BentoCostService:
     @bentoml.api(batchable=True, batch_dim=0, max_batch_size=16, max_latency_ms=1000)
     def predict(self, input: list[list[float]]) -> list[float]:
         time.sleep(0.005 + 0.0002 * len(input))
@@ -18,6 +18,6 @@ class Cost:
 
 if __name__ == "__main__":
     os.chdir(Path(__file__).parent)
-    words = ["bentoml", "serve", "bentoml_server:Cost", "--host", "127.0.0.1", "--port", sys.argv[1]]
+    words = ["bentoml", "serve", "bentoml_server:BentoCostService", "--host", "127.0.0.1", "--port", sys.argv[1]]
     os.environ["BENTOML_DO_NOT_TRACK"] = "1"
     os.execv(str(Path(sys.executable).parent / "bentoml"), words)

@@ -6,7 +6,7 @@ import time
 import litserve as ls
 
 
-class Cost(ls.LitAPI):
+class LitServeCostApi(ls.LitAPI):
     def setup(self, device):
         pass
 
@@ -28,5 +28,5 @@ class Cost(ls.LitAPI):
 
 
 if __name__ == "__main__":
-    server = ls.LitServer(Cost(max_batch_size=16, batch_timeout=0.005), accelerator="cpu")
+    server = ls.LitServer(LitServeCostApi(max_batch_size=16, batch_timeout=0.005), accelerator="cpu")
     server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False, log_level="warning")

@@ -16,7 +16,7 @@ from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceResponse
 
 
-class Cost(MLModel):
+class MlServerCostModel(MLModel):
     async def load(self):
         self.one = asyncio.Lock()
         return True
@@ -34,7 +34,12 @@ def main(port):
     (folder / "settings.json").write_text(
         json.dumps({**ports, "host": "127.0.0.1", "parallel_workers": 0, "debug": False})
     )
-    model = {"name": "cost", "implementation": "mlserver_server.Cost", "max_batch_size": 16, "max_batch_time": 0.005}
+    model = {
+        "name": "cost",
+        "implementation": "mlserver_server.MlServerCostModel",
+        "max_batch_size": 16,
+        "max_batch_time": 0.005,
+    }
     (folder / "model-settings.json").write_text(json.dumps(model))
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     os.execv(str(Path(sys.executable).parent / "mlserver"), ["mlserver", "start", str(folder)])

@@ -9,7 +9,7 @@ from ray import serve
 
 
 @serve.deployment(max_ongoing_requests=64)
-class Cost:
+class RayCostDeployment:
     @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.005, max_concurrent_batches=1)
     async def predict(self, inputs):
         time.sleep(0.005 + 0.0002 * len(inputs))
@@ -23,7 +23,7 @@ class Cost:
 if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    serve.run(Cost.bind(), route_prefix="/predict")
+    serve.run(RayCostDeployment.bind(), route_prefix="/predict")
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     serve.shutdown()
     ray.shutdown()

@@ -1,4 +1,4 @@
-"""A device whose new model ends its process with its first sample: how often it does, and how soon the old one answers.
+"""Benchmark: a new model that crashes the agent; number of crashes, and seconds until the old model answers.
 
 `python -m benchmarks.rollout.crash_loop`. A real agent process, a bundle that passes lint, self-test and golden set, a
 division inside ONNX Runtime that the processor answers with a signal, and no hub, no broker, nobody.

@@ -1,6 +1,6 @@
-"""Two versions of one real model, trained apart, and what both answer to the same 15,000 pictures (Fashion-MNIST).
+"""Two versions of one real model, trained apart, and their answers to the same 15,000 pictures (Fashion-MNIST).
 
-Law: nothing is tuned. Both are the same small trunk with an early exit on the device and a tail at the hub, trained on
+Rule: nothing is tuned. Both are the same small trunk with an early exit on the device and a tail at the hub, trained on
 the same pictures from different first weights: the second is what a harmless update looks like. Kept beside the zoo's
 other networks, so that the next run need not train again.
 """

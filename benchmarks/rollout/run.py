@@ -1,11 +1,11 @@
-"""Rollouts of good and bad versions, beside newest-wins and a gate on status alone: who ran it, and what it spoilt.
+"""Benchmark: rollouts of good and bad versions, gated on quality, against newest-wins and a gate on status alone.
 
 `python -m benchmarks rollout` (`make bench-rollout`). 10,000 devices, a sample per 10 s, audits 2 % in canary and
 control. The answers are those of two real models (`rollout_nets`), replayed; a regression turns right local answers of
 the second into wrong ones with the same confidence. The hub's rollout machine and gate and the devices' install
 machines are the product's, in virtual time; how many audits went which way within five minutes of a device is drawn.
 
-Law: what a version that is as good shows in audits is measured on one half of the pictures, and the other half is
+Rule: what a version that is as good shows in audits is measured on one half of the pictures, and the other half is
 answered. Every driver is given the same courses.
 """
 

@@ -1,4 +1,4 @@
-"""What a gang is measured against: the same transformer, sharded by hand for two processes, with nothing around it.
+"""Baseline of the sharding benchmarks: the same transformer sharded by hand for two processes.
 
 Rule: as somebody would write it for this model alone: `multiprocessing`, pipes, `torch.distributed` on gloo.
 """
@@ -23,7 +23,7 @@ RANKS = 2
 
 
 class Hand:
-    """`kind` is "tensor" or "pipeline"; leave it with `with`."""
+    """Transformer sharded by hand over two processes. `kind` is "tensor" or "pipeline"; leave it with `with`."""
 
     def __init__(self, kind: str) -> None:
         context = multiprocessing.get_context("spawn")

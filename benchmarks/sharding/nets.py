@@ -1,4 +1,4 @@
-"""The nets that gangs are measured with: a transformer of two blocks, and a stack of layers large on purpose."""
+"""Nets for the sharding benchmarks: a transformer of two blocks, and a stack of layers large on purpose."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model over two ranks: what the gang's machinery costs, what a lost rank costs, and what a rank holds.
+"""Benchmark: a model sharded over two ranks: step overhead, recovery after a lost rank, memory per rank.
 
 `python -m benchmarks.sharding.run`. Steps of the gang and of the same model sharded by hand alternate in one run; the
 rank that is lost is killed (SIGKILL) or stopped (SIGSTOP) while requests come.

@@ -1,0 +1,1 @@
+"""Benchmarks of the simulator: speed, memory, fault schedules, and agreement with live runs."""

@@ -1,4 +1,4 @@
-"""Random schedules of faults through the production cores: how many, how many broke a law, and how long it took.
+"""Benchmark: random fault schedules through the production cores: number, broken rules, and time.
 
 `python -m benchmarks.simulator.fuzz [--schedules 1000]`.
 """

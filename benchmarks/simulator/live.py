@@ -1,4 +1,4 @@
-"""Real agents by the thousand in one process, and the simulator beside them.
+"""Benchmark: thousands of real agents in one process, and the simulator compared with live runs.
 
 `python -m benchmarks.simulator.live held` takes `SKERRY_LIVE_AGENTS` (several numbers: the next is tried while the last
 held) and `SKERRY_LIVE_S`; `python -m benchmarks.simulator.live against` compares five live runs of 200 agents with the
@@ -87,7 +87,7 @@ def _words(outcome: Outcome) -> Iterator[str]:
 
 
 class Seen(NamedTuple):
-    """What is compared: the share that was asked, and how long answers of the hub took."""
+    """Figures that are compared: the share that was asked, and how long answers of the hub took."""
 
     asked: float
     p50_s: float

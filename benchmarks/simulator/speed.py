@@ -1,4 +1,4 @@
-"""How fast the simulator is with the production cores, how much memory a million devices take, and whether it repeats.
+"""Benchmark: speed of the simulator with the production cores, memory of a million devices, repeatability.
 
 `python -m benchmarks.simulator.speed [--steady 1] [--million 0.1]`: these shares of the two scenarios' devices. A tenth
 of a million takes a tenth of the time and of the memory beside what each process needs anyway; `--million 1` is the

@@ -1,0 +1,1 @@
+"""Benchmarks of enrolment and of the update repository's client."""

@@ -1,4 +1,4 @@
-"""The device's road: what a steady refresh costs, and what a bundle costs when the connection breaks on the way.
+"""Benchmark: update client: cost of a steady refresh, and bytes of a bundle when the connection breaks.
 
 Rule: the repository answers over HTTP on loopback from memory, so what is measured is the client; cuts are resets,
 which lose what is on the way, and bytes are counted where the server, with a small send buffer, writes them.

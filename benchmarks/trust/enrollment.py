@@ -1,4 +1,4 @@
-"""A whole fleet at the door: 200 devices enrol at once, and again with the hub killed in the middle.
+"""Benchmark: 200 devices enrol at once, and again with the hub killed in the middle.
 
 Rule: the real hub process over TLS with its broker, and the product's own enrolment on the device's side; what counts
 as enrolled is what the hub, the device's folder and the broker agree on.
@@ -31,7 +31,7 @@ LIMIT_S = 60.0
 
 
 class Fleet:
-    """Invited devices, each with a folder to be."""
+    """Invited devices, each with a folder for its identity."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder / name

@@ -1,4 +1,4 @@
-"""The doors for people who run the fleet: invites, devices, status. Never open, not even on this machine.
+"""Administration routes of the web API: invites, devices, hub status and CA rotation. They always need a key.
 
 Rule: a route changes one thing and answers with what it is now; nothing here shows a key or a token, but for the one
 invite that was just asked for.
@@ -30,7 +30,11 @@ DRAIN_S = 86_400.0
 
 
 class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`device` is a whole id, `tenant--name`. `hardware`, `replace`: see `registry.Welcome`."""
+    """Body of `POST /v1/admin/invites`.
+
+    `device` is a whole id, `tenant--name`; `expires_s`: seconds for which the invite may be used, one second to 30
+    days. `hardware`, `replace`: see `registry.Welcome`.
+    """
 
     device: str
     expires_s: Annotated[float, msgspec.Meta(ge=MIN_INVITE_S, le=MAX_INVITE_S)] = 3600.0
@@ -41,26 +45,34 @@ class InviteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`drain_s`: for how long a retiring device still gets what it is owed."""
+    """Body of `POST /v1/admin/devices/{device}/state`.
+
+    `drain_s`: for how many seconds a retiring device still gets the verdicts it is owed.
+    """
 
     state: DeviceState
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_INVITE_S)] = DRAIN_S
 
 
 class Step(StrEnum):
+    """Step of a CA rotation."""
+
     ROTATE = "rotate"
     FINISH = "finish"
 
 
 class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`force`: finish even though devices will be cut off."""
+    """Body of `POST /v1/admin/ca`. `force`: finish even though devices will be cut off."""
 
     step: Step
     force: bool = False
 
 
 class Admin:
-    """Invites, devices, status and the CA, for who runs the fleet."""
+    """Routes for operators: invites, devices, status and the CA.
+
+    `door` is where the API listens: its TLS chain must contain the hub's CA, or devices would refuse the hub.
+    """
 
     def __init__(self, context: ApiContext, door: ServerAccess) -> None:
         self._context = context
@@ -70,14 +82,15 @@ class Admin:
         self._url = ""
 
     def at(self, url: str) -> None:
-        """What invites carry from now on: the API is open."""
+        """Set the URL that invites carry from now on: the API is open."""
         self._url = url
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         key, whole, read, operate = Door.KEY, Door.WHOLE, Scope.READ, Scope.OPERATE
         device, turn_ca = "/v1/admin/devices/{device}", "Replace the CA, or finish replacing it"
         return [
-            Route("GET", "/v1/admin/status", self.status, "How the hub is", whole, scope=read),
+            Route("GET", "/v1/admin/status", self.status, "Status of the hub", whole, scope=read),
             Route(
                 "POST", "/v1/admin/invites", self.invite, "A one-time invite for a device", key, scope=operate,
                 takes=InviteRequest, status=201, tag="devices",
@@ -93,7 +106,7 @@ class Admin:
         ]  # fmt: skip
 
     async def status(self, _request: web.Request) -> web.Response:
-        """The hub's own, and `alarms`: what a person has to look at."""
+        """Answer with the hub's status, and `alarms`: what a person has to look at."""
         context = self._context
         more = {
             "open_invites": self._registry.open_invites(self._now_ms()),
@@ -107,6 +120,10 @@ class Admin:
         return answer({**context.hub.status(), **more})
 
     async def invite(self, request: web.Request) -> web.Response:
+        """Create a one-time invite: 201 with its text.
+
+        400 bad request, 409 if devices would refuse the configured TLS chain, 503 while the API is starting.
+        """
         asked = await read_json(request, InviteRequest)
         only_own(request, _tenant(asked.device))
         if not self._url:
@@ -123,15 +140,20 @@ class Admin:
         return answer(invite_json(invite, trust), 201, {"Cache-Control": "no-store"})
 
     async def devices(self, request: web.Request) -> web.Response:
-        """Those of the caller's tenant."""
+        """Answer with the devices of the caller's tenant."""
         caller = caller_of(request)
         shown = [device for device in self._registry.devices() if caller.sees(device.tenant)]
         return answer({"devices": [device_json(device) for device in shown]})
 
     async def device(self, request: web.Request) -> web.Response:
+        """Answer with one device; 404 if it is unknown or another tenant's."""
         return answer(device_json(self._known(request)))
 
     async def set_state(self, request: web.Request) -> web.Response:
+        """Change a device's state: 200 with the device, 409 if its state may not change so.
+
+        One that is gone is evicted.
+        """
         known = self._known(request)
         asked = await read_json(request, StateRequest)
         try:
@@ -143,9 +165,11 @@ class Admin:
         return answer(device_json(changed))
 
     async def ca(self, _request: web.Request) -> web.Response:
+        """Answer with the CA and the state of its rotation."""
         return answer(self._context.rotation.status())
 
     async def turn_ca(self, request: web.Request) -> web.Response:
+        """Take one step of a CA rotation: 200 with its state, 409 if the step cannot be taken."""
         asked = await read_json(request, CaRequest)
         try:
             return answer(await turn(self._context.rotation, asked))
@@ -153,6 +177,7 @@ class Admin:
             raise OipError(409, str(error)) from None
 
     def _known(self, request: web.Request) -> Device:
+        """Return the device in the path. OipError(404) if it is unknown or another tenant's."""
         device = self._registry.device(request.match_info["device"])
         if device is None or not caller_of(request).sees(device.tenant):
             raise OipError(404, f"no device '{short(request.match_info['device'])}'")
@@ -160,12 +185,12 @@ class Admin:
 
 
 def _tenant(device: str) -> str:
-    """Of an id that may be none; "" then."""
+    """Return the tenant of an id, "" if it names none."""
     return device.partition("--")[0] if "--" in device else ""
 
 
 class Trust(NamedTuple):
-    """What an invite carries beside its token; times in ms of hub time."""
+    """What an invite carries beside its token: URL, hashes of CA and TUF root, and hub time in ms."""
 
     url: str
     ca_sha256: str
@@ -174,6 +199,7 @@ class Trust(NamedTuple):
 
 
 def invite_json(invite: Invite, trust: Trust) -> dict[str, Any]:
+    """Return an invite as the API and the CLI show it."""
     text = invite_text(
         trust.url,
         trust.ca_sha256,
@@ -186,7 +212,10 @@ def invite_json(invite: Invite, trust: Trust) -> dict[str, Any]:
 
 
 def change(registry: Registry, device: str, asked: StateRequest, now_ms: int) -> Device:
-    """Retiring without time to drain is being retired. RegistryError if the state may not change so."""
+    """Change a device's state; retiring without time to drain is being retired.
+
+    RegistryError if it may not change so.
+    """
     state = asked.state
     if state is DeviceState.RETIRING and not asked.drain_s:
         state = DeviceState.RETIRED
@@ -194,13 +223,14 @@ def change(registry: Registry, device: str, asked: StateRequest, now_ms: int) ->
 
 
 async def turn(rotation: Rotation, asked: CaRequest) -> dict[str, Any]:
-    """One step of the CA's rotation. RotationError if it cannot be taken."""
+    """Take one step of a CA rotation. RotationError if it cannot be taken."""
     if asked.step is Step.ROTATE:
         return rotation.rotate(utc_now())
     return await rotation.finish(force=asked.force)
 
 
 def device_json(device: Device) -> dict[str, Any]:
+    """Return a device as the API and the CLI show it; times in ms since 1970, 0 = never."""
     return {
         "device": device.id,
         "tenant": device.tenant,

@@ -1,8 +1,7 @@
-"""`/v1/admin/models`: which versions this hub has, who still speaks them, and the end of one.
+"""Administration routes of the web API: model versions, API keys with the audit log, and deny-all notices.
 
-`/v1/admin/keys` and `/v1/admin/audit`: keys of tenants are made, listed and revoked with the admin token alone.
-
-`/v1/admin/deny-all`: orders a person gives for good. Written before anybody is told.
+Rule: keys of tenants are made, listed and revoked with the admin token alone. A notice that denies all stays for good
+and is written before any device is told.
 """
 
 from typing import Any
@@ -25,30 +24,32 @@ SHOWN_DEVICES = 1000  # devices named in one answer
 
 
 class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`force`: although devices still speak it; their questions for it end `model_gone`."""
+    """Body of `POST /v1/admin/models/{model}/retire`. `force`: although devices still use it; they get `model_gone`."""
 
     force: bool = False
 
 
 class Retiring:
-    """For who runs the whole hub."""
+    """Routes that list model versions and retire them, for operators of the whole hub."""
 
     def __init__(self, context: ApiContext) -> None:
         self._versions = context.versions
         self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
-        path, retires = "/v1/admin/models", "The end of a version: refused while devices speak it, unless forced"
+        """Return the routes of this group."""
+        path, retires = "/v1/admin/models", "Retire a version: refused while devices use it, unless forced"
         return [
-            Route("GET", path, self.models, "Every version, its state, how many devices speak it", scope=Scope.READ),
+            Route("GET", path, self.models, "Every version, its state, how many devices use it", scope=Scope.READ),
             Route("POST", path + "/{model}/retire", self.retire, retires, scope=Scope.OPERATE, takes=RetireRequest),
         ]
 
     async def models(self, _request: web.Request) -> web.Response:
+        """Answer with every version, its state and how many devices use it."""
         return answer({"models": [self._shown(kept) for kept in self._versions.list()]})
 
     async def retire(self, request: web.Request) -> web.Response:
-        """200 once it is gone; 404 if there is no such version, 409 with who speaks it."""
+        """Retire a version: 200 once it is gone; 404 if there is no such version, 409 with the devices that use it."""
         asked = await read_json(request, RetireRequest)
         model = request.match_info["model"]
         if "@" not in model:
@@ -62,19 +63,21 @@ class Retiring:
         return answer({"retired": model, "spoke": spoke_json(spoke)})
 
     def _shown(self, kept: Kept) -> dict[str, Any]:
+        """Return a version as the API shows it; `speaking`: how many devices use it."""
         model = f"{kept.name}@{kept.version}"
         spoke = self._versions.speaking(model, self._now_ms())
         return {"model": model, "state": kept.state, "reason": kept.reason, "speaking": len(spoke)}
 
 
 def spoke_json(spoke: dict[str, int]) -> list[dict[str, Any]]:
+    """Return the devices that used a retired version, with the time they were last heard; 1000 at most."""
     return [{"device": device, "heard_ms": at_ms} for device, at_ms in list(spoke.items())[:SHOWN_DEVICES]]
 
 
 def still_spoken(model: str, devices: dict[str, int]) -> str:
-    """One line for a person."""
+    """Return the error message for a version that devices still use."""
     named = ", ".join(list(devices)[:5]) + (f" and {len(devices) - 5} more" if len(devices) > 5 else "")
-    return f"{model} is still spoken by {named}: move them to another version first, or use --force"
+    return f"{model} is still used by {named}: move them to another version first, or use --force"
 
 
 SHOWN_ENTRIES = 200
@@ -82,14 +85,15 @@ _PATH = "/v1/admin/keys"
 
 
 class Granting:
-    """`context.keys` keeps them, `context.audit` tells what was done with them."""
+    """Routes for API keys (`context.keys`) and the audit log (`context.audit`)."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         whole, admin, tag = Door.WHOLE, Scope.ADMIN, "access"
-        makes, takes_back = "A new key; the answer alone shows its token", "Revoke a key: from now on it opens nothing"
+        makes, takes_back = "Create a key; only this answer shows its token", "Revoke a key"
         return [
             Route("GET", _PATH, self.keys, "Every key, without its token", whole, scope=admin, tag=tag),
             Route("POST", _PATH, self.create, makes, whole, scope=admin, takes=Wanted, status=201, tag=tag),
@@ -100,10 +104,12 @@ class Granting:
         ]
 
     async def keys(self, _request: web.Request) -> web.Response:
+        """Answer with every key, without its token."""
         now_ms = self._context.now_ms()
         return answer({"keys": [key_json(key, now_ms) for key in self._context.keys.all()]})
 
     async def create(self, request: web.Request) -> web.Response:
+        """Create a key: 201 with its token, which is never shown again; 400 if it may not be."""
         wanted = await read_json(request, Wanted)
         now_ms = self._context.now_ms()
         try:
@@ -113,6 +119,7 @@ class Granting:
         return answer({**key_json(key, now_ms), "token": token}, 201, {"Cache-Control": "no-store"})
 
     async def revoke(self, request: web.Request) -> web.Response:
+        """Revoke a key: 200 with the key, 404 if it does not exist."""
         now_ms = self._context.now_ms()
         try:
             return answer(key_json(self._context.keys.revoke(request.match_info["key"], now_ms), now_ms))
@@ -120,31 +127,35 @@ class Granting:
             raise OipError(404, str(error)) from None
 
     async def audit(self, _request: web.Request) -> web.Response:
-        """Oldest first."""
+        """Answer with the last audit entries, oldest first."""
         return answer({"entries": [msgspec.to_builtins(entry) for entry in self._context.audit.last(SHOWN_ENTRIES)]})
 
 
 def key_json(key: Key, now_ms: int) -> dict[str, Any]:
-    """For people and programs; `tenant` "" is the whole hub."""
+    """Return a key as the API and the CLI show it; `tenant` "" is the whole hub."""
     state = "good" if key.good(now_ms) else "revoked" if key.revoked_ms else "ended"
     facts = {"key": key.id, "name": key.name, "tenant": key.tenant, "scopes": [scope.value for scope in key.scopes]}
     return {**facts, "state": state, "made_ms": key.made_ms, "ends_ms": key.ends_ms, "revoked_ms": key.revoked_ms}
 
 
 class DenyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`scope`: a device's id, a tenant, or "" for everybody. `why`: one line, shown on the devices."""
+    """Body of `POST /v1/admin/deny-all`.
+
+    `scope`: a device's id, a tenant, or "" for everybody. `why`: one line, shown on the devices.
+    """
 
     why: str
     scope: str = ""
 
 
 class Ordering:
-    """`context.orders` keeps them, `context.announcer` tells them."""
+    """Routes for deny-all notices: `context.orders` stores them, `context.announcer` sends them."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         path, denies = "/v1/admin/deny-all", "From now on nothing leaves the devices of this scope"
         return [
             Route("GET", path, self.notices, "The notices that deny all", Door.KEY, scope=Scope.READ),
@@ -152,13 +163,13 @@ class Ordering:
         ]
 
     async def notices(self, request: web.Request) -> web.Response:
-        """A tenant's key sees its own, and what concerns everybody."""
+        """Answer with the notices. A tenant's key sees its own, and those for everybody."""
         caller = caller_of(request)
         shown = [n for n in self._context.orders.notices if not n.scope or caller.sees(n.scope.partition("--")[0])]
         return answer({"notices": [order_json(notice) for notice in shown]})
 
     async def deny_all(self, request: web.Request) -> web.Response:
-        """201 once it is on disk and the devices that are heard have been told."""
+        """Create a notice: 201 once it is on disk and sent to the devices; 400 bad scope, 403 another tenant's."""
         asked = await read_json(request, DenyRequest)
         if not caller_of(request).sees(asked.scope.partition("--")[0]):
             raise OipError(403, "this key belongs to another tenant")
@@ -172,6 +183,6 @@ class Ordering:
 
 
 def order_json(notice: Notice, told: int | None = None) -> dict[str, Any]:
-    """For people: `scope` in words, and to how many devices it was sent just now."""
+    """Return a notice as the API and the CLI show it; `told`: to how many devices it was sent just now."""
     facts = {"counter": notice.counter, "scope": notice.scope or "everybody", "why": notice.why}
     return {**facts, "issued_ms": notice.issued_ms, **({} if told is None else {"told": told})}

@@ -1,7 +1,7 @@
-"""The hub's web API as one application: every route, its door, and the description of them all.
+"""The hub's web API as one aiohttp application: routes, middlewares, TLS, start and stop.
 
-Rule: a route that is not a `Route` is not served. The order of the checks is: count, one-line errors, host and origin,
-no packed bodies, then who asks.
+Rule: a handler that is not described by a `Route` is not served. The order of the checks is: count, one-line errors,
+host and origin, no compressed bodies, then authentication.
 """
 
 import ssl
@@ -29,6 +29,13 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Limits:
+    """Limits of the web API.
+
+    `version`: of the program, as reported; `max_body_bytes`: of an inference request; `ready_timeout_s`: for the
+    engines to answer a readiness probe; `body_s`: for a body to arrive; `idle_s`: for the next request head on an open
+    connection.
+    """
+
     version: str = "0"
     max_body_bytes: int = 16 * 1024 * 1024
     ready_timeout_s: float = 2.0
@@ -37,7 +44,11 @@ class Limits:
 
 
 class Api:
-    """The server: `start` returns the address opened, `stop` ends every request within 2 seconds."""
+    """The web server: `start` returns the address opened, `stop` ends every request within 2 seconds.
+
+    `context` is what the routes need of the hub, `door` where to listen. `routes` are all described routes, `app` the
+    aiohttp application. There is no access log; every change and refusal is audited instead.
+    """
 
     def __init__(self, context: ApiContext, door: ServerAccess, limits: Limits) -> None:
         self._door = door
@@ -70,7 +81,7 @@ class Api:
         )
 
     def _rooms(self, context: ApiContext) -> list[list[Route]]:
-        """The routes for devices, people and mirrors."""
+        """Return the routes for devices, operators and mirrors."""
         return [
             Joining(context.issuer, context.gate, context.now_ms).routes(),
             Renewing(context.renewals, context.renewal_gate, context.now_ms).routes(),
@@ -85,16 +96,16 @@ class Api:
         ]
 
     async def start(self, public_url: Callable[[int], str]) -> str:
-        """Listen; `public_url` turns the opened port into what invites carry.
+        """Listen; `public_url` turns the opened port into what invites carry. Returns the address.
 
-        ExitError(PORT, CONFIG or CREDENTIALS).
+        ExitError(PORT, CONFIG or CREDENTIALS). ValueError if no token file is set.
         """
         if not self._door.token_file:
             raise ValueError("the hub's door needs a token file: its admin routes are never open")
         await self._runner.setup()
         self._tls = tls_context(self._door)
         address = await open_site(self._runner, self._door, self._tls)
-        opened = self._runner.addresses[0]  # a path where the door is a Unix socket
+        opened = self._runner.addresses[0]  # a path for a Unix socket
         url = public_url(0 if isinstance(opened, str) else int(opened[1]))
         self._admin.at(url)
         self._context.issuer.at(url)
@@ -102,14 +113,15 @@ class Api:
         return address
 
     async def reload(self) -> None:
-        """New connections see the certificate that now lies in the door's files."""
+        """Load the certificate files again, for new connections."""
         if self._tls is not None:
             self._tls.load_cert_chain(self._door.tls_cert, self._door.tls_key)
 
     async def stop(self) -> None:
+        """Close the server and end open requests."""
         await self._runner.cleanup()
 
 
 def _digest(token: str) -> bytes:
-    """Of a token nobody has, where the door has none."""
+    """Return the SHA-256 of the admin token, or a value that no token has where there is none."""
     return sha256(token.encode()).digest() if token else bytes(32)

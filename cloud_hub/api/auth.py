@@ -1,7 +1,7 @@
-"""Who asks, and may he: the one door before every route of the hub's web API.
+"""Authentication and authorisation of the web API: bearer tokens, API keys, scopes, tenants, and the audit of both.
 
-Rule: closed unless a route says otherwise. 401 = say who you are; 403 = you may not; 404 = no such thing for you: what
-belongs to another tenant looks exactly like what does not exist. Every refusal and every change is audited.
+Rule: closed unless a route says otherwise. 401 = not authenticated; 403 = not allowed; 404 = no such thing for this
+caller: what belongs to another tenant looks exactly like what does not exist. Every refusal and change is audited.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,20 +23,24 @@ _LOUD = frozenset({401, 403})
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Who asks; `NOBODY` on a route that asks nobody."""
+    """Return the authenticated caller of a request; `NOBODY` on a route without authentication."""
     found: Caller = request.get(_CALLER, NOBODY)
     return found
 
 
 def only_own(request: web.Request, tenant: str) -> None:
-    """OipError(403) if a tenant's key reaches for another tenant's name in a body."""
+    """Raise OipError(403) if a tenant's key names another tenant in a body."""
     if not caller_of(request).sees(tenant):
         raise OipError(403, "this key belongs to another tenant")
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """`admin_sha256` is of the admin token; `local`: the door is reached from this machine alone."""
+    """Authenticator: maps a token to a caller.
+
+    `admin_sha256` is of the admin token; `local`: the server is reached from this machine alone, so that routes marked
+    HERE need no token; `keys` and `audit`: API keys, and where refusals and changes are written; `now_ms`: hub time.
+    """
 
     admin_sha256: bytes
     local: bool
@@ -45,13 +49,18 @@ class Entrance:
     now_ms: Callable[[], int]
 
     def known(self, token: str) -> Caller | None:
+        """Return the caller of a token, None if no key has it."""
         if is_token(token, self.admin_sha256):
             return ADMIN
         return self.keys.caller(token, self.now_ms())
 
 
 def guarding(entrance: Entrance, routes: Iterable[Route]) -> Middleware:
-    """401 or 403 unless the route lets this caller in; writes the audit once the answer is known."""
+    """Return the middleware that answers 401 or 403 unless the route admits the caller, and writes the audit.
+
+    Routes are matched by method and canonical path; one that is not described admits any authenticated caller, who then
+    gets the 404 of aiohttp.
+    """
     table = {(route.method, route.canonical): route for route in routes}
 
     @web.middleware
@@ -80,7 +89,10 @@ def guarding(entrance: Entrance, routes: Iterable[Route]) -> Middleware:
 
 
 def _enter(entrance: Entrance, request: web.Request, route: Route | None) -> Caller | web.Response:
-    """Who it is, or the answer that keeps him out. Only who said who he is hears that a path does not exist."""
+    """Return the caller, or the refusal. Only an authenticated caller learns that a path does not exist (404).
+
+    401 without a valid token, 403 without the route's scope, or with a tenant's key on a route of the whole hub.
+    """
     token = given_token(request)
     if token is None and route is not None and entrance.local and route.door in _HERE:
         return LOCAL
@@ -98,6 +110,7 @@ def _enter(entrance: Entrance, request: web.Request, route: Route | None) -> Cal
 
 
 def _route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Route | None:
+    """Return the described route of a request, None if there is none. HEAD counts as GET."""
     resource = request.match_info.route.resource
     if resource is None:
         return None
@@ -105,12 +118,14 @@ def _route(request: web.Request, table: Mapping[tuple[str, str], Route]) -> Rout
 
 
 def _worth_noting(route: Route | None, caller: Caller, status: int) -> bool:
+    """Whether the request belongs in the audit: changes, refusals, and a tenant's reach for what it cannot see."""
     if status in _LOUD or (status == 404 and caller.tenant):
         return True
     return route is not None and route.scope in (Scope.OPERATE, Scope.ADMIN) and route.method != "GET"
 
 
 def _note(entrance: Entrance, request: web.Request, caller: Caller, status: int) -> None:
+    """Append an audit entry; the subject is the path's variables."""
     resource = request.match_info.route.resource
     entrance.audit.write(
         Entry(

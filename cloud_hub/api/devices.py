@@ -1,11 +1,7 @@
-"""`POST /v1/enrol`: the one route that an invite opens. No bearer token, few bytes, and a gate before any work.
+"""Device routes of the web API: enrolment, certificate renewal, retirement, erasure; and the aggregates for operators.
 
-`POST /v1/renew` and `POST /v1/retire`: for devices that exist, proven by their identity key; no bearer token.
-
-Rule: these have a gate of their own, so that a flood of enrolments cannot keep devices from renewing.
-
-`POST /v1/erase`: a device lets a subject be forgotten; `GET /v1/admin/aggregates`: what is left of verdicts.
-
+Rule: these need no bearer token: the invite or the device's identity key is the proof, and a rate limit comes before
+any work. Renewal has a limit of its own, so that a flood of enrolments cannot keep devices from renewing.
 Rule: an erasure is answered when it is on disk, with a tombstone that the hub signed.
 """
 
@@ -27,7 +23,11 @@ from wire.http.guards import refusal
 
 
 class Joining:
-    """`now_ms` is hub time; the gate runs on the monotonic clock."""
+    """Route `POST /v1/enrol`.
+
+    `gate` limits attempts by address on the monotonic clock; a wrong invite is charged to its sender. `now_ms` is hub
+    time.
+    """
 
     def __init__(self, issuer: Issuer, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
         self._issuer = issuer
@@ -35,7 +35,8 @@ class Joining:
         self._now_ms = now_ms
 
     def routes(self) -> list[Route]:
-        says = "A new device proves its keys and its invite, and gets its certificate"
+        """Return the route of this group."""
+        says = "Enrol a device: an invite and proof of its keys for a certificate"
         return [
             Route(
                 "POST", "/v1/enrol", self.enrol, says, Door.OPEN, scope=Scope.OPERATE, takes=EnrolRequest, tag="devices"
@@ -43,7 +44,7 @@ class Joining:
         ]
 
     async def enrol(self, request: web.Request) -> web.Response:
-        """200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""
+        """Enrol a device: 200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""
         address = request.remote or "unix"
         if not self._gate.admit(address, time.monotonic()):
             return refusal(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
@@ -60,7 +61,10 @@ _NO_STORE = {"Cache-Control": "no-store"}
 
 
 class Renewing:
-    """`now_ms` is hub time; the gate runs on the monotonic clock."""
+    """Routes `POST /v1/renew` and `POST /v1/retire`.
+
+    `gate` limits attempts by address on the monotonic clock, apart from enrolments; `now_ms` is hub time.
+    """
 
     def __init__(self, renewals: Renewals, gate: AttemptLimiter, now_ms: Callable[[], int]) -> None:
         self._renewals = renewals
@@ -68,7 +72,8 @@ class Renewing:
         self._now_ms = now_ms
 
     def routes(self) -> list[Route]:
-        renews, retires = "A device's next certificate", "A device says that it retires"
+        """Return the routes of this group."""
+        renews, retires = "Renew a device's certificate", "Retire a device"
         scope, tag = Scope.OPERATE, "devices"
         return [
             Route("POST", "/v1/renew", self.renew, renews, Door.OPEN, scope=scope, takes=RenewRequest, tag=tag),
@@ -76,20 +81,21 @@ class Renewing:
         ]
 
     async def renew(self, request: web.Request) -> web.Response:
-        """200 with the signed reply; 400 bad request, 403 not this device, 429 too many tries."""
+        """Renew a certificate: 200 with the signed reply; 400 bad request, 403 not this device, 429 too many tries."""
         if not self._gate.admit(_address(request), time.monotonic()):
             return _slower()
         asked = await read_json(request, RenewRequest)
         return self._say(request, self._renewals.renew(asked, self._now_ms(), time.monotonic()))
 
     async def retire(self, request: web.Request) -> web.Response:
-        """200 once the device is retired; 403 if it is not this device, or a person has to decide."""
+        """Retire a device: 200 once it is retired; 403 if it is not this device, or a person has to decide."""
         if not self._gate.admit(_address(request), time.monotonic()):
             return _slower()
         asked = await read_json(request, RetireRequest)
         return self._say(request, self._renewals.retire(asked, self._now_ms()))
 
     def _say(self, request: web.Request, reply: object) -> web.Response:
+        """Answer with the reply, or with a refusal; a wrong proof is charged to its sender."""
         if not isinstance(reply, Rejection):
             return answer(reply, headers=_NO_STORE)
         if reply.invite:
@@ -111,14 +117,15 @@ DAY_MS = 86_400_000
 
 
 class Erasing:
-    """It shares the gate of renewals: both are for devices that exist."""
+    """Routes `POST /v1/erase` and `GET /v1/admin/aggregates`. Erasure shares the rate limit of renewals."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._erasures = Erasures(context.registry)
 
     def routes(self) -> list[Route]:
-        erases, left = "A device lets a subject be forgotten", "Verdicts of each label, model and day that is over"
+        """Return the routes of this group."""
+        erases, left = "Erase a subject's data for a device", "Verdict counts by label, model and past day"
         return [
             Route(
                 "POST",
@@ -134,7 +141,10 @@ class Erasing:
         ]
 
     async def erase(self, request: web.Request) -> web.Response:
-        """200 with the tombstone; 403 if it is not this device, 429 too many tries, 503 if it could not be written."""
+        """Erase a subject: 200 with the tombstone.
+
+        403 if it is not this device, 429 too many tries, 503 if it could not be written.
+        """
         gate, where = self._context.renewal_gate, request.remote or "unix"
         if not gate.admit(where, time.monotonic()):
             return refusal(429, "too many requests, wait a minute", {"Retry-After": "60"})
@@ -152,6 +162,9 @@ class Erasing:
         return answer(signed(text, self._context.store.testify(text)), headers={"Cache-Control": "no-store"})
 
     async def aggregates(self, _request: web.Request) -> web.Response:
-        """Rare labels are kept back: see `cloud_hub.storage.retention`."""
+        """Answer with verdict counts by label, model and day.
+
+        Rare labels are left out: see `cloud_hub.storage.retention`.
+        """
         tallies = await self._context.store.tallies()
         return answer({"aggregates": published(tallies, self._context.now_ms() // DAY_MS)})

@@ -1,4 +1,4 @@
-"""What the web API needs of the hub, part by part, and the one value that hands all of it to the routes."""
+"""Interfaces between the web API and the hub: one protocol per service, and `ApiContext`, which holds all of them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,88 +30,120 @@ from wire.protocol.messages import Prediction
 
 
 class HubState(Protocol):
-    """See `cloud_hub.runtime.hub.Hub`."""
+    """Status and counters of the hub; implemented by `cloud_hub.runtime.hub.Hub`."""
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> dict[str, Any]:
+        """Return JSON-able status."""
 
-    def counters(self) -> dict[str, int]: ...
+    def counters(self) -> dict[str, int]:
+        """Return monotonic counts by dotted name."""
 
 
 class Inference(Protocol):
-    """See `cloud_hub.serving.web.Reception`."""
+    """Inference for web callers; implemented by `cloud_hub.serving.web.Reception`."""
 
     @property
-    def cards(self) -> tuple[ModelCard, ...]: ...
+    def cards(self) -> tuple[ModelCard, ...]:
+        """Descriptions of the models served now."""
 
-    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]: ...
+    async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish) -> list[Prediction]:
+        """Compute predictions for a batch of inputs (rows first).
 
-    def overrun(self, tenant: str) -> None: ...
+        InferRefusedError with the reason if it is refused.
+        """
+
+    def overrun(self, tenant: str) -> None:
+        """Raise InferRefusedError if the tenant is over its rate, before its body is read."""
 
 
 class ModelVersions(Protocol):
-    """See `cloud_hub.serving.versions.Versions`."""
+    """Loading and retiring of model versions; implemented by `cloud_hub.serving.versions.Versions`."""
 
-    def list(self) -> list[Kept]: ...
+    def list(self) -> list[Kept]:
+        """Return every version, loaded or not."""
 
-    async def load(self, model: str) -> None: ...
+    async def load(self, model: str) -> None:
+        """Load a model, `NAME` or `NAME@VERSION`; returns once it is ready. InferRefusedError if it cannot be."""
 
-    async def unload(self, model: str) -> None: ...
+    async def unload(self, model: str) -> None:
+        """Unload a model; returns once it is gone."""
 
-    def speaking(self, model: str, now_ms: int) -> dict[str, int]: ...
+    def speaking(self, model: str, now_ms: int) -> dict[str, int]:
+        """Return the devices that use a version, with the time (ms) each was last heard."""
 
-    def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]: ...
+    def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
+        """Retire a version and return the devices that used it. ModelInUseError if some do, unless `force` is set."""
 
 
 class EngineProbes(Protocol):
-    """See `cloud_hub.serving.executor.Engines`."""
+    """Health probes of the engines; implemented by `cloud_hub.serving.executor.Engines`."""
 
-    async def probe(self) -> list[Probe]: ...
+    async def probe(self) -> list[Probe]:
+        """Send one sample through every engine and return the results."""
 
 
 class StoreRecords(Protocol):
-    """See `cloud_hub.storage.gateway.StoreGateway`."""
+    """Erasure and aggregates of the store; implemented by `cloud_hub.storage.gateway.StoreGateway`."""
 
-    async def erase(self, wish: Erase) -> Tombstone: ...
+    async def erase(self, wish: Erase) -> Tombstone:
+        """Erase a subject's records; returns once it is on disk. StoreError if it could not be written."""
 
-    async def tallies(self) -> list[Tally]: ...
+    async def tallies(self) -> list[Tally]:
+        """Return counts of verdicts."""
 
-    def testify(self, text: bytes) -> bytes: ...
+    def testify(self, text: bytes) -> bytes:
+        """Sign a text with the hub's key."""
 
 
 class Announcer(Protocol):
-    """See `cloud_hub.runtime.link.Voice`."""
+    """Sender of notices; implemented by `cloud_hub.runtime.link.Voice`."""
 
-    def announce(self, notice: Notice, devices: Iterable[str]) -> None: ...
+    def announce(self, notice: Notice, devices: Iterable[str]) -> None:
+        """Send a notice to these devices."""
 
 
 class RolloutControl(Protocol):
-    """See `cloud_hub.rollout.controller.Rollouts`. A rollout is named by its id; RolloutError says why not."""
+    """Rollout controller; implemented by `cloud_hub.rollout.controller.Rollouts`.
 
-    def views(self) -> tuple[View, ...]: ...
+    A rollout is named by its id; RolloutError says why something is refused.
+    """
 
-    def view(self, rollout: str) -> View: ...
+    def views(self) -> tuple[View, ...]:
+        """Return every rollout, newest first."""
 
-    def devices(self, rollout: str) -> Sequence[DeviceView]: ...
+    def view(self, rollout: str) -> View:
+        """Return one rollout."""
 
-    async def history(self, rollout: str) -> Sequence[Entry]: ...
+    def devices(self, rollout: str) -> Sequence[DeviceView]:
+        """Return the state of every device of a rollout."""
 
-    async def start(self, order: Order, by: str) -> View: ...
+    async def history(self, rollout: str) -> Sequence[Entry]:
+        """Return a rollout's history, oldest first."""
 
-    async def pause(self, rollout: str, by: str, why: str) -> View: ...
+    async def start(self, order: Order, by: str) -> View:
+        """Start a rollout in the name of `by`."""
 
-    async def resume(self, rollout: str, by: str) -> View: ...
+    async def pause(self, rollout: str, by: str, why: str) -> View:
+        """Pause a rollout."""
 
-    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View: ...
+    async def resume(self, rollout: str, by: str) -> View:
+        """Resume a paused rollout."""
 
-    async def approve(self, rollout: str, by: str, digest: str) -> View: ...
+    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View:
+        """Abort a rollout; `revert`: also send committed devices back."""
+
+    async def approve(self, rollout: str, by: str, digest: str) -> View:
+        """Add the approval of the plan with this digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiContext:
-    """What the routes stand on. `now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none.
+    """Everything that the routes need.
 
-    `gate` slows enrolment, `renewal_gate` renewal. `evict` throws a device off the broker. `repository`: the folder
-    with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
+    `now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none.
+
+    `gate` limits the rate of enrolment, `renewal_gate` that of renewal. `evict` ends a device's broker session.
+    `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
     """
 
     hub: HubState

@@ -1,14 +1,7 @@
-"""`/metrics` for Prometheus: the hub's own counts, and how its web API is asked.
+"""Monitoring routes of the web API: Prometheus metrics (`/metrics`), liveness (`/healthz`) and readiness (`/readyz`).
 
 Rule: a label's values are known when the process starts (registered routes, loaded models, the core's counter names),
-never a device, a path or anything else that a caller chooses.
-
-The rollouts' figures for Prometheus: how many there are in each state, their devices, and what the gate leaves open.
-
-Rule: no label names a rollout or a family; which one it is says `skerry rollout list`.
-
-Whether this process lives (`/healthz`) and whether its models answer right now (`/readyz`).
-
+never a device, a rollout, a path or anything else that a caller chooses.
 Rule: ready is measured, never remembered: one fresh engine round trip, shared by all who ask while it runs, so that
 asking often costs the engines nothing.
 """
@@ -40,11 +33,11 @@ _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 _GAUGES = ("open", "uptime_s", "link_up", "store_ok")
 
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that nobody reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, without use
 
 
 class _HubCollector(Collector):
-    """Reads the hub at the moment it is scraped."""
+    """Prometheus collector of the hub's counters, gauges and device states, read at the moment of the scrape."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -52,6 +45,7 @@ class _HubCollector(Collector):
         self._registry = context.registry
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the hub's metrics: events, gauges, queue lengths by model, devices by state, alarms, batch times."""
         events = CounterMetricFamily("skerry_hub_events", "What the hub did, by name.", labels=["event"])
         for event, count in bounded(self._hub.counters()).items():
             events.add_metric([event], count)
@@ -71,6 +65,7 @@ class _HubCollector(Collector):
         yield from of_batches(self._context.observer.timings)
 
     def _devices(self) -> Iterator[GaugeMetricFamily]:
+        """Yield devices by state, and alarms by kind."""
         found = Counted(each.state for each in self._registry.devices())
         states = GaugeMetricFamily("skerry_hub_devices", "Devices in the registry, by state.", labels=["state"])
         for state in DeviceState:
@@ -83,7 +78,10 @@ class _HubCollector(Collector):
 
 
 class Metrics:
-    """One registry per application, so that two hubs in one test do not meet."""
+    """Route `/metrics` and the middleware that counts requests.
+
+    One Prometheus registry per application, so that two hubs in one test do not collide. `others`: further collectors.
+    """
 
     def __init__(self, context: ApiContext, *others: Collector) -> None:
         self._registry = CollectorRegistry()
@@ -97,7 +95,8 @@ class Metrics:
         )
 
     def routes(self) -> list[Route]:
-        says = "The hub's figures for Prometheus"
+        """Return the route of this group."""
+        says = "Metrics for Prometheus"
         return [
             Route(
                 "GET",
@@ -112,10 +111,14 @@ class Metrics:
         ]
 
     async def scrape(self, _request: web.Request) -> web.Response:
+        """Answer with all metrics in Prometheus' text format."""
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def counting(self) -> Middleware:
-        """Outermost: it sees what the door refused too."""
+        """Return the middleware that counts requests by route and status, and times them by route.
+
+        It is the outermost one, so that it sees refused requests too.
+        """
 
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -137,7 +140,7 @@ class Metrics:
 
 
 def of_batches(timings: Timings) -> Iterator[Metric]:
-    """How long questions waited and batches were computed, by model."""
+    """Yield metrics of queueing and computing times in seconds, and of items and failed items, by model."""
     waited = HistogramMetricFamily("skerry_hub_queue_seconds", "Of each item, from arrival to batch.", labels=["model"])
     computed = HistogramMetricFamily("skerry_hub_compute_seconds", "Of each batch, in the engine.", labels=["model"])
     items = CounterMetricFamily("skerry_hub_items", "Items computed.", labels=["model"])
@@ -151,13 +154,13 @@ def of_batches(timings: Timings) -> Iterator[Metric]:
 
 
 def _buckets(spread: Spread) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus has them."""
+    """Return cumulative histogram buckets, as Prometheus wants them."""
     bounds = [*(repr(bound) for bound in BUCKETS_S), "+Inf"]
     return list(zip(bounds, accumulate(map(float, spread.buckets)), strict=True))
 
 
 def bounded(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:
-    """At most `limit` names, the rest summed under "other": a scrape cannot grow without bound."""
+    """Return at most `limit` names, the rest summed under "other": a scrape cannot grow without bound."""
     names = sorted(counters)
     kept = {name: counters[name] for name in names[:limit]}
     rest = sum(counters[name] for name in names[limit:])
@@ -165,23 +168,28 @@ def bounded(counters: dict[str, int], limit: int = MAX_NAMES) -> dict[str, int]:
 
 
 def _route(request: web.Request) -> str:
+    """Return the label of a request's route: its canonical path, or "none", so that callers cannot add labels."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "none"
 
 
 WAITING = PAUSED | {RolloutState.WAITING_APPROVAL}
 STOPPED = frozenset((RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.REVERTING, RolloutState.REVERTED))
-RECENT_MS = 86_400_000  # a rollout that was stopped is somebody's to look at for a day
+RECENT_MS = 86_400_000  # a stopped rollout is an alarm for a day
 
 
 class RolloutCollector(Collector):
-    """`desk` None: a hub without rollouts shows zeros."""
+    """Prometheus collector of rollouts: how many are in each state, their devices, and what the gate leaves open.
+
+    `desk` None: a hub without rollouts shows zeros.
+    """
 
     def __init__(self, desk: RolloutControl | None, now_ms: Callable[[], int]) -> None:
         self._desk = desk
         self._now_ms = now_ms
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield rollouts and their devices by state, the largest gate bound, and alarms."""
         views = self._desk.views() if self._desk else ()
         under_way = [view for view in views if view.state not in TERMINAL]
         yield _counted("skerry_hub_rollouts", "Rollouts under way.", RolloutState, Counted(v.state for v in under_way))
@@ -195,7 +203,7 @@ class RolloutCollector(Collector):
         yield self._alarms(views)
 
     def _alarms(self, views: tuple[View, ...]) -> GaugeMetricFamily:
-        """What a person has to look at, as `skerry_hub_alarms` for everything else."""
+        """Return what a person has to look at, as `skerry_hub_alarms` for everything else."""
         since_ms = self._now_ms() - RECENT_MS
         stopped = sum(view.state in STOPPED and view.changed_ms > since_ms for view in views)
         found = GaugeMetricFamily(
@@ -209,6 +217,7 @@ class RolloutCollector(Collector):
 def _counted(
     name: str, says: str, states: type[RolloutState] | type[RolloutDeviceState], counts: Counted[str]
 ) -> GaugeMetricFamily:
+    """Return a gauge with one sample for every state, 0 where none is counted."""
     family = GaugeMetricFamily(name, says, labels=["state"])
     for state in states:
         family.add_metric([state.value], counts[state.value])
@@ -216,7 +225,7 @@ def _counted(
 
 
 class Health:
-    """`timeout_s`: an engine that takes longer is not ready."""
+    """Routes `/healthz` and `/readyz`. `timeout_s`: an engine that takes longer is not ready."""
 
     def __init__(self, context: ApiContext, timeout_s: float) -> None:
         self._hub = context.hub
@@ -225,6 +234,7 @@ class Health:
         self._probing: asyncio.Task[str] | None = None
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         ready = "Whether its models answer right now; 503 with the reason if not"
         return [
             Route(
@@ -234,10 +244,14 @@ class Health:
         ]
 
     async def live(self, _request: web.Request) -> web.Response:
+        """Answer 200: the process lives."""
         return answer({"live": True})
 
     async def ready(self, _request: web.Request) -> web.Response:
-        """200, or 503 with the reason."""
+        """Answer 200 if the models answer, or 503 with the reason.
+
+        The database, the broker link and one sample through every engine are checked, each time anew.
+        """
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._check(), name="readyz-probe")
         # Shielded: a caller that hangs up must not end the round trip of the others.
@@ -245,11 +259,12 @@ class Health:
         return answer({"ready": not reason, "reason": reason}, 503 if reason else 200)
 
     async def close(self, _app: web.Application) -> None:
+        """Cancel a probe that is under way, at shutdown."""
         if self._probing is not None:
             self._probing.cancel()
 
     async def _check(self) -> str:
-        """Why not, or ""."""
+        """Return why the hub is not ready, "" if it is."""
         status = self._hub.status()
         if status.get("draining"):
             return "the hub is stopping"
@@ -265,6 +280,7 @@ class Health:
 
 
 def _judge(probes: list[Probe]) -> str:
+    """Return why the probes do not show readiness, "" if they do."""
     if not probes:
         return "no model is loaded"
     return next((f"{probe.model} failed" for probe in probes if not probe.ok), "")

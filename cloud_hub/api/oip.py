@@ -1,14 +1,11 @@
-"""Open Inference Protocol v2 for every model of the hub: a raw sample through the whole model.
+"""Inference routes of the web API: Open Inference Protocol v2 for every model of the hub.
 
-Rule: the protocol's text and bytes are `wire.http.oip`'s; here a request becomes inputs, and predictions
-become tensors.
+A request's tensors are raw samples that go through the whole model. The protocol's JSON and binary encoding is
+`wire.http.oip`'s; here a request becomes inputs and options, and predictions become tensors.
 
-What a web request wants beside its samples: headers and the protocol's parameters become one `Wish`.
-
-Rule: a parameter that is not known or not of its type is refused by name; a damaged traceparent is no traceparent, as
-W3C Trace Context 4.3 says.
-
-How inference looks to a reader of `openapi.json`: the bodies of Open Inference Protocol v2 as JSON Schema.
+Rule: a parameter that is not known or not of its type is refused by name; a damaged traceparent counts as none (W3C
+Trace Context, section 4.3).
+Sources: Open Inference Protocol v2; W3C Trace Context; the Idempotency-Key header draft of the IETF HTTPAPI group.
 """
 
 import math
@@ -52,7 +49,11 @@ _KEY = re.compile(r'"?([\x21\x23-\x7e]{1,128})"?')  # RFC 9651 string, or the sa
 
 
 def wish_of(request: web.Request, parameters: Mapping[str, Parameter], caller: Caller, body: bytes) -> Wish:
-    """OipError(400) names what is wrong."""
+    """Return a request's options from its headers and parameters. OipError(400) names what is wrong.
+
+    `parameters`: of the protocol (priority, timeout in microseconds, ...); `caller` gives tenant and flow for fair
+    queueing; `body` is hashed for the idempotency check, together with the path.
+    """
     for key in parameters:
         if key not in _HARMLESS:
             raise OipError(400, f"unknown parameter '{short(key)}': the hub takes priority and timeout")
@@ -70,18 +71,21 @@ def wish_of(request: web.Request, parameters: Mapping[str, Parameter], caller: C
 
 
 def entered(traceparent: str) -> str:
-    """The traceparent of what the hub does below the caller's span; "" if there is none, or none to be recorded."""
+    """Return the traceparent of the hub's own span below the caller's; "" if there is none, or none to be recorded.
+
+    The new span id is random, the flags say sampled (W3C Trace Context, section 3.2).
+    """
     given = place(traceparent)
     return f"00-{given.trace}-{secrets.token_hex(8)}-01" if given else ""
 
 
 def span_of(traceparent: str) -> str:
-    """The span that a traceparent of ours names."""
+    """Return the span id in a traceparent made here."""
     return traceparent[36:52]
 
 
 def _idempotency(request: web.Request) -> str:
-    """The key; "" where none came."""
+    """Return the idempotency key, "" where none was sent. OipError(400) if it is malformed."""
     found = request.headers.getall("Idempotency-Key", [])
     if not found:
         return ""
@@ -92,6 +96,7 @@ def _idempotency(request: web.Request) -> str:
 
 
 def _whole(parameters: Mapping[str, Parameter], name: str, most: int) -> int:
+    """Return an integer parameter between 0 and `most`, 0 if absent. OipError(400) otherwise."""
     value = parameters.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise OipError(400, f"parameter '{name}' is a whole number from 0 to {most}")
@@ -178,7 +183,11 @@ _LINE = {
 
 
 class Models:
-    """The protocol's routes over the models the hub serves now. `body`: its most bytes, and seconds it may take."""
+    """Inference routes over the models the hub serves now.
+
+    `version`: of the server, as reported; `body`: the largest request body in bytes, and the seconds it may take to
+    arrive. Paths without a version mean the newest one that is loaded.
+    """
 
     def __init__(self, context: ApiContext, version: str, body: tuple[int, float]) -> None:
         self._inference = context.inference
@@ -187,6 +196,7 @@ class Models:
         self._body = body
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         fixed = [
             _read("/v2", self.server, "The server and its extensions"),
             _read("/v2/health/live", self.live, "Whether the server lives"),
@@ -195,6 +205,7 @@ class Models:
         return [*fixed, *self._per_model(_MODEL), *self._per_model(_VERSIONED)]
 
     def _per_model(self, base: str) -> list[Route]:
+        """Return the routes of one model path, with or without a version."""
         infer: dict[str, Any] = {"takes": INFER_BODY, "gives": INFER_REPLY, "tag": "inference"}
         return [
             _read(base, self.metadata, "What a model takes and gives"),
@@ -203,23 +214,32 @@ class Models:
         ]
 
     async def server(self, _request: web.Request) -> web.Response:
+        """Answer with the server's metadata and extensions."""
         return answer(oip.server_metadata("skerry-hub", self._version, EXTENSIONS))
 
     async def live(self, _request: web.Request) -> web.Response:
+        """Answer 200: the server lives."""
         return answer({"live": True})
 
     async def ready(self, _request: web.Request) -> web.Response:
-        """Whether models are loaded; `/readyz` asks each of them."""
+        """Answer whether models are loaded; `/readyz` asks each of them."""
         ready = bool(self._inference.cards)
         return answer({"ready": ready}, 200 if ready else 503)
 
     async def metadata(self, request: web.Request) -> web.Response:
+        """Answer with a model's inputs and outputs."""
         return answer(oip.model_metadata(self._card(request)[1]))
 
     async def model_ready(self, request: web.Request) -> web.Response:
+        """Answer whether a model is ready; 404 if it is not served."""
         return answer({"name": self._card(request)[1].name, "ready": True})
 
     async def infer(self, request: web.Request) -> web.Response:
+        """Compute one request: 200 with tensors, or a status by the reason of the refusal.
+
+        400 schema, 404 no such model, 409 or 422 idempotency key, 429 rate, 503 busy or stopping, 504 the request's own
+        timeout.
+        """
         engine, card = self._card(request)
         began = time.time()
         wish = NOTHING
@@ -239,7 +259,7 @@ class Models:
         return reply
 
     def _card(self, request: web.Request) -> tuple[EngineCard, oip.ModelCard]:
-        """The engine's card and the protocol's for the model in the path; the newest version where none is named."""
+        """Return the engine's and the protocol's card of the model in the path, the newest version by default."""
         name, version = request.match_info["model"], request.match_info.get("version")
         served = sorted((c for c in self._inference.cards if c.ref.name == name), key=lambda c: c.ref.version)
         found = [c for c in served if version is None or str(c.ref.version) == version]
@@ -249,29 +269,34 @@ class Models:
 
 
 def describe(card: EngineCard, versions: Sequence[str]) -> oip.ModelCard:
-    """The protocol's card: one raw input with a free batch, and the outputs of its kind of model."""
+    """Return the protocol's model card: one raw input with a free batch dimension, and the model's outputs."""
     given = TensorSpec(card.input_name, card.input_dtype, (-1, *card.input_shape))
     outputs = answer_outputs(card.labels, card.outputs)
     return oip.ModelCard(card.ref.name, tuple(versions), "skerry_hub", (given,), outputs)
 
 
 def refused_answer(refused: InferRefusedError) -> web.Response:
-    """The refusal's status and one line; how long to wait where asking again helps."""
+    """Return a refusal as a response: status, one line, and how long to wait where asking again helps.
+
+    `Retry-After` is in whole seconds, at least 1. A draining hub also closes the connection.
+    """
     if isinstance(refused, StillRunningError):
         return refusal(409, "the same Idempotency-Key is being computed, ask again", {"Retry-After": "1"})
     status = _STATUS.get(refused.reason, 503)
     wait = {"Retry-After": str(max(1, math.ceil(refused.retry_after_s)))} if status in (429, 503, 504) else None
     response = refusal(status, _LINE.get(refused.reason, refused.reason.value), wait)
     if refused.reason is Reason.DRAINING:
-        response.force_close()  # whoever comes again connects anew, and finds another hub or none
+        response.force_close()  # a retry then connects anew, to another hub or none
     return response
 
 
 def _read(path: str, handler: Handler, says: str) -> Route:
+    """Return a GET route that needs the scope `infer`, except on this machine."""
     return Route("GET", path, handler, says, Door.HERE, scope=Scope.INFER, tag="inference")
 
 
 def _reply(asked: oip.InferRequest, card: EngineCard, predictions: Sequence[Prediction]) -> web.Response:
+    """Encode predictions as the protocol's response: JSON, with binary tensors if asked for."""
     version = str(card.ref.version)
     facts: dict[str, oip.Parameter] = {"source": "hub", "model_version": version}
     reply = oip.InferResponse(card.ref.name, version, asked.id, answer_tensors(predictions, card.labels), facts)

@@ -1,4 +1,4 @@
-"""The protocol's repository and statistics extensions: which versions there are, load and unload, how long work took.
+"""Open Inference Protocol extensions: model repository (index, load, unload) and statistics.
 
 Source: Triton's documents "Model Repository Extension" and "Statistics Extension".
 """
@@ -24,24 +24,25 @@ _NS = 1e9
 
 
 class IndexRequest(msgspec.Struct, frozen=True):
-    """`ready`: only what is loaded."""
+    """Body of the index request. `ready`: only loaded models."""
 
     ready: bool = False
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """`parameters` may name a `version`; `unload_dependents` changes nothing here."""
+    """Body of a load or unload request. `parameters` may name a `version`; `unload_dependents` is ignored."""
 
     parameters: dict[str, bool | int | float | str] = {}
 
 
 class RepositoryRoutes:
-    """Loading is the whole hub's business; statistics are for whoever may read."""
+    """Routes for loading models, which needs a key of the whole hub, and for statistics, for whoever may read."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         model, whole, operate = "/v2/repository/models/{model}", Door.WHOLE, Scope.OPERATE
         stats, tag = "How often and how long it was asked, waited for and computed", "inference"
         one, here = "/v2/models/{model}", Door.WHOLE_HERE
@@ -58,19 +59,24 @@ class RepositoryRoutes:
         ]  # fmt: skip
 
     async def index(self, request: web.Request) -> web.Response:
+        """Answer with every version of every model, or the loaded ones."""
         asked = await _optional(request, IndexRequest)
         return answer([kept for kept in self._context.versions.list() if kept.state == "READY" or not asked.ready])
 
     async def load(self, request: web.Request) -> web.Response:
+        """Load a model: 200 once it is ready, 404 if it is not in the repository."""
         return await _turned(request, self._context.versions.load)
 
     async def unload(self, request: web.Request) -> web.Response:
+        """Unload a model: 200 once it is gone, 404 if it is not in the repository."""
         return await _turned(request, self._context.versions.unload)
 
     async def all_stats(self, _request: web.Request) -> web.Response:
+        """Answer with the statistics of every model."""
         return answer({"model_stats": [self._stats(card) for card in self._context.inference.cards]})
 
     async def stats(self, request: web.Request) -> web.Response:
+        """Answer with the statistics of one model, of all its versions or of one."""
         name, version = request.match_info["model"], request.match_info.get("version")
         served = self._context.inference.cards
         cards = [c for c in served if c.ref.name == name and version in (None, str(c.ref.version))]
@@ -83,13 +89,13 @@ class RepositoryRoutes:
 
 
 async def _optional(request: web.Request, kind: type[msgspec.Struct]) -> Any:
-    """The body as `kind`; clients of this protocol also send none."""
+    """Return the body as `kind`. Clients of this protocol also send none, which counts as {}."""
     body = await read_body(request, MAX_BYTES)
     return parse(body or b"{}", kind)
 
 
 async def _turned(request: web.Request, turn: Callable[[str], Awaitable[None]]) -> web.Response:
-    """200 once it is so; 404 for a model that is not in the repository."""
+    """Load or unload: 200 once it is done; 404 for a model that is not in the repository."""
     asked = await _optional(request, TurnRequest)
     version = asked.parameters.get("version", "")
     name = request.match_info["model"]
@@ -103,7 +109,11 @@ async def _turned(request: web.Request, turn: Callable[[str], Awaitable[None]]) 
 
 
 def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
-    """One entry of `model_stats`: counts, and nanoseconds of all items together."""
+    """Return one entry of `model_stats`: counts, and nanoseconds of all items together.
+
+    A batch's time counts once in `compute_s` and for each of its items in `compute_infer`; input, output and cache
+    times are not measured here and are 0.
+    """
     executions, computed_s = total(found.batches.values())
     compute = Sum()
     for size, batches in found.batches.items():
@@ -125,6 +135,7 @@ def stats_json(card: ModelCard, found: ModelTimings) -> dict[str, Any]:
 
 
 def _batch(size: int, batches: Sum) -> dict[str, Any]:
+    """Return the statistics of one batch size."""
     nothing = {"count": batches.count, "ns": 0}
     return {
         "batch_size": size,
@@ -135,6 +146,7 @@ def _batch(size: int, batches: Sum) -> dict[str, Any]:
 
 
 def _all_of(spread: Spread) -> dict[str, int]:
+    """Return count and total nanoseconds of a histogram."""
     return {"count": sum(spread.buckets), "ns": _ns(spread.seconds)}
 
 

@@ -1,11 +1,8 @@
-"""`/tuf/...`: the update repository over HTTP, for devices and for mirrors that copy it. Public, read-only.
+"""Public read-only routes of the web API: the TUF update repository (`/tuf/...`) and the ledger log (`/v1/ledger/...`).
 
 Rule: only names the repository itself could have made are looked up, so no path leaves its folders. A download goes on
-by Range where it stopped, has to move at 1 KB/s, and 64 at once are enough: the rest is asked to come again.
-
-`/v1/ledger/...`: the log of the devices' ledger heads, for whoever wants to check that it only grows.
-
-Rule: checkpoints and proofs hold hashes alone and are open to all; which device said what needs a key.
+by Range where it stopped, has to move at 1 KB/s, and 64 at once are enough: further ones get 503.
+Rule: checkpoints and proofs hold hashes alone and are open to all; which device signed what needs a key.
 """
 
 import asyncio
@@ -33,7 +30,7 @@ _HASHED = re.compile(r"(.{1,300}/)([0-9a-f]{64})\.([^/]{1,255})")
 
 
 class Part(NamedTuple):
-    """What of a file is sent: bytes `start` up to, not including, `stop` of `size`."""
+    """Byte range of a file: `start` up to, not including, `stop` of `size`."""
 
     start: int
     stop: int
@@ -41,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Downloads at once, and how fast each has to move once its first minute is over."""
+    """Limits of downloads: how many at once, and how fast each has to move once its first minute is over."""
 
     downloads: int = 64
     grace_s: float = 60.0
@@ -49,7 +46,11 @@ class Limits(NamedTuple):
 
 
 class Mirror:
-    """`folder` holds `metadata` and `targets`; where it is empty everything is 404."""
+    """Routes below `/tuf`: metadata and targets of the update repository, for devices and mirrors.
+
+    `folder` holds `metadata` and `targets`; where it is empty everything is 404. Targets are named by their SHA-256 and
+    never change, so caches may keep them for a day.
+    """
 
     def __init__(self, folder: Path, limits: Limits | None = None) -> None:
         self._folder = folder
@@ -57,6 +58,7 @@ class Mirror:
         self._downloads = 0
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         paths = ("/tuf/metadata/{name}", self.metadata), ("/tuf/targets/{path:.+}", self.target)
         says = "A file of the update repository"
         return [
@@ -67,7 +69,10 @@ class Mirror:
         ]
 
     async def metadata(self, request: web.Request) -> web.StreamResponse:
-        """Numbered files never change; the timestamp, and what is not there yet, is asked for anew each time."""
+        """Send a metadata file. Numbered files never change and may be cached; the timestamp may not.
+
+        404 for every name that the repository could not have made.
+        """
         name = request.match_info["name"]
         path = self._folder / "metadata" / name
         if not _METADATA.fullmatch(name) or not path.is_file():
@@ -76,13 +81,13 @@ class Mirror:
         return web.FileResponse(path, headers=_headers("application/json", keep))
 
     async def target(self, request: web.Request) -> web.StreamResponse:
-        """The bytes under their hash, or the rest of them. 503 while 64 others download."""
+        """Send a target, or the rest of one (Range). 503 while 64 others download."""
         match = _HASHED.fullmatch(request.match_info["path"])
         path = self._folder / "targets" / request.match_info["path"]
         if not match or not path_fits(match[1] + match[3]) or not path.is_file():
             raise OipError(404, "no such target")
         if self._downloads >= self._limits.downloads:
-            return refusal(503, "too many downloads at once, come again", {"Retry-After": str(RETRY_S)})
+            return refusal(503, "too many downloads at once: try again later", {"Retry-After": str(RETRY_S)})
         self._downloads += 1
         try:
             return await self._send(request, path, match[2])
@@ -90,7 +95,10 @@ class Mirror:
             self._downloads -= 1
 
     async def _send(self, request: web.Request, path: Path, digest: str) -> web.StreamResponse:
-        """200, 206, 304 or 416 (RFC 9110 13 and 14). The tag is the content's own hash: the same on every mirror."""
+        """Answer 200, 206, 304 or 416 (RFC 9110, 13 and 14).
+
+        The ETag is the content's hash: the same on every mirror.
+        """
         size = path.stat().st_size
         headers = {**_headers("application/octet-stream", IMMUTABLE), "ETag": f'"{digest}"', "Accept-Ranges": "bytes"}
         if any(tag.value in (digest, "*") for tag in request.if_none_match or ()):
@@ -109,7 +117,10 @@ class Mirror:
 
 
 async def _pour(request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes], within_s: float) -> None:
-    """The connection ends where the reader is too slow or gone."""
+    """Send the pieces; the connection is cut where the reader is too slow or gone.
+
+    `within_s`: seconds for the whole of it.
+    """
     try:
         async with asyncio.timeout(within_s):
             await response.prepare(request)
@@ -122,6 +133,7 @@ async def _pour(request: web.Request, response: web.StreamResponse, pieces: Iter
 
 
 def _pieces(path: Path, part: Part) -> Iterator[bytes]:
+    """Yield the bytes of a range in chunks of 256 KiB."""
     left = part.stop - part.start
     with path.open("rb") as file:
         file.seek(part.start)
@@ -131,7 +143,7 @@ def _pieces(path: Path, part: Part) -> Iterator[bytes]:
 
 
 def _part(request: web.Request, size: int, digest: str) -> Part | None:
-    """None if the range lies outside. A range on top of another file's beginning is no range: the whole is sent."""
+    """Return the requested range, None if it lies outside. If-Range for another file gets the whole file."""
     if request.headers.get("If-Range", f'"{digest}"') != f'"{digest}"':
         return Part(0, size, size)
     try:
@@ -142,6 +154,7 @@ def _part(request: web.Request, size: int, digest: str) -> Part | None:
 
 
 def _headers(kind: str, keep: str) -> dict[str, str]:
+    """Return the headers of a file: content type, caching, no sniffing."""
     return {"Content-Type": kind, "Cache-Control": keep, "X-Content-Type-Options": "nosniff"}
 
 
@@ -149,12 +162,16 @@ _MAX_DIGITS = 18
 
 
 class Ledger:
-    """`clerk` None: this hub keeps no log, and every route is 404."""
+    """Routes of the log of the devices' ledger heads, for anyone who checks that it only grows.
+
+    `clerk` None: this hub keeps no log, and every route is 404.
+    """
 
     def __init__(self, clerk: LedgerLogService | None) -> None:
         self._clerk = clerk
 
     def routes(self) -> list[Route]:
+        """Return the routes of this group."""
         grown = "Proof that the log only grew from `first` to `second` heads (RFC 9162, 2.1.4)"
         held = "Proof that a leaf is in the log when it had `size` heads (RFC 9162, 2.1.3)"
         said = "The heads that a device has signed, as they stand in the log"
@@ -169,9 +186,11 @@ class Ledger:
         ]  # fmt: skip
 
     async def checkpoint(self, _request: web.Request) -> web.Response:
+        """Answer with the signed checkpoint of the log (C2SP tlog-checkpoint)."""
         return web.Response(text=await self._kept.checkpoint(), headers={"Cache-Control": "no-store"})
 
     async def consistency(self, request: web.Request) -> web.Response:
+        """Answer with a consistency proof between two sizes (RFC 9162, 2.1.4); 400 if there is none."""
         first, second = _number(request, "first"), _number(request, "second")
         try:
             proof = await self._kept.ask(lambda log: log.consistency(first, second))
@@ -180,6 +199,7 @@ class Ledger:
         return answer({"first": first, "second": second, "proof": [text_of(each) for each in proof]})
 
     async def inclusion(self, request: web.Request) -> web.Response:
+        """Answer with an inclusion proof of a leaf (RFC 9162, 2.1.3); 400 if there is none."""
         index, size = _number(request, "index"), _number(request, "size")
         try:
             proof = await self._kept.ask(lambda log: log.inclusion(index, size))
@@ -188,7 +208,7 @@ class Ledger:
         return answer({"index": index, "size": size, "proof": [text_of(each) for each in proof]})
 
     async def heads(self, request: web.Request) -> web.Response:
-        """Behind the index `after`, each with its path to one signed checkpoint."""
+        """Answer with a device's heads after the index `after`, each with its proof against one signed checkpoint."""
         device, after = request.match_info["device"], _number(request, "after", -1)
         if not caller_of(request).sees(tenant_of(device)):
             raise OipError(404, "no such device")
@@ -196,12 +216,14 @@ class Ledger:
 
     @property
     def _kept(self) -> LedgerLogService:
+        """The log service; OipError(404) if this hub keeps no log."""
         if self._clerk is None:
             raise OipError(404, "this hub keeps no log")
         return self._clerk
 
 
 def _number(request: web.Request, key: str, otherwise: int | None = None) -> int:
+    """Return a whole number from the query, `otherwise` if absent. OipError(400) if it is none."""
     text = request.query.get(key, "")
     if not text and otherwise is not None:
         return otherwise

@@ -1,11 +1,8 @@
-"""A route of the web API as a value: where it is, who may use it, what it takes and gives.
+"""Routes of the web API as values, strict parsing of JSON bodies, and the OpenAPI document made from the routes.
 
-Rule: the doors (`callers`) and `openapi.json` (`openapi`) are both made from these. A route says who may use it; there
-is no default.
-
-Small JSON bodies, read strictly: bounded bytes and depth, no key twice, no unknown key, one error type.
-
-`/openapi.json`: every route as OpenAPI 3.1, made from the routes themselves.
+Rule: the checks of `auth` and `/openapi.json` are both made from a `Route`. A route says who may use it; the default is
+the strictest.
+Rule: JSON bodies are read strictly: bounded bytes and depth, no duplicate key, no unknown key, one error type.
 """
 
 import json
@@ -25,19 +22,20 @@ from wire.http.oip import OipError
 
 
 class Door(StrEnum):
-    """How a caller gets to a route."""
+    """Who may use a route: everybody, callers of this machine, holders of a key, or keys of the whole hub only."""
 
-    OPEN = "open"  # nobody is asked who he is; the route has its own proof, or nothing to hide
-    HERE = "here"  # on this machine nobody is asked, from elsewhere as KEY
+    OPEN = "open"  # no authentication; the route has its own proof, or nothing to hide
+    HERE = "here"  # no authentication on this machine, from elsewhere as KEY
     KEY = "key"  # the admin token or a key with the route's scope
     WHOLE = "whole"  # as KEY, but never a tenant's key: it concerns the whole hub
-    WHOLE_HERE = "whole_here"  # as WHOLE, but on this machine nobody is asked
+    WHOLE_HERE = "whole_here"  # as WHOLE, but no authentication on this machine
 
 
 @dataclass(frozen=True)
 class Route:
-    """`takes`: the Struct of the JSON body, or a schema of a body in several forms. `gives`: of the answer.
+    """One route of the web API: method, path, handler, access, and what it takes and returns.
 
+    `takes`: the Struct of the JSON body, or a schema of a body in several forms. `gives`: schema of the answer.
     `status` of success; `plain`: the content type of an answer that is no JSON. `tag` groups routes for a reader.
     """
 
@@ -56,11 +54,12 @@ class Route:
 
     @property
     def canonical(self) -> str:
-        """As aiohttp names it: without the patterns of its variables."""
+        """The path as aiohttp names it: without the patterns of its variables."""
         return self.path.replace(":.+}", "}")
 
     @property
     def served(self) -> web.RouteDef:
+        """The aiohttp route definition."""
         return web.route(self.method, self.path, self.handler, **({"allow_head": True} if self.method == "GET" else {}))
 
 
@@ -71,12 +70,18 @@ T = TypeVar("T")
 
 
 async def read_json(request: web.Request, kind: type[T]) -> T:
-    """The body as `kind` (a Struct that forbids unknown fields). OipError 400, 408 or 413 otherwise."""
+    """Read the body as `kind`, a Struct that forbids unknown fields.
+
+    At most 16 KiB, within 10 seconds. OipError 400, 408 or 413 otherwise.
+    """
     return parse(await read_body(request, MAX_BYTES, WITHIN_S), kind)
 
 
 def parse(body: bytes, kind: type[T]) -> T:
-    """OipError(400) says what is wrong, never what was sent."""
+    """Parse a JSON body as `kind`. OipError(400) says what is wrong, never what was sent.
+
+    Duplicate keys and unknown keys are errors, and so is nesting beyond the parser's depth.
+    """
     try:
         json.loads(body, object_pairs_hook=_once)
         return msgspec.json.decode(body, type=kind)
@@ -85,21 +90,21 @@ def parse(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise OipError(400, str(error)) from None
     except (ValueError, msgspec.DecodeError):  # not UTF-8, not JSON, a key twice
-        raise OipError(400, "the body is not proper JSON, or a key stands there twice") from None
+        raise OipError(400, "the body is not valid JSON, or has a duplicate key") from None
 
 
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """`value` (builtins or Structs) as JSON."""
+    """Return a JSON response of `value` (builtins or Structs)."""
     return web.Response(
         status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers
     )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Two readers that disagree on which of two equal keys counts can be played against each other."""
+    """Refuse duplicate keys: two readers that disagree on which of them counts can be played against each other."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("duplicate key")
     return found
 
 
@@ -109,31 +114,37 @@ _TEXT: dict[str, Any] = {"type": "string"}
 _REFUSAL: dict[str, Any] = {"type": "object", "properties": {"error": _TEXT}, "required": ["error"]}
 _TAGS = {
     "inference": "Open Inference Protocol v2, with the extensions named in `GET /v2`",
-    "health": "Whether the hub lives and is ready, and its figures",
-    "devices": "Devices: enrolment, renewal, their life",
+    "health": "Liveness, readiness and metrics",
+    "devices": "Devices: enrolment, renewal, life cycle",
     "updates": "The update repository",
-    "rollouts": "Who gets which version next, and what stops it",
-    "access": "Keys of tenants, and what was done with them",
+    "rollouts": "Rollouts of model versions: start, watch, stop",
+    "access": "API keys of tenants, and the audit log",
     "operate": "The hub itself",
 }
 
 
 class Described:
-    """The document is made once, at start."""
+    """Route `/openapi.json`; the document is made once, at start."""
 
     def __init__(self, routes: Sequence[Route], version: str) -> None:
         self._body = document([*routes, *self.routes()], version)
 
     def routes(self) -> list[Route]:
+        """Return the route of this group."""
         says = "This description"
         return [Route("GET", "/openapi.json", self.document, says, Door.HERE, scope=Scope.READ, tag="health")]
 
     async def document(self, _request: web.Request) -> web.Response:
+        """Answer with the OpenAPI document."""
         return answer(self._body)
 
 
 def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """OpenAPI 3.1.0 of these routes."""
+    """Return the OpenAPI 3.1.0 document of these routes.
+
+    Every path carries its operation id (method and path), scope, access, parameters, body schema and responses. Struct
+    bodies become named components. Source: OpenAPI Specification 3.1.0; JSON Schema 2020-12.
+    """
     structs = sorted({route.takes for route in routes if _is_struct(route.takes)}, key=lambda kind: kind.__name__)
     shapes, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
     named = dict(zip(structs, shapes, strict=True))
@@ -155,6 +166,7 @@ def _is_struct(takes: object) -> bool:
 
 
 def _operation(route: Route, named: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Return the operation object of a route; `named` maps Structs to their schema references."""
     found = {
         "operationId": _name(route),
         "summary": route.summary,
@@ -171,17 +183,19 @@ def _operation(route: Route, named: dict[Any, dict[str, Any]]) -> dict[str, Any]
 
 
 def _body(shape: dict[str, Any] | None, route: Route) -> dict[str, Any]:
+    """Return the request body object: JSON of a Struct, or the body schema that the route gives."""
     return {"required": True, "content": {"application/json": {"schema": shape}}} if shape else dict(route.takes)
 
 
 def _responses(route: Route) -> dict[str, Any]:
+    """Return the response objects: success, 4XX and 5XX with one line of error."""
     kind = route.plain.partition(";")[0] or "application/json"
     shape = _TEXT if route.plain else route.gives or {"type": "object"}
     refused = {"application/json": {"schema": {"$ref": _REF.format(name="Refusal")}}}
     return {
         str(route.status): {"description": route.summary, "content": {kind: {"schema": shape}}},
-        "4XX": {"description": "Refused: what is wrong, in one line", "content": refused},
-        "5XX": {"description": "Not now, or a defect of the hub", "content": refused},
+        "4XX": {"description": "Refused, with the reason in one line", "content": refused},
+        "5XX": {"description": "Temporarily unavailable, or a defect of the hub", "content": refused},
     }
 
 
@@ -190,5 +204,6 @@ def _parameter(name: str) -> dict[str, Any]:
 
 
 def _name(route: Route) -> str:
+    """Return the operation id, such as `get_v1_admin_status`."""
     words = re.findall(r"[a-z0-9]+", f"{route.method} {route.path}".lower())
     return "_".join(words)

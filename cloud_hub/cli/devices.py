@@ -1,7 +1,4 @@
-"""`skerry devices ...`: the life of each device as the hub sees it. Words for people, `--json` for programs.
-
-`skerry devices heads`: what the hub has logged of a device's egress ledger, as a file for whoever checks it.
-"""
+"""`skerry devices ...`: list devices and change their state; export the logged ledger heads of one."""
 
 import json
 from pathlib import Path
@@ -22,7 +19,7 @@ Device = Annotated[str, typer.Argument(help="Device id, tenant--name.", show_def
 
 @app.command("list")
 def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Every device that ever enrolled."""
+    """List every device that ever enrolled."""
     found = Office(load_config(config, state)).devices()
     if as_json:
         typer.echo(json.dumps(found))
@@ -31,18 +28,18 @@ def list_devices(*, config: ConfigFile = None, state: State = None, as_json: AsJ
     for row in found:
         times = (minute(row["enrolled_ms"]), minute(row["certificate_ends_ms"]))
         table.add_row(row["device"], row["state"], row["why"], *times)
-    Console().print(table if found else "no devices yet: `skerry hub invite NAME` makes one welcome")
+    Console().print(table if found else "no devices yet: `skerry hub invite NAME` creates an invite")
 
 
 @app.command()
 def show(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """One device."""
+    """Show one device."""
     say(Office(load_config(config, state)).device(device), as_json=as_json)
 
 
 @app.command()
 def suspend(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Serve it no more, until `resume`. Counts for its next message and its next renewal."""
+    """Suspend a device: it is not served until `resume`. Holds from its next message and renewal on."""
     say(Office(load_config(config, state)).set_state(device, DeviceState.SUSPENDED), as_json=as_json)
 
 
@@ -56,12 +53,14 @@ def resume(device: Device, *, config: ConfigFile = None, state: State = None, as
 def retire(
     device: Device,
     *,
-    drain: Annotated[str, typer.Option("--drain", help="How long it still gets what it is owed: 0s, 30m, 1d.")] = "1d",
+    drain: Annotated[
+        str, typer.Option("--drain", help="How long open verdicts are still delivered: 0s, 30m, 1d.")
+    ] = "1d",
     config: ConfigFile = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a device go: nothing new is taken, what it is owed is given, then its keys count no more.
+    """Retire a device: nothing new is accepted, open verdicts are delivered, then its keys are invalid.
 
     Where you can, type `skerry agent retire` on the device instead: that exports its ledger and wipes its keys too.
     """
@@ -71,7 +70,7 @@ def retire(
 
 @app.command()
 def revoke(device: Device, *, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Never serve it again under this id, and throw it off the broker: its keys are lost or stolen."""
+    """Revoke a device whose keys are lost or stolen: never serve this id again, and end its broker session."""
     say(Office(load_config(config, state)).set_state(device, DeviceState.REVOKED), as_json=as_json)
 
 
@@ -82,7 +81,7 @@ def heads(
     config: ConfigFile = None,
     state: State = None,
 ) -> None:
-    """The ledger heads that the hub has logged of a device, with proofs: for `skerry ledger verify --heads`."""
+    """Export the logged ledger heads of a device, with proofs, for `skerry ledger verify --heads`."""
     found = Office(load_config(config, state)).heads(device)
     if not found["heads"]:
         raise ExitError(Exit.NOT_FOUND, f"no head of '{device}' is in the log")

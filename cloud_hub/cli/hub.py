@@ -1,8 +1,6 @@
-"""`skerry hub ...`: make a hub, run it, invite devices, replace its CA. Words for people, `--json` for programs.
+"""`skerry hub ...`: create and run a hub, invite devices, API keys (`hub key`), CA rotation (`hub ca`), status.
 
-`skerry hub key ...`: API keys of tenants. Words for people, `--json` for programs.
-
-`skerry hub ca ...`: replace the CA while devices are connected. docs/trust.md tells when and in which order.
+Text for people, `--json` for programs. docs/trust.md tells when and in which order to rotate the CA.
 """
 
 import json
@@ -60,7 +58,7 @@ def create(
 
 @key_app.command("list")
 def list_keys(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Every key that was ever made, without its token."""
+    """List every key that was ever made, without its token."""
     found = Office(load_config(config, state)).keys()
     if as_json:
         typer.echo(json.dumps(found))
@@ -82,7 +80,7 @@ def revoke(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """From now on this key opens nothing."""
+    """Revoke a key: requests with it are refused from now on."""
     say(Office(load_config(config, state)).revoke_key(key), as_json=as_json)
 
 
@@ -91,13 +89,13 @@ ca_app = typer.Typer(**QUIET)
 
 @ca_app.command()
 def show(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """The CA, its successor while a rotation is under way, and the devices that have not renewed since."""
+    """Show the CA, its successor during a rotation, and the devices that have not renewed since."""
     say(Office(load_config(config, state)).ca(), as_json=as_json)
 
 
 @ca_app.command()
 def rotate(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Begin: make a new CA and trust both; devices get to know it when they renew. Disconnects nobody."""
+    """Begin a rotation: make a new CA and trust both; devices learn it when they renew. Disconnects no device."""
     say(Office(load_config(config, state)).turn_ca(Step.ROTATE), as_json=as_json)
 
 
@@ -109,7 +107,7 @@ def finish(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """End: destroy the old CA's key; its certificates and open invites count no more. Restarts the broker once."""
+    """End a rotation: destroy the old CA's key; its certificates and open invites expire. Restarts the broker once."""
     say(Office(load_config(config, state)).turn_ca(Step.FINISH, force=force), as_json=as_json)
 
 
@@ -127,7 +125,7 @@ port = 18883
 
 DAY_MS = 86_400_000
 
-app = typer.Typer(**QUIET, help="A hub: make it, run it, invite devices.")
+app = typer.Typer(**QUIET, help="A hub: create it, run it, invite devices.")
 app.add_typer(key_app, name="key", help="API keys of tenants: create, list, revoke.")
 app.command("plan")(plan)
 app.add_typer(ca_app, name="ca", help="The hub's CA: show, rotate, finish.")
@@ -215,9 +213,9 @@ def deny_all(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let nothing leave any device from now on, until a policy is published whose clears_notice is the counter shown.
+    """Stop all egress of devices from now on, until a policy is published whose clears_notice is the counter shown.
 
-    Devices that are connected hear it at once, the others with their next hello; this hub refuses at once.
+    Connected devices get it at once, the others with their next hello; this hub refuses at once.
     """
     if device and tenant:
         raise ExitError(Exit.USAGE, "--device and --tenant exclude each other: a device's id names its tenant")
@@ -226,7 +224,7 @@ def deny_all(
 
 @app.command()
 def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """How many verdicts of each label, for each model and day that is over. Rare labels are held back."""
+    """Count verdicts by label, model and past day. Rare labels are left out."""
     found = Office(load_config(config, state)).aggregates()
     if as_json:
         typer.echo(json.dumps(found))
@@ -235,12 +233,12 @@ def aggregates(*, config: ConfigFile = None, state: State = None, as_json: AsJso
         day = minute(row["day"] * DAY_MS)[:10]
         typer.echo(f"{day}  {row['model']:<24} {row['label']:>6} {row['count']:>10}")
     if not found:
-        typer.echo("nothing yet: a day is shown when it is over, a label from 10 verdicts on")
+        typer.echo("no aggregates yet: a day is counted once it is over, a label from 10 verdicts on")
 
 
 @app.command()
 def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """Who changed what over the web API, and who was refused: the last 200, oldest first."""
+    """Show the audit log: changes and refusals over the web API, the last 200, oldest first."""
     found = Office(load_config(config, state)).audit()
     if as_json:
         typer.echo(json.dumps(found))
@@ -252,7 +250,7 @@ def audit(*, config: ConfigFile = None, state: State = None, as_json: AsJson = F
 
 @app.command()
 def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = False) -> None:
-    """How the running hub is."""
+    """Show the status of the running hub."""
     found = Office(load_config(config, state)).status()
     if as_json:
         typer.echo(json.dumps(found))
@@ -262,6 +260,7 @@ def status(*, config: ConfigFile = None, state: State = None, as_json: AsJson = 
 
 
 def _write(file: Path, text: str) -> None:
+    """Write the configuration file. ExitError(DISK) if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -270,5 +269,6 @@ def _write(file: Path, text: str) -> None:
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
+    """Replace this process by another program, so that signals and exit code are that program's."""
     sys.stdout.flush()
     os.execve(words[0], words, environment)  # noqa: S606 - our own interpreter and module

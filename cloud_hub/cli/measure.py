@@ -1,6 +1,6 @@
-"""`skerry models measure`: attack what a policy lets leave of a bundle, and write the finding into its manifest.
+"""`skerry models measure`: attack what a policy lets leave of a bundle, and write the result into its manifest.
 
-Law: the chains that are attacked are those that the policy makes, with each set of its rules, by the same functions
+Rule: the chains that are attacked are those that the policy makes, with each set of its rules, by the same functions
 devices and hubs use. It needs policies and models both, so it lives above them.
 """
 
@@ -47,6 +47,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of word
 
 @dataclass(frozen=True)
 class MeasureFlags:
+    """Arguments and options of `skerry models measure`.
+
+    `bundle`: folder; `data`: PKG:FUNCTION that returns samples; `policy`: whose transforms are applied before the
+    attack; `quick`: weaker attacks; `defences`: also standard defences; `dry_run`: leave the manifest alone.
+    """
+
     bundle: Folder
     data: DataFrom
     policy: PolicyFile = None
@@ -78,13 +84,14 @@ def measure(flags: MeasureFlags) -> None:
 
 
 def _judged(rules: Policy, cases: "Sequence[Case]") -> Denied | None:
-    """By the limits of the base; a rule's own are judged where it applies."""
+    """Return the first limit of the policy's base that a finding exceeds; a rule's own are checked where it applies."""
     limits = rules.base.privacy or (Privacy(),)
     found = (leakage.within(each, case.found.rows) for case in cases for each in limits)
     return next(filter(None, found), None)
 
 
 def _open(path: Path) -> Bundle:
+    """Open the bundle. ExitError(MODEL) if it is unsound."""
     try:
         return open_bundle(path)
     except BundleError as error:
@@ -92,6 +99,7 @@ def _open(path: Path) -> Bundle:
 
 
 def _policy(file: Path | None) -> Policy | None:
+    """Read and compile the policy, None without one. ExitError(POLICY) if it is unsound."""
     if file is None:
         return None
     text = read_text(file, Exit.POLICY)
@@ -102,7 +110,7 @@ def _policy(file: Path | None) -> Policy | None:
 
 
 def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
-    """What could leave, with each set of rules.
+    """Return the transform chains under which features may leave, one for each set of rules.
 
     ExitError if the policy lets these features leave under no condition.
     """
@@ -121,6 +129,10 @@ def _chains(bundle: Bundle, policy: Policy | None) -> list[Steps]:
 
 
 def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, defences: bool) -> "tuple[Case, ...]":
+    """Run the attacks on every chain, with a progress bar, and on the standard defences if asked for.
+
+    ExitError(SAMPLE) for unusable samples, ExitError(MODEL) for an unusable bundle.
+    """
     from models.forge.data.types import ForgeError  # noqa: PLC0415
     from models.forge.leakage.remeasure import defended, remeasure  # noqa: PLC0415 - torch only when it runs
 
@@ -144,6 +156,7 @@ def _attacked(bundle: Bundle, where: str, asked: list[Steps], *, quick: bool, de
 
 
 def _data(where: str) -> "Data":
+    """Load the samples from a user's function. ExitError(SAMPLE) if it cannot be called."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
     from models.forge.pipeline.loading import load_data  # noqa: PLC0415
 
@@ -154,7 +167,7 @@ def _data(where: str) -> "Data":
 
 
 def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
-    """Rows of the first `asked` cases count; a quick look at defences does not take the place of a full measurement."""
+    """Write measured rows into the manifest: of the first `asked` cases, and of defences not yet measured."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
     from models.forge.leakage.remeasure import with_rows  # noqa: PLC0415
 
@@ -169,6 +182,7 @@ def _written(bundle: Bundle, cases: "Sequence[Case]", asked: int) -> Bundle:
 
 
 def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> dict[str, Any]:
+    """Return the JSON output: digests, the policy's verdict, and the rows of every chain."""
     return {
         "model": made.manifest.model,
         "digest": made.digest,
@@ -187,6 +201,7 @@ def _facts(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied |
 
 
 def _say(old: Bundle, made: Bundle, cases: "Sequence[Case]", verdict: Denied | None) -> None:
+    """Print a table of attacks and what they won, then the verdict and the digest."""
     console = Console()
     table = Table("codes", "attack", "pairs", "figure", "won (at most)", "label alone", "untouched", box=None)
     for case in cases:

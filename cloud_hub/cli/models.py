@@ -1,11 +1,7 @@
-"""`skerry models permit`: asks the holders of the offline keys to let devices go down to an older version.
+"""`skerry models permit` and `retire`, and `skerry hub plan`: downgrade permits, end of a version, engine placement.
 
-Law: no hub signs this. The command writes a request; what is signed with the targets keys and installed here is what
-devices obey, and nothing else of it is.
-
-`skerry models retire MODEL@V`: the end of a version on a hub, once no device speaks it any more.
-
-`skerry hub plan`: how large a bundle's hub model is, and over how many devices it would be spread, and why.
+Rule: no hub signs a permit. The command writes a request; what is signed with the targets keys and installed here is
+what devices obey, and nothing else of it is.
 """
 
 import json
@@ -48,7 +44,7 @@ def permit(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let devices go down to an older version: a request for whoever holds the targets keys, who sign offline."""
+    """Request a downgrade permit, to be signed offline by the holders of the targets keys."""
     moment = now()
     ends_ms = int((moment + timedelta(seconds=seconds(lasts, "--for"))).timestamp() * 1000)
     asked = Permit(family, below, to, ends_ms, why)
@@ -58,12 +54,12 @@ def permit(
 def retire(
     model: Annotated[str, typer.Argument(help="MODEL@VERSION, as in digits@7.", show_default=False)],
     *,
-    force: Annotated[bool, typer.Option("--force", help="Although devices still speak it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even though devices still use it.")] = False,
     config: ConfigFile = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Refused with the devices' names while some still speak it; their questions would end `model_gone`."""
+    """Retire a version. Refused, naming the devices, while some still use it: they would get `model_gone`."""
     found = Office(load_config(config, state)).retire_model(model, force=force)
     spoke = [row["device"] for row in found["spoke"]]
     say(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
@@ -74,6 +70,8 @@ Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest
 
 @dataclass(frozen=True)
 class PlanFlags:
+    """Arguments and options of `skerry hub plan`: a bundle folder, and the devices that it should be placed on."""
+
     bundle: Folder
     devices: Annotated[int, typer.Option("--devices", min=1, max=64, help="Graphics cards, or processes on CPUs.")] = 1
     memory_gib: Annotated[float, typer.Option("--memory-gib", min=0, help="Of each device; 0 = no limit.")] = 0.0
@@ -86,7 +84,7 @@ class PlanFlags:
 
 @takes(PlanFlags)
 def plan(flags: PlanFlags) -> None:
-    """Size a hub model, and say how the devices would share it. Nothing is loaded; exit code 40 if it does not fit."""
+    """Show the size of a hub model and its placement on devices. Nothing is loaded; exit code 40 if it does not fit."""
     name, sized = _sized(flags)
     facts = _facts(name, sized)
     typer.echo(json.dumps(facts) if flags.as_json else _words(facts))
@@ -95,6 +93,10 @@ def plan(flags: PlanFlags) -> None:
 
 
 def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
+    """Return the model's name and its sizes, with the placement that was chosen.
+
+    ExitError(MODEL) if it cannot be sized.
+    """
     from cloud_hub.engine.factory import devices_of, form_of, size_up  # noqa: PLC0415 - torch only when it runs
     from models.bundle.bundle import open_apart  # noqa: PLC0415
     from models.bundle.manifest import BundleError  # noqa: PLC0415
@@ -120,6 +122,7 @@ def _sized(flags: PlanFlags) -> "tuple[str, Sized]":
 
 
 def _facts(name: str, sized: "Sized") -> dict[str, Any]:
+    """Return the JSON output: sizes, every way to place the model, and the one chosen."""
     decision = sized.decision
     chosen = None if isinstance(decision, NoPlace) else decision
     return {
@@ -137,6 +140,7 @@ def _facts(name: str, sized: "Sized") -> dict[str, Any]:
 
 
 def _words(facts: dict[str, Any]) -> str:
+    """Format the JSON output as a table for people."""
     lines = [
         f"model        {facts['model']}",
         f"parameters   {facts['parameters']:,} ({facts['weight_bytes'] / MIB:.1f} MiB)",

@@ -1,4 +1,4 @@
-"""What the hub's commands do to a state folder: through the hub that runs on it, or by hand while none does.
+"""Operations on a hub for the CLI: over the API of the hub that runs, or on its state folder while none does.
 
 Rule: a running hub is the only writer of its folder. Its lock tells whether one runs; who holds the lock may write.
 """
@@ -46,7 +46,12 @@ T = TypeVar("T")
 
 
 class Office:
-    """One configured hub, running or not."""
+    """Operations on one configured hub, running or not.
+
+    A running hub is asked over its API with the admin token; otherwise the operation works on the state folder's files.
+    Results are the same JSON-able fields either way. ExitError(CONFIG) if the hub has no state folder,
+    ExitError(LOCKED) if another command holds it for too long.
+    """
 
     def __init__(self, config: HubConfig) -> None:
         self._config = config
@@ -55,27 +60,31 @@ class Office:
             raise ExitError(Exit.CONFIG, f"no hub has its state in {self._state.root}: `skerry hub init` makes one")
 
     def invite(self, welcome: Welcome, expires_s: float) -> dict[str, Any]:
-        """`invite`, `device`, `expires_ms`."""
+        """Create an invite: `invite`, `device`, `expires_ms`. `expires_s` in seconds."""
         body = {**asdict(welcome), "expires_s": expires_s}
         return self._do(
             lambda hub: ask(hub, "POST", "/v1/admin/invites", body), lambda: self._invite(welcome, expires_s)
         )
 
     def devices(self) -> list[dict[str, Any]]:
+        """Return every device that ever enrolled."""
         return self._do(
             lambda hub: list(ask(hub, "GET", "/v1/admin/devices")["devices"]),
             lambda: self._with(lambda registry: [device_json(device) for device in registry.devices()]),
         )
 
     def device(self, device: str) -> dict[str, Any]:
-        """ExitError(NOT_FOUND) if it never enrolled."""
+        """Return one device. ExitError(NOT_FOUND) if it never enrolled."""
         for found in self.devices():
             if found["device"] == device:
                 return found
         raise ExitError(Exit.NOT_FOUND, f"no device '{device}': `skerry devices list` shows all")
 
     def set_state(self, device: str, state: DeviceState, drain_s: float = 0.0) -> dict[str, Any]:
-        """ExitError(NOT_FOUND) if it never enrolled, ExitError(CHECK_FAILED) if its state may not change so."""
+        """Change a device's state and return the device; `drain_s` in seconds.
+
+        ExitError(NOT_FOUND) if it never enrolled, ExitError(CHECK_FAILED) if its state may not change so.
+        """
         self.device(device)
         asked = StateRequest(state, drain_s)
         body = {"state": state.value, "drain_s": drain_s}
@@ -87,7 +96,7 @@ class Office:
         )
 
     def deny_all(self, scope: str, why: str) -> dict[str, Any]:
-        """`counter`, `scope`, `why`, `issued_ms`, `told`: how many devices at once.
+        """Create a deny-all notice: `counter`, `scope`, `why`, `issued_ms`, `told` (number of devices it was sent to).
 
         ExitError(USAGE) for a bad scope.
         """
@@ -95,30 +104,33 @@ class Office:
         return self._do(lambda hub: ask(hub, "POST", "/v1/admin/deny-all", body), lambda: self._deny_all(scope, why))
 
     def keys(self) -> list[dict[str, Any]]:
-        """Every key, without its token."""
+        """Return every API key, without its token."""
         return self._do(
             lambda hub: list(ask(hub, "GET", "/v1/admin/keys")["keys"]),
             lambda: self._keyed(lambda keys: [key_json(key, _now_ms()) for key in keys.all()]),
         )
 
     def create_key(self, wanted: Wanted) -> dict[str, Any]:
-        """The key with its `token`, which nobody can show again. ExitError(USAGE) if it may not be."""
+        """Create an API key and return it with its `token`, which is never shown again.
+
+        ExitError(USAGE) if it may not be.
+        """
         body = {**to_builtins(wanted)}
         return self._do(
             lambda hub: ask(hub, "POST", "/v1/admin/keys", body), lambda: self._keyed(lambda keys: _made(keys, wanted))
         )
 
     def revoke_key(self, key: str) -> dict[str, Any]:
-        """ExitError(NOT_FOUND) if there is none of this id."""
+        """Revoke an API key. ExitError(NOT_FOUND) if there is none of this id."""
         return self._do(
             lambda hub: ask(hub, "DELETE", f"/v1/admin/keys/{key}"),
             lambda: self._keyed(lambda keys: key_json(keys.revoke(key, _now_ms()), _now_ms()), Exit.NOT_FOUND),
         )
 
     def retire_model(self, model: str, *, force: bool) -> dict[str, Any]:
-        """`retired`, `spoke`.
+        """Retire a model version: `retired`, `spoke`.
 
-        ExitError(CHECK_FAILED) while devices speak it, ExitError(NOT_FOUND) if the hub has no such one.
+        ExitError(CHECK_FAILED) while devices use it, ExitError(NOT_FOUND) if the hub has no such version.
         """
         if "@" not in model:
             raise ExitError(Exit.USAGE, f"{model!r}: name one version, MODEL@VERSION")
@@ -129,7 +141,7 @@ class Office:
         )
 
     def _retire_model(self, registry: Registry, model: str, *, force: bool) -> dict[str, Any]:
-        """While no hub runs: what it will not serve at its next start."""
+        """Retire a version while no hub runs, so that the hub does not serve it at its next start."""
         now_ms = _now_ms()
         with contextlib.closing(Spoken.open(self._state.versions)) as spoken:
             speaking = spoken.speaking(model, now_ms, registry)
@@ -139,7 +151,7 @@ class Office:
         return {"retired": model, "spoke": spoke_json(speaking)}
 
     def aggregates(self) -> list[dict[str, Any]]:
-        """`day` (since 1970), `model`, `label`, `count`; of days that are over."""
+        """Return verdict counts of days that are over: `day` (since 1970), `model`, `label`, `count`."""
         return self._do(lambda hub: list(ask(hub, "GET", "/v1/admin/aggregates")["aggregates"]), self._aggregates)
 
     def _aggregates(self) -> list[dict[str, Any]]:
@@ -149,17 +161,20 @@ class Office:
         return [msgspec.structs.asdict(each) for each in found]
 
     def audit(self) -> list[dict[str, Any]]:
-        """The newest entries, oldest first."""
+        """Return the newest audit entries, oldest first."""
         return [to_builtins(entry) for entry in Audit(self._state.audit).last(AUDIT_SHOWN)]
 
     def ca(self) -> dict[str, Any]:
-        """`ca`, `coming`, `waiting_for`."""
+        """Return the state of the CA rotation: `ca`, `coming`, `waiting_for`."""
         return self._do(
             lambda hub: ask(hub, "GET", "/v1/admin/ca"), lambda: self._rotation(lambda found: found.status())
         )
 
     def turn_ca(self, step: Step, *, force: bool = False) -> dict[str, Any]:
-        """As `ca`, after the step. ExitError(CHECK_FAILED) if it cannot be taken now."""
+        """Take a step of a CA rotation and return its state.
+
+        `force`: finish although devices are cut off. ExitError(CHECK_FAILED) if the step cannot be taken now.
+        """
         asked = CaRequest(step, force)
         return self._do(
             lambda hub: ask(hub, "POST", "/v1/admin/ca", {"step": step.value, "force": force}),
@@ -167,6 +182,7 @@ class Office:
         )
 
     def _rotation(self, work: Callable[[Rotation], T]) -> T:
+        """Run `work` on a CA rotation. ExitError(CHECK_FAILED) if it refuses."""
         authorities = Authorities.open(self._state.certificates, utc_now())
         try:
             return self._with(lambda registry: work(Rotation(authorities, registry)))
@@ -174,7 +190,7 @@ class Office:
             raise ExitError(Exit.CHECK_FAILED, str(error)) from None
 
     def status(self) -> dict[str, Any]:
-        """ExitError(HUB) if none runs."""
+        """Return the running hub's status. ExitError(HUB) if none runs."""
         address = running_at(self._state.running)
         if address is None:
             raise ExitError(Exit.HUB, f"no hub runs on {self._state.root}: `skerry hub run` starts it")
@@ -187,6 +203,7 @@ class Office:
             raise ExitError(Exit.USAGE, str(error)) from None
 
     def _invite(self, welcome: Welcome, expires_s: float) -> dict[str, Any]:
+        """Create an invite while no hub runs."""
         authorities = Authorities.open(self._state.certificates, utc_now())
         url = self._config.public_url(self._config.api.port)
         now_ms = _now_ms()
@@ -194,6 +211,7 @@ class Office:
         return invite_json(invite, Trust(url, authorities.sha256, anchor_of(self._config).sha256(), now_ms))
 
     def _keyed(self, work: Callable[[Keys], T], refused: Exit = Exit.USAGE) -> T:
+        """Run `work` on the opened key store; an AccessError becomes ExitError(`refused`)."""
         keys = Keys.open(self._state.access)
         try:
             return work(keys)
@@ -203,6 +221,7 @@ class Office:
             keys.close()
 
     def _with(self, work: Callable[[Registry], T], refused: Exit = Exit.USAGE) -> T:
+        """Run `work` on the opened device registry; a RegistryError becomes ExitError(`refused`)."""
         registry = Registry.open(self._state.devices)
         try:
             return work(registry)
@@ -212,7 +231,10 @@ class Office:
             registry.close()
 
     def heads(self, device: str) -> dict[str, Any]:
-        """What the hub has logged of a device's egress ledger: `hub`, `key`, `checkpoint`, `heads`."""
+        """Return what the hub has logged of a device's egress ledger: `hub`, `key`, `checkpoint`, `heads`.
+
+        Each head comes with its inclusion proof in the signed checkpoint.
+        """
         return self._do(lambda hub: ask(hub, "GET", f"/v1/admin/ledger/{device}"), lambda: self._heads(device))
 
     def _heads(self, device: str) -> dict[str, Any]:
@@ -220,6 +242,7 @@ class Office:
             return export(log, self._config.hub.name, load_or_create(self._state.keys).signing, device)
 
     def _do(self, running: Callable[[Address], T], alone: Callable[[], T]) -> T:
+        """Run `running` with a running hub's address, or `alone` under the folder's lock; wait up to 5 s for either."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -237,6 +260,7 @@ class Office:
 
 
 def _made(keys: Keys, wanted: Wanted) -> dict[str, Any]:
+    """Create a key and return it with its token."""
     key, token = keys.create(wanted, _now_ms())
     return {**key_json(key, _now_ms()), "token": token}
 

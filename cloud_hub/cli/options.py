@@ -1,4 +1,4 @@
-"""What the hub's commands take and how they speak: options, spans of time, ids; words for people, JSON for programs."""
+"""Common options and helpers of the hub's commands: configuration, time spans, device ids, text and JSON output."""
 
 import json
 import re
@@ -26,16 +26,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of word
 
 
 def load_config(config: Path | None, state: Path | None) -> HubConfig:
+    """Load the hub's configuration from a file, or ./hub.toml if it exists, and the environment.
+
+    `state` overrides its state folder. ExitError(CONFIG) with the key that is wrong.
+    """
     loaded = load(file_of(config))
     return loaded.model_copy(update={"state": state}) if state else loaded
 
 
 def file_of(config: Path | None) -> Path | None:
+    """Return the configuration file: the given one, or ./hub.toml if it exists."""
     return config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
 
 def whole_id(tenant: str, device: str) -> str:
-    """`tenant--device`; a whole id is left as it is."""
+    """Return `tenant--device`; a whole id is left as it is. ExitError(USAGE) if it cannot be one."""
     try:
         return device if "--" in device else device_id(tenant, device)
     except LocalError as error:
@@ -43,7 +48,7 @@ def whole_id(tenant: str, device: str) -> str:
 
 
 def seconds(span: str, option: str) -> float:
-    """Of 90s, 30m, 1h or 7d."""
+    """Parse a time span such as 90s, 30m, 1h or 7d into seconds. ExitError(USAGE), naming the option."""
     match = _SPAN.fullmatch(span)
     if not match:
         raise ExitError(Exit.USAGE, f"{option} {span!r}: write 90s, 30m, 1h or 7d")
@@ -51,12 +56,15 @@ def seconds(span: str, option: str) -> float:
 
 
 def minute(ms: int) -> str:
-    """A time for people, UTC; "-" for none."""
+    """Format a time in ms since 1970 for people, UTC; "-" for none."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") if ms else "-"
 
 
 def say(found: dict[str, Any], *, as_json: bool) -> None:
-    """One thing, a line for each of its facts."""
+    """Print one record, as JSON or with a line for each of its fields.
+
+    Fields that end in `_ms` are printed as dates, lists with commas, empty values as "-".
+    """
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -1,6 +1,6 @@
-"""`skerry models publish`, `skerry policy publish`, `skerry repository ...`: the hub's half of the update repository.
+"""`skerry models publish`, `skerry policy publish`, `skerry repository ...`: commands of the hub's update repository.
 
-Law: a command says what it did and what a person has to do next; what needs a signature from elsewhere is a file to
+Rule: a command says what it did and what a person has to do next; what needs a signature from elsewhere is a file to
 carry, and nothing is served before that signature is back.
 """
 
@@ -54,7 +54,7 @@ def models_publish(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a bundle into the update repository: at once where its key is at the hub, else as a request to sign."""
+    """Publish a bundle in the update repository: at once if its key is at the hub, else as a request to sign."""
     if (bundle is None) == (finish is None):
         raise ExitError(Exit.USAGE, "give a bundle folder, or --finish and the signed request")
     repository = open_repository(config)
@@ -72,7 +72,7 @@ def policy_publish(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a policy into the update repository: at once where its key is at the hub, else as a request to sign."""
+    """Publish a policy in the update repository: at once if its key is at the hub, else as a request to sign."""
     document = _document(file)
     published = guard(lambda: publish_policy(open_repository(config), document, now()))
     say_published(published, request, as_json=as_json)
@@ -88,7 +88,7 @@ def export(
     new: Annotated[list[str] | None, typer.Option("--new", help="Offer a fresh key for this role.")] = None,
     config: ConfigFile = None,
 ) -> None:
-    """Write what `skerry keys` needs to know of this hub: its public signing keys and all metadata. Nothing secret."""
+    """Export what `skerry keys` needs of this hub: its public signing keys and all metadata. Nothing secret."""
     repository = open_repository(config)
     with repository.writing():
         repository.online.ensure(_online_role(word) for word in hold or [])
@@ -107,7 +107,7 @@ def install(
     *,
     config: ConfigFile = None,
 ) -> None:
-    """Put signed changes into the repository: a first root, a rotation, a bundle, a policy."""
+    """Install signed changes in the repository: a first root, a rotation, a bundle, a policy."""
     _install(open_repository(config), file)
 
 
@@ -119,7 +119,7 @@ def withdraw_target(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a target no more: devices do not install it any longer."""
+    """Withdraw a target: devices do not install it any longer."""
     published = guard(lambda: withdraw(open_repository(config), target, now()))
     say_published(published, request, as_json=as_json, verb="withdrew")
 
@@ -132,14 +132,14 @@ def revoke_target(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that nobody may run it: devices that do leave it for the one before."""
+    """Revoke a target: devices that run it go back to the one before."""
     published = guard(lambda: revoke(open_repository(config), target, now()))
     say_published(published, request, as_json=as_json, verb="revoked")
 
 
 @app.command()
 def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Every role: its version, until when it is valid, who signs it. Exit code 40 if one has expired."""
+    """Show every role: version, expiry, who signs it. Exit code 40 if one has expired."""
     repository = open_repository(config)
     facts = status_facts(repository, now())
     if as_json:
@@ -157,7 +157,10 @@ def status(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 def status_facts(repository: Repository, now: datetime) -> dict[str, Any]:
-    """`roles` with role, version, until, signed, state ("" | `sign soon` | `expired`); `root_sha256`; `targets`."""
+    """Return the repository's status: `roles`, `root_sha256` and `targets` (their number).
+
+    Each role has role, version, until, signed and state ("" | `sign soon` | `expired`).
+    """
     standing = repository.standing()
     waning = repository.waning(now)
     state = repository.state()
@@ -178,7 +181,7 @@ def status_facts(repository: Repository, now: datetime) -> dict[str, Any]:
 
 
 def open_repository(config: Path | None) -> Repository:
-    """Of the configured hub; its state folder and its first signing keys are made where they are missing."""
+    """Open the repository of the configured hub; its state folder and first signing keys are created if missing."""
     settings: HubConfig = load(config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None))
     state = settings.state_dir().prepare()
     online = OnlineKeys(state.online)
@@ -187,6 +190,7 @@ def open_repository(config: Path | None) -> Repository:
 
 
 def _install(repository: Repository, file: Path) -> None:
+    """Install a signed request and print what changed. ExitError(CHECK_FAILED) if it may not be installed."""
     asked = guard(lambda: load_request(read_file(file, MAX_REQUEST_BYTES)))
     guard(lambda: repository.install(asked, now()))
     for line in describe(asked):
@@ -195,7 +199,10 @@ def _install(repository: Repository, file: Path) -> None:
 
 
 def say_published(published: Published, out: Path | None, *, as_json: bool, verb: str = "published") -> None:
-    """What happened; a request is written before it is spoken of."""
+    """Print the outcome of a publication; a request is written to its file first.
+
+    `out`: the request's file, by default ROLE-VERSION.json; `verb`: what was done, for people.
+    """
     file = None
     if published.request is not None:
         ((role, changed),) = published.request.changes.items()
@@ -213,6 +220,7 @@ def say_published(published: Published, out: Path | None, *, as_json: bool, verb
 
 
 def _document(file: Path) -> bytes:
+    """Read a policy document. ExitError(POLICY) if it cannot be read."""
     try:
         return read_file(file, MAX_POLICY_BYTES)
     except ExitError as stop:
@@ -220,7 +228,7 @@ def _document(file: Path) -> bytes:
 
 
 def _online_role(word: str) -> str:
-    """A role the hub may sign. ExitError(USAGE) for root and targets."""
+    """Return a role the hub may sign. ExitError(USAGE) for root and targets."""
     try:
         role = role_named(word)
     except ValueError as error:
@@ -231,7 +239,7 @@ def _online_role(word: str) -> str:
 
 
 def guard(work: Callable[[], T]) -> T:
-    """What must not be published: one line and the exit code of its kind."""
+    """Run `work`; errors of publishing become one line and the exit code of their kind."""
     try:
         return work()
     except RequestError as error:
@@ -243,4 +251,5 @@ def guard(work: Callable[[], T]) -> T:
 
 
 def now() -> datetime:
+    """Return the present time, UTC."""
     return datetime.now(UTC)

@@ -1,11 +1,9 @@
-"""`skerry rollout ...`: give a fleet another version wave by wave; reads as `kubectl rollout` does.
+"""`skerry rollout ...`: start, watch, pause, resume, abort, approve and undo rollouts; modelled on `kubectl rollout`.
 
 Rule: a rollout is named by its id, the start of it, or its family (the newest of that); nothing = the newest of all.
-What a command did is said with what comes next.
-
-What `skerry rollout start` does before it asks the hub: reads parameters, publishes a bundle, lays it out to serve.
-
-Rule: nothing is given to any device here; what needs a signature from elsewhere ends the command with what to do.
+What a command did is printed with what comes next.
+Rule: `start` publishes a bundle and copies it to the models folder before it asks the hub; nothing is given to any
+device by that, and what needs a signature from elsewhere ends the command with what to do.
 """
 
 import json
@@ -36,7 +34,7 @@ _LISTS = frozenset(("waves", "lab"))
 
 
 def parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """`soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2`: names with their JSON values.
+    """Parse `--set` options: `soak_s=600`, `waves=1,25%,100%`, `gate.signals.p95=2` into names with their JSON values.
 
     ExitError(USAGE) otherwise.
     """
@@ -57,7 +55,7 @@ def parameters(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A word that is no JSON is itself."""
+    """Parse a value as JSON; a word that is none is a string, so that `true`, `2` and `"x"` keep their types."""
     try:
         return json.loads(text)
     except ValueError:
@@ -65,7 +63,7 @@ def _value(text: str) -> Any:
 
 
 def prepared(folder: Path, config: Path | None, state: Path | None, out: Path | None = None) -> str:
-    """MODEL@VERSION of a bundle: published if it was not, and copied to the models folder if the hub has one.
+    """Publish a bundle if it is not yet, copy it to the models folder if the hub has one; return its MODEL@VERSION.
 
     ExitError(WAITING) if the family's key is not here; the request to sign then lies in `out`, or beside the bundle.
     """
@@ -89,6 +87,7 @@ def prepared(folder: Path, config: Path | None, state: Path | None, out: Path | 
 
 
 def _write_request(file: Path, request: bytes) -> None:
+    """Write a request to be signed. ExitError(DISK) if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, request)
@@ -97,7 +96,7 @@ def _write_request(file: Path, request: bytes) -> None:
 
 
 def _lay_out(folder: Path, models: Path | None, model: str) -> None:
-    """The hub finds it there when it is asked to serve it; a copy half done has no manifest's name yet."""
+    """Copy a bundle to the models folder, where the hub looks; a partial copy does not bear the model's name yet."""
     if models is None or folder.resolve().parent == models.resolve() or (models / model).exists():
         return
     scratch = models / f".{model}.{os.getpid()}"
@@ -111,11 +110,14 @@ def _lay_out(folder: Path, models: Path | None, model: str) -> None:
 
 PATH = "/v1/admin/rollouts"
 POLL_S = 1.0
-app = typer.Typer(**QUIET, help="Give a fleet another version of its model, wave by wave, and stop what answers worse.")
+app = typer.Typer(**QUIET, help="Roll a model version out to a fleet in waves, and stop one that answers worse.")
 
 Name = Annotated[str, typer.Argument(help="Its id, the start of it, or a family. Default: the newest.")]
 Token = Annotated[
-    Path | None, typer.Option("--token-file", help="Your own key: who acts is who holds it. Default: the admin token.")
+    Path | None,
+    typer.Option(
+        "--token-file", help="File with your own API key, which names you in the history. Default: the admin token."
+    ),
 ]
 Why = Annotated[str, typer.Option("--why", help="One line for the history.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Until it has ended, or waits for a person.")]
@@ -123,13 +125,19 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Until it has ended, 
 
 @dataclass(frozen=True)
 class Clerk:
-    """The running hub's rollouts."""
+    """Client of the running hub's rollout API.
+
+    `address`: URL, token file and CA file of the hub; its token decides in whose name something is done.
+    """
 
     address: Address
 
     @classmethod
     def of(cls, config: Path | None, state: Path | None, token: Path | None) -> "Clerk":
-        """ExitError(HUB) if none runs."""
+        """Return a client of the configured hub. ExitError(HUB) if none runs.
+
+        `token`: file with the caller's own key.
+        """
         folder = load_config(config, state).state_dir()
         address = running_at(folder.running)
         if address is None:
@@ -137,27 +145,33 @@ class Clerk:
         return cls(Address(address.url, str(token), address.ca) if token else address)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request below `/v1/admin/rollouts` and return the JSON of the answer."""
         return ask(self.address, method, PATH + path, body)
 
     def all(self) -> list[View]:
-        """Newest first."""
+        """Return every rollout, newest first."""
         return [_view(each) for each in self.ask("GET", "")["rollouts"]]
 
     def find(self, name: str) -> View:
-        """ExitError(NOT_FOUND) if there is none, ExitError(USAGE) if several begin so."""
+        """Return the rollout of this id, start of an id, or family; "" = the newest.
+
+        ExitError(NOT_FOUND) if there is none, ExitError(USAGE) if several begin so.
+        """
         found = self.all()
         exact = [view for view in found if name in ("", view.id)] or [view for view in found if name == view.family]
         meant = exact[:1] or [view for view in found if view.id.startswith(name)]
         if len(meant) > 1:
-            raise ExitError(Exit.USAGE, f"{name!r} begins several: {', '.join(view.id for view in meant)}")
+            raise ExitError(Exit.USAGE, f"{name!r} is ambiguous: {', '.join(view.id for view in meant)}")
         if not meant:
             raise ExitError(Exit.NOT_FOUND, f"no rollout {name!r}: `skerry rollout list`" if name else "no rollout yet")
         return meant[0]
 
     def one(self, rollout: str) -> View:
+        """Return the rollout of this id."""
         return _view(self.ask("GET", f"/{rollout}"))
 
     def act(self, rollout: str, verb: str, body: dict[str, Any]) -> View:
+        """Send a command (`verb`) for a rollout and return its new status."""
         return _view(self.ask("POST", f"/{rollout}/{verb}", body))
 
 
@@ -166,11 +180,13 @@ def start(
     bundle: Annotated[str, typer.Argument(help="A bundle folder, or a published MODEL@VERSION.", show_default=False)],
     *,
     to: Annotated[str, typer.Option("--to", help="class=camera,region=eu|us,tenant=..,device=.. or all.")] = "all",
-    back: Annotated[str, typer.Option("--from", help="What they run now, MODEL@VERSION. Default: what most say.")] = "",
+    back: Annotated[
+        str, typer.Option("--from", help="What they run now, MODEL@VERSION. Default: what most of them use.")
+    ] = "",
     rule: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter, as in soak_first_s=600 or waves=1,25%,100%.")
     ] = None,
-    name: Annotated[str, typer.Option("--id", help="What to call it.")] = "",
+    name: Annotated[str, typer.Option("--id", help="Id of the rollout.")] = "",
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for a request to sign. Default: beside the bundle.")
     ] = None,
@@ -180,9 +196,9 @@ def start(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a bundle where that is still to do, and give it to devices wave by wave.
+    """Start a rollout: publish a bundle if that is still to do, and assign it to devices in waves.
 
-    Each wave is told, watched, and judged by how its devices answer; the next begins by itself, or it all goes back.
+    Each wave is installed, watched and compared with its controls; then the next begins by itself, or all goes back.
     Every parameter: docs/rollout.md.
     """
     rules = parameters(rule or ())
@@ -209,7 +225,7 @@ def status(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far it is, what its gate says, and how surely. With --watch a line for each change.
+    """Show progress and gate result, with its uncertainty. With --watch a line for each change.
 
     Exit code 0 while it goes on or when it has succeeded; 46 if it was stopped; 47 if it waits for a person; 48 if it
     ended without some devices, or --timeout is over.
@@ -232,7 +248,7 @@ def status(
 def list_all(
     *, token_file: Token = None, config: ConfigFile = None, state: State = None, as_json: AsJson = False
 ) -> None:
-    """Every rollout, the newest first."""
+    """List every rollout, the newest first."""
     found = Clerk.of(config, state, token_file).all()
     if as_json:
         typer.echo(msgspec.json.encode(found))
@@ -249,7 +265,7 @@ def history(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Who did what in a rollout, and when: every change of its state, every approval."""
+    """Show the history of a rollout: every change of its state and every approval, by whom and when."""
     clerk = Clerk.of(config, state, token_file)
     found = clerk.ask("GET", f"/{clerk.find(name).id}/history")["history"]
     if as_json:
@@ -268,7 +284,7 @@ def pause(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell no further device. What is under way on devices goes on."""
+    """Pause a rollout: no further device is assigned anything. Installs under way go on."""
     clerk = Clerk.of(config, state, token_file)
     view = clerk.act(clerk.find(name).id, "pause", {"why": why})
     _say(view, f"rollout {view.id} paused", as_json=as_json)
@@ -284,7 +300,7 @@ def resume(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on where it was paused."""
+    """Resume a paused rollout."""
     clerk = Clerk.of(config, state, token_file)
     view = clerk.act(clerk.find(name).id, "resume", {"why": why})
     _say(view, f"rollout {view.id} resumed", as_json=as_json)
@@ -300,7 +316,7 @@ def abort(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """End it: nobody is told any more, and what has not committed goes back by itself.
+    """Abort a rollout: no further assignments, and devices that have not committed go back by themselves.
 
     What has committed stays: `skerry rollout undo` takes it back, under a permit.
     """
@@ -320,7 +336,7 @@ def approve(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say yes to a plan as the second person: with a key of your own, another than the one it was started with."""
+    """Approve a plan as the second person: with a key of your own, not the one it was started with."""
     clerk = Clerk.of(config, state, token_file)
     view = clerk.act(clerk.find(name).id, "approve", {"plan": plan})
     _say(view, f"rollout {view.id} approved by {len(view.approvals)} of {view.people} people", as_json=as_json)
@@ -337,14 +353,17 @@ def undo(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Back to the version before, on devices that have committed too. Takes a permit: `skerry models permit`."""
+    """Revert to the version before, also on devices that have committed. Needs a permit: `skerry models permit`."""
     clerk = Clerk.of(config, state, token_file)
     view = clerk.act(clerk.find(name).id, "undo", {"why": why, "to_version": to_version})
     _say(view, f"rollout {view.id} takes devices back, see `skerry rollout status {view.id}`", as_json=as_json)
 
 
 def _watch(clerk: Clerk, view: View, limit_s: float | None = None, *, as_json: bool) -> None:
-    """Says each change, and ends the command once it has ended, waits for a person, or the time is over."""
+    """Print each change, and end the command once the rollout has ended, waits for a person, or the time is over.
+
+    The hub is asked once a second. `limit_s`: seconds, None = without end; ExitError(UNFINISHED) once it is over.
+    """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     said = ""
     while True:
@@ -361,10 +380,12 @@ def _watch(clerk: Clerk, view: View, limit_s: float | None = None, *, as_json: b
 
 
 def _view(found: dict[str, Any]) -> View:
+    """Decode a rollout's status from JSON."""
     return msgspec.convert(found, View)
 
 
 def _say(view: View, words: str, *, as_json: bool) -> None:
+    """Print the status as JSON, or a line of text."""
     typer.echo(msgspec.json.encode(view) if as_json else words)
 
 

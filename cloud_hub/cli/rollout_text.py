@@ -1,7 +1,7 @@
-"""A rollout in words: one line while it is waited for, a page when it is looked at. Pure.
+"""Text output of `skerry rollout`: one line for `--watch`, a page for `status`, tables of rollouts and devices. Pure.
 
-Rule: wherever the gate's word is shown, what it does not know is shown with it: how small the sample is, which classes
-were not audited, and what devices reported no figures.
+Rule: wherever the gate's result is shown, what it does not know is shown with it: how small the sample is, which
+classes were not audited, and what devices reported no figures.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from wire.process.exit_codes import Exit
 S = RolloutState
 _ENDS = {
     S.COMPLETED: "successfully rolled out",
-    S.COMPLETED_PARTIAL: "rolled out but for devices that were not in reach in time",
+    S.COMPLETED_PARTIAL: "rolled out, except to devices that were not reached in time",
     S.ABORTED: "aborted",
     S.REVERTED: "reverted: what had committed is back",
     S.DENIED: "denied",
@@ -25,7 +25,7 @@ _PEOPLE = PAUSED | {S.WAITING_APPROVAL}
 
 
 def exit_of(view: View) -> Exit:
-    """What a status ends with: 0 while it goes on and when it has succeeded."""
+    """Return the exit code of a status: 0 while the rollout goes on and when it has succeeded."""
     if view.state in _PEOPLE:
         return Exit.WAITING
     if view.state is S.COMPLETED_PARTIAL:
@@ -34,7 +34,10 @@ def exit_of(view: View) -> Exit:
 
 
 def line(view: View) -> str:
-    """How it is, in one line: said again when it changes."""
+    """Return the status in one line; `--watch` prints it when it changes.
+
+    Begins like the lines of `kubectl rollout status`: "Waiting for ...", "Paused: ...", "rollout ... aborted".
+    """
     why = f": {view.why}" if view.why else ""
     if view.state in TERMINAL:
         return f"rollout {view.id} {_ENDS[view.state]}{'' if view.state is S.COMPLETED else why}"
@@ -51,7 +54,10 @@ def line(view: View) -> str:
 
 
 def page(view: View) -> Iterator[str]:
-    """Everything of one rollout that a person looks for, lines of text."""
+    """Yield the lines of the status page of one rollout.
+
+    State and reason, versions, devices, approvals and plan digest, times, a table of waves, and the gate's result.
+    """
     yield f"{view.id}  {view.state}{f', wave {view.wave} of {len(view.waves)}' if view.wave else ''}"
     if view.why:
         yield _fact("why", view.why)
@@ -70,7 +76,7 @@ def page(view: View) -> Iterator[str]:
 
 
 def table(views: Iterable[View]) -> Iterator[str]:
-    """All rollouts, a line for each."""
+    """Yield a table of all rollouts, a line for each."""
     rows = (
         (v.id, f"{v.family}@{v.target.version}", v.state.value, _wave(v), _ready(v), minute(v.made_ms), v.why)
         for v in views
@@ -79,6 +85,7 @@ def table(views: Iterable[View]) -> Iterator[str]:
 
 
 def devices(found: Iterable[DeviceView]) -> Iterator[str]:
+    """Yield a table of a rollout's devices."""
     rows = (
         (d.device, str(d.wave or "-"), d.state.value, d.goal.value or "-", d.sub or "-", d.failure or "-")
         for d in found
@@ -87,23 +94,25 @@ def devices(found: Iterable[DeviceView]) -> Iterator[str]:
 
 
 def history(found: Iterable[Entry]) -> Iterator[str]:
+    """Yield a table of a rollout's history."""
     rows = ((str(e.seq), minute(e.at_ms), e.by, e.what, e.why) for e in found)
     yield from _table(("REVISION", "TIME", "BY", "WHAT", "WHY"), rows)
 
 
 def _gate(view: View) -> Iterator[str]:
+    """Yield the gate's result and the size of the sample."""
     gate = view.gate
     if gate is None:
         last = view.wave == len(view.waves)
-        alone = "in the last wave nobody is left to compare with: its results alone speak"
-        yield _fact("gate", alone if last else "nothing looked at yet: devices report in their probation")
+        alone = "no controls are left in the last wave: only its own results count"
+        yield _fact("gate", alone if last else "no comparison yet: devices report in their probation")
     else:
         yield from _judged(gate)
     yield _fact("sample", _sample(view))
 
 
 def _sample(view: View) -> str:
-    """What so few results can say at all."""
+    """Return what so few results can exclude at all."""
     wave = next((each for each in view.waves if each.number == view.wave), None)
     results = wave.succeeded + wave.failed if wave else 0
     if wave is None or not results:
@@ -113,6 +122,7 @@ def _sample(view: View) -> str:
 
 
 def _judged(gate: Gate) -> Iterator[str]:
+    """Yield the outcome of a comparison: audits, confidence interval, worst case, and classes without audits."""
     yield _fact("gate", f"{gate.outcome}: {gate.why}")
     if gate.audits:
         seen = f"{100 * gate.effect:+.1f} points over {gate.audits} audits, between {100 * gate.low:+.1f} and"
@@ -120,16 +130,18 @@ def _judged(gate: Gate) -> Iterator[str]:
     for words in gate.words:
         yield _fact("", words)
     if gate.unaudited:
-        yield _fact("unaudited", f"{', '.join(gate.unaudited)}: only what devices see alone speaks for these")
+        yield _fact("unaudited", f"{', '.join(gate.unaudited)}: for these only the devices' own signals count")
 
 
 def _waves(view: View) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the table of waves."""
     for wave in view.waves:
         numbers = (wave.number, wave.devices, wave.told, wave.succeeded, wave.failed, wave.needed)
         yield (*map(str, numbers), _mark(view, wave))
 
 
 def _mark(view: View, wave: WaveView) -> str:
+    """Return what became of a wave: its state now, "passed", or ""."""
     if wave.number == view.wave:
         return view.state.value
     return "" if wave.number > view.wave else "passed"
@@ -140,8 +152,9 @@ def _states(view: View) -> str:
 
 
 def _before(view: View) -> str:
+    """Return the version before, and the permit it needs, as text."""
     if view.back is None:
-        return ", where nothing ran before: nothing to compare with"
+        return ", with no version before: no comparison"
     return f", from {view.family}@{view.back.version}{f' under {view.permit}' if view.permit else ''}"
 
 
@@ -162,6 +175,7 @@ def _fact(name: str, value: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table with left-aligned columns, two spaces apart."""
     found = [head, *rows]
     widths = [max(len(row[column]) for row in found) for column in range(len(head))]
     for row in found:

@@ -1,6 +1,7 @@
-"""May something new be queued, and if not, when is its place free? Admission, with what it has to know. Pure.
+"""Admission control: whether a new question or web request may be queued, and when a refused one may try again. Pure.
 
-Rule: a refusal costs nothing but its own few bytes: nothing is written, and what is remembered is bounded.
+Collects what `policies.serving.admission` needs to know (queue length, load of the tenant, throughput) and applies its
+decision. Rule: a refusal writes nothing, and the state kept per tenant is bounded (`MAX_TENANTS`).
 """
 
 from collections import OrderedDict
@@ -20,7 +21,10 @@ V = TypeVar("V")
 
 
 class Turnstile:
-    """Decides who may still put work into the queue; from `drain` on nobody may."""
+    """Admission control of one hub: queue limits, fair shares and rate limits per tenant.
+
+    Remembers per tenant a token bucket (rate limit) and the place in line that its last refused request was given.
+    """
 
     def __init__(self, settings: HubSettings, memory: Memory, batcher: Batcher) -> None:
         self.draining = False
@@ -33,34 +37,46 @@ class Turnstile:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def drain(self) -> None:
-        """Refuse all that is new from now on."""
+        """Refuse everything new from now on, with `Reason.DRAINING`."""
         self.draining = True
 
     @property
     def queued(self) -> int:
+        """Questions and web samples that wait or are being computed."""
         return len(self._memory) + self._batcher.local
 
     def device(self, device: str, now: float) -> Refuse | None:
-        """Before its frame is opened, when nothing but the sender is known: as if it were most urgent."""
+        """Decide on a frame of `device` before it is decrypted; None = admitted.
+
+        Nothing but the sender is known yet, so it is judged as if it had the highest priority: what passes here may
+        still be refused by `band`. `now` in hub seconds.
+        """
         tenant = tenant_of(device)
         load = self._load(tenant, HIGH, device_open=self._memory.device_open(device))
         return self._judge(load, tenant, now) or self._over_its_rate(tenant, now, 1)
 
     def lookup(self, device: str, under_way: int, now: float) -> Refuse | None:
-        """Before the store is asked whether it knows this one."""
+        """Decide whether another store lookup may start while `under_way` of them run; None = it may."""
         if under_way < self._settings.max_queued:
             return None
         return self._later(tenant_of(device), Refuse(Reason.BUSY, 1.0), now)
 
     def band(self, device: str, place: tuple[str, int], now: float) -> Refuse | None:
-        """Once it is known what it asks: `place` = model ("" if it is not served) and band."""
+        """Decide on a decrypted question of `device`; None = admitted.
+
+        `place`: (model, priority band); the model is "" if this hub does not serve it.
+        """
         tenant, (model, band) = tenant_of(device), place
         ahead = self._batcher.ahead(model, band, tenant) if model else 0.0
         load = self._load(tenant, band, device_open=self._memory.device_open(device), ahead=ahead)
         return self._judge(load, tenant, now)
 
     def web(self, tenant: str, place: tuple[str, int], samples: int, budget_s: float, now: float) -> Refuse | None:
-        """`place`: model and band. A caller that hangs up after `budget_s` is told at once that it will be too late."""
+        """Decide on a web request of `samples` samples; None = admitted.
+
+        `place`: (model, priority band). A request that would not be answered within `budget_s` is refused at once. The
+        samples count against the tenant's rate limit, one token each.
+        """
         model, band = place
         load = self._load(
             tenant, band, more=samples - 1, ahead=self._batcher.ahead(model, band, tenant), budget_s=budget_s
@@ -68,7 +84,11 @@ class Turnstile:
         return self._judge(load, tenant, now) or self._over_its_rate(tenant, now, samples)
 
     def overrun(self, tenant: str, lag_s: float, now: float) -> Refuse | None:
-        """Before a request is even read: this process is late, and there is more to do than the engines manage."""
+        """Decide on a web request before it is read: refused if the event loop is late and the engines cannot keep up.
+
+        `lag_s`: delay of the event loop; refused from `LAG_S` on, if at least one model has more waiting than a batch
+        takes.
+        """
         if lag_s < LAG_S or self._batcher.pressed < 1:
             return None
         return self._later(tenant, Refuse(Reason.BUSY, 1.0), now)
@@ -91,7 +111,10 @@ class Turnstile:
         return judged if judged.reason is Reason.DRAINING else self._later(tenant, judged, now)
 
     def _later(self, tenant: str, refused: Refuse, now: float) -> Refuse:
-        """Each refused one of a tenant is told a time of its own: as many a second as its share of what is served."""
+        """The refusal with a retry time of its own.
+
+        Refused requests of a tenant come back at that tenant's share of throughput.
+        """
         tenants = max(1, self._memory.tenants + self._batcher.tenants)
         rate = self._batcher.served_per_s or self._limits.served_per_s
         line, told = in_line(self._lines.get(tenant, Line()), refused, rate / tenants, now)
@@ -99,6 +122,10 @@ class Turnstile:
         return told
 
     def _over_its_rate(self, tenant: str, now: float, samples: int) -> Refuse | None:
+        """Take a token per sample from the tenant's bucket.
+
+        `Reason.RATE` with the time of the next token if one is missing.
+        """
         rate, burst = self._settings.tenant_rate_per_s, self._settings.tenant_burst
         bucket = self._buckets.get(tenant, Bucket(burst, now))
         for _ in range(samples):

@@ -1,4 +1,4 @@
-"""What `HubCore` says (commands), what the store tells it (rows), what is erased: frozen values, no behaviour."""
+"""Commands that `HubCore` returns, and the rows it exchanges with the store: frozen values without behaviour. Pure."""
 
 from math import inf
 from typing import NamedTuple
@@ -16,7 +16,10 @@ LOCAL = ""  # the "device" of the hub's own web API; no topic can carry it
 
 
 class Key(NamedTuple):
-    """Names one question for ever. For a web request: (LOCAL, number of the request, index of the sample)."""
+    """Key of a question, unique for ever: (device, epoch, seq).
+
+    A sample of a web request has the key (LOCAL, number of the request, index of the sample).
+    """
 
     device: str
     epoch: int
@@ -27,11 +30,12 @@ Stream = tuple[str, int]  # (device, epoch): within it seqs count up
 
 
 class Item(msgspec.Struct, frozen=True, eq=False):
-    """One question on its way through a batch. Compared by identity: a repeat of a key is another item.
+    """One question or web sample in a batch queue, compared by identity: a repeat of a key is another item.
 
-    `band` of `policies.serving.fair_queue`; `deadline` in hub time, `hard` = after it nobody wants the answer; `tenant`
-    and `flow` (its key) of a web request; a device's are in its name. `trace`: a traceparent, or ""; `about`: what it
-    is called there; `created_s`: when it was sealed, in hub time.
+    `band`: priority of `policies.serving.fair_queue`. `deadline`: hub seconds; with `hard` nobody wants the answer
+    after it. `tenant` and `flow`: of a web request only (a device's tenant is part of its name). `trace`: W3C
+    traceparent or ""; `about`: the id of the question in that trace. `created_s`: when the device sealed it, hub
+    seconds.
     """
 
     key: Key
@@ -49,7 +53,11 @@ class Item(msgspec.Struct, frozen=True, eq=False):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """The row that makes a question owed: `sealed` is the frame as it came, `fingerprint` the hash of what is in it."""
+    """Store row of an accepted question, kept until it ends: the hub owes a verdict or a refusal for it.
+
+    `sealed`: the frame as received; `digest`: its hash; `fingerprint`: hash of the padded plaintext. Times in hub
+    milliseconds.
+    """
 
     key: Key
     model: str
@@ -64,7 +72,10 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a question ended: `verdict` is the frame sealed to its device, or `refusal` says why there is none."""
+    """Final result of a question.
+
+    `verdict` is the frame sealed to its device, or `refusal` the reason why there is none.
+    """
 
     key: Key
     ended_ms: int
@@ -75,7 +86,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A question as the store remembers it. Neither verdict nor refusal: it is still owed."""
+    """A question as the store returns it. With neither `verdict` nor `refusal` it is still to be answered."""
 
     key: Key
     digest: bytes
@@ -85,13 +96,13 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """Store durably, then `on_kept`."""
+    """Command: store the question durably, then call `HubCore.on_kept`."""
 
     question: Question
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """Seal this verdict to the device, bound to its question, then treat the ending as `End`."""
+    """Command: seal this verdict to the device, bound to its question by `binding`, then store it like `End`."""
 
     key: Key
     device: Device
@@ -100,19 +111,22 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Store the ending and delete the sealed bytes in one transaction, then `on_ended`."""
+    """Command: store the ending and delete the sealed question in one transaction, then call `HubCore.on_ended`."""
 
     ending: Ending
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Delete every trace: the device will send it again."""
+    """Command: delete every trace of the question; the device will send it again."""
 
     key: Key
 
 
 class Find(msgspec.Struct, frozen=True):
-    """Read these keys and the highest seq of each stream, then `on_found` with the same ticket."""
+    """Command: read these keys and the highest seq of each stream, then call `HubCore.on_found` with this command.
+
+    `ticket` says who waits: `QUESTION_TICKET` for questions, else an `Ask`.
+    """
 
     ticket: int
     keys: tuple[Key, ...]
@@ -120,14 +134,17 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """Delete rows stored before this time, and verdicts that may not be kept longer than now (hub time, ms)."""
+    """Command: delete rows stored before `before_ms`, and verdicts whose retention has ended by `now_ms` (hub ms)."""
 
     before_ms: int
     now_ms: int = 0
 
 
 class Log(msgspec.Struct, frozen=True):
-    """Put a device's ledger head into the log, then answer it. `key`: the raw Ed25519 key that signed it."""
+    """Command: append a device's ledger head to the transparency log, then answer it.
+
+    `key`: the raw Ed25519 key it verified with.
+    """
 
     device: str
     key: bytes
@@ -135,20 +152,23 @@ class Log(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """Keep how an assignment fares on a device, then answer with `ReportSeen`."""
+    """Command: record the device's report on its assigned install, then answer with `ReportSeen`."""
 
     device: str
     report: InstallReport
 
 
 class Greeted(msgspec.Struct, frozen=True):
-    """A device is there: say again what is assigned to it."""
+    """Command: the device said Hello; send its current assignment again."""
 
     device: str
 
 
 class Erase(msgspec.Struct, frozen=True):
-    """Forget what this device sent of this subject (its keyed hash) up to `before_ms`; `at_ms`: hub time of now."""
+    """Request to erase what this device sent about a subject up to `before_ms`.
+
+    `subject`: the device's keyed hash of the person; `at_ms`: hub time of the request. Both times in milliseconds.
+    """
 
     device: str
     subject: bytes
@@ -157,11 +177,15 @@ class Erase(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> bytes:
+        """Hash of device and subject under which the erasure is remembered."""
         return mark_of(self.device, self.subject)
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """That it was done. `mark` names the subject to who knows its keyed hash already, and to nobody else."""
+    """Record of an erasure that was carried out: `rows` were deleted at `at_ms`.
+
+    `mark` identifies the subject only to a party that already has the subject's keyed hash.
+    """
 
     device: str
     mark: bytes
@@ -171,7 +195,7 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class Infer(msgspec.Struct, frozen=True):
-    """Run a batch on the engine `model`, then `on_results` or `on_engine_failed`."""
+    """Command: run a batch on the engine of `model`, then call `HubCore.on_results` or `on_engine_failed`."""
 
     ticket: int
     model: str
@@ -179,45 +203,51 @@ class Infer(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Run the engine's own sample, then `on_checked`: it tells a poisoned question from a broken engine."""
+    """Command: run the engine's self test, then call `HubCore.on_checked`.
+
+    It tells a poisoned input from a broken engine.
+    """
 
     model: str
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Make the model's engine and warm it up, then `on_loaded`."""
+    """Command: start the model's engine and warm it up, then call `ModelLineup.on_loaded`."""
 
     model: str
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Nothing waits for the model's engine any more: give it back."""
+    """Command: stop the model's engine; nothing waits for it any more."""
 
     model: str
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Sign a note and send it."""
+    """Command: sign a note and send it to the device."""
 
     device: str
     note: DownNote
 
 
 class Resend(msgspec.Struct, frozen=True):
-    """Send a frame that was sealed before."""
+    """Command: send a frame that was sealed before."""
 
     device: str
     frame: bytes
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """Two machines speak with this device's keys: suspend it in the registry, which suspends both."""
+    """Command: suspend the device in the registry, because two machines seem to use its keys.
+
+    Both machines lose access, since they cannot be told apart.
+    """
 
     device: str
 
 
 class Hand(msgspec.Struct, frozen=True):
-    """Give a web request its answer, or the reason why there is none."""
+    """Command: answer one sample of a web request with a prediction, or with the reason why there is none."""
 
     key: Key
     result: Prediction | Reason

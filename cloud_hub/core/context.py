@@ -1,8 +1,7 @@
-"""What the parts of `HubCore` share: settings, seams, memory, queues, counters, and how a frame is opened.
+"""Shared state of the parts of `HubCore`: settings, open questions, queues, counters, and decryption of frames. Pure.
 
-What `HubCore` remembers between events: open questions, lately ended ones, and how far each stream has come.
-
-Rule: all of it can be lost. The store is the truth; what is not remembered is looked up.
+`Memory` holds the open questions, a cache of lately ended ones, and the highest seq of each stream. Rule: all of it
+may be lost. The store is authoritative; what is not in memory is looked up there.
 """
 
 from collections import Counter, OrderedDict
@@ -32,7 +31,10 @@ BIGGEST_MS = 2**62
 
 
 class Open(msgspec.Struct, eq=False):
-    """A question on its way. `stored`: the hub owes an ending. `ending`: it is decided, and being written."""
+    """A question in progress. `stored`: the hub owes an answer; `ending`: decided, and its ending is being written.
+
+    `binding` ties the verdict to the question (see `wire.protocol.sealing.verdict_binding`); times in hub milliseconds.
+    """
 
     key: Key
     digest: bytes
@@ -46,6 +48,11 @@ class Open(msgspec.Struct, eq=False):
 
 
 class Memory:
+    """In-memory index of open questions, recently ended rows, and the highest seq of each (device, epoch) stream.
+
+    Bounded: at most `RECENT_ROWS` ended rows and `STREAMS` streams; the least recently used goes first.
+    """
+
     def __init__(self) -> None:
         self._open: dict[Key, Open] = {}
         self._per_device: Counter[str] = Counter()
@@ -60,31 +67,36 @@ class Memory:
         return iter(self._open.values())
 
     def open(self, key: Key) -> Open | None:
+        """The open question under `key`, or None."""
         return self._open.get(key)
 
     def waits(self, item: Item) -> bool:
-        """Whether the question this item belongs to still needs its result."""
+        """Whether the question of this item still needs a result; False after a repeat replaced it or it has ended."""
         question = self._open.get(item.key)
         return question is not None and question.item is item and not question.ending
 
     def device_open(self, device: str) -> int:
+        """Number of open questions of a device."""
         return self._per_device[device]
 
     def tenant_open(self, tenant: str) -> int:
+        """Number of open questions of all devices of a tenant."""
         return self._per_tenant[tenant]
 
     @property
     def tenants(self) -> int:
-        """Tenants with open questions."""
+        """Number of tenants with open questions."""
         return len(self._per_tenant)
 
     def add(self, question: Open) -> None:
+        """Register an open question and count it for its device, tenant and stream."""
         self._open[question.key] = question
         self._per_device[question.key.device] += 1
         self._per_tenant[tenant_of(question.key.device)] += 1
         self.reached(_stream(question.key), question.key.seq, known=False)
 
     def remove(self, key: Key) -> Open | None:
+        """Remove and return the open question under `key`; None if there is none."""
         question = self._open.pop(key, None)
         if question is not None:
             _less(self._per_device, key.device)
@@ -92,23 +104,30 @@ class Memory:
         return question
 
     def recent(self, key: Key) -> Row | None:
+        """The cached row of a question that ended lately, or None: then the store may still know it."""
         return self._recent.get(key)
 
     def remember(self, row: Row) -> None:
+        """Cache the row of an ended question."""
         self._recent[row.key] = row
         if len(self._recent) > RECENT_ROWS:
             self._recent.popitem(last=False)
 
     def forget(self, key: Key) -> None:
+        """Drop the cached row of `key`, if there is one."""
         self._recent.pop(key, None)
 
     def certainly_new(self, key: Key) -> bool:
-        """Above everything the stream ever stored. False also means: not known."""
+        """Whether `key` is above every seq that its stream ever stored. False also means: unknown, look it up."""
         highest = self._highest.get(_stream(key))
         return highest is not None and key.seq > highest
 
     def reached(self, stream: Stream, seq: int, *, known: bool = True) -> None:
-        """`known`: `seq` covers the whole store. Else it only raises a mark that does."""
+        """Raise the highest seq of a stream.
+
+        `known`: `seq` is the maximum of the whole store. Otherwise it only raises a mark that came from the store
+        before.
+        """
         if known or stream in self._highest:
             self._highest[stream] = max(seq, self._highest.get(stream, -1))
             self._highest.move_to_end(stream)
@@ -133,7 +152,7 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True)
 class Opened:
-    """A question in the clear. `fingerprint` = SHA-256 of its padded plaintext."""
+    """A decrypted question. `fingerprint`: SHA-256 of its padded plaintext; `created_ms`: hub ms, by its header."""
 
     fingerprint: bytes
     question: Escalation
@@ -142,6 +161,8 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreContext:
+    """Collaborators that the parts of `HubCore` share; `counts` are the hub's event counters."""
+
     settings: HubSettings
     registry: Registry
     envelopes: Envelopes
@@ -151,6 +172,11 @@ class CoreContext:
     counts: "Counter[str]"
 
     def unseal(self, frame: Frame) -> Opened | Reason:
+        """Decrypt and decode a question frame.
+
+        Returns the reason to refuse it with instead, if its HPKE key is gone (`KEY_EXPIRED`) or its content is
+        unreadable (`SCHEMA`, counted as `unreadable.<fault>`). Raises nothing.
+        """
         if not self.envelopes.knows(frame.header.key_id):
             return Reason.KEY_EXPIRED
         try:
@@ -161,7 +187,10 @@ class CoreContext:
             return Reason.SCHEMA
 
     def begin(self, key: Key, digest: bytes, opened: Opened, work: Work | None, now: float) -> Open:
-        """Open a question; with `work` it is queued at once, so that its commit overlaps with its inference."""
+        """Open a question in memory.
+
+        With `work` it is queued at once, so that its commit overlaps with its inference.
+        """
         model = self.rules.model(opened.question.model) or ""
         item = _item(key, opened, work, now)
         binding = verdict_binding(opened.fingerprint, model, opened.question.policy)
@@ -172,26 +201,33 @@ class CoreContext:
         return question
 
     def readable(self, verdict: bytes, device: Device) -> bool:
-        """False if the device has given up the key that the stored verdict is sealed to."""
+        """Whether the device can still decrypt this stored verdict.
+
+        False once it has replaced the key it is sealed to.
+        """
         return split(verdict).header.key_id == self.envelopes.reader(device)
 
     def drop(self, why: str) -> list[Command]:
+        """Count a message that is dropped without an answer; always returns no commands."""
         self.counts[f"dropped.{why}"] += 1
         return []
 
     def dropped(self, device: str, found: Dropped) -> list[Command]:
-        """Counted; suspended if that is the only end of it."""
+        """Count a frame that verification dropped; returns `Suspect` if its device must be suspended."""
         self.drop(found.why)
         return [Suspect(device)] if found.suspect else []
 
 
 def band_of_question(question: Escalation) -> int:
-    """As it asks for; an audit that asks for nothing is least urgent: nobody waits for its answer."""
+    """Priority band of a question, as it requests; an audit without a priority is least urgent: nobody waits for it."""
     return LOW if question.audit and not question.priority else band_of(question.priority)
 
 
 def _item(key: Key, opened: Opened, work: Work | None, now: float) -> Item:
-    """The budget orders batches and ends nothing: a late answer is a correction."""
+    """Make the batch item of a question.
+
+    Its budget orders batches but ends nothing: a late answer becomes a correction.
+    """
     question = opened.question
     deadline = now + question.budget_s if 0 < question.budget_s < inf else inf
     work = work or Work()
@@ -202,13 +238,16 @@ def _item(key: Key, opened: Opened, work: Work | None, now: float) -> Item:
 
 
 def end(question: Open, reason: Reason, now: float) -> list[Command]:
-    """Decide that a stored question ends without a verdict."""
+    """End a stored question without a verdict: marks it and returns the command that writes the refusal."""
     question.ending = True
     return [End(Ending(question.key, int(now * 1000), refusal=reason))]
 
 
 def refusal(key: Key, digest: bytes, reason: Reason, retry_after_s: float = 0.0) -> Tell:
-    """`digest` binds it to the frame that is refused."""
+    """Command that refuses a question; final unless `reason` is a passing one.
+
+    `digest` binds it to the refused frame.
+    """
     return Tell(
         key.device,
         Refusal(key.epoch, key.seq, digest, reason=reason, retry_after_s=retry_after_s, final=reason not in _PASSING),

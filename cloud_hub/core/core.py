@@ -1,7 +1,8 @@
-"""What the hub does next. Every change of an open question happens here and in its two halves, `intake` and `desk`.
+"""State machine of the hub: events come in, commands go out. Every change of an open question happens here. Pure.
 
-Rule 1: no I/O and no clock: `now` (hub time, seconds since 1970) comes in, commands go out. Rule 2: nothing is said
-before it is stored: Receipts follow `on_kept`, verdicts and final refusals of stored questions follow `on_ended`.
+The parts that it delegates to are `intake` (questions), `notes` (signed notes), `lineup` (models) and `web_requests`.
+Rule 1: no I/O and no clock: `now` (hub time, seconds since 1970) is a parameter of every event. Rule 2: nothing is
+sent before it is stored: Receipts follow `on_kept`, verdicts and final refusals of stored questions follow `on_ended`.
 """
 
 from collections import Counter
@@ -58,7 +59,11 @@ _PLAIN = Wish()
 
 
 class HubCore:
-    """One hub's questions, and the requests of its own web API."""
+    """Decision core of one hub: devices' questions and the samples of the hub's own web API.
+
+    Each `on_...` method takes one event and returns the commands that it causes, in order; none of them raises on what
+    a device sent. Call `flush` after each round of events and `on_wake` about once a second.
+    """
 
     def __init__(
         self,
@@ -91,14 +96,14 @@ class HubCore:
         self._expire_at = self._prune_at = 0.0
 
     def serve_under(self, policies: tuple[Policy, ...]) -> None:
-        """These instead of those before; what they replace is too old from now on."""
+        """Replace the policies whose questions are served; questions under the replaced ones are refused as too old."""
         self._context.rules.book.replace(policies)
 
-    # -- what the rest of the hub may know
+    # -- status
 
     @property
     def open(self) -> int:
-        """Questions and web requests under way."""
+        """Number of questions and web samples in progress."""
         return len(self._memory) + self._batcher.local
 
     @property
@@ -107,31 +112,37 @@ class HubCore:
         return self._notes.hellos
 
     def heard(self, now: float) -> dict[str, Speaker]:
-        """Devices that say something new of what they speak, or say it again after a day: to be remembered."""
+        """Devices whose models changed, or were last recorded a day ago, with what they use now: to be stored."""
         return self.lineup.heard(self._notes.take_hellos(), int(now * 1000))
 
     def queued(self) -> dict[str, int]:
+        """Number of waiting items by model."""
         return self._batcher.queued()
 
     def batch(self, ticket: int) -> Batch:
-        """One that an engine has."""
+        """The running batch with this ticket. KeyError if there is none."""
         return self._batcher.running(ticket)
 
     def engines_down(self) -> tuple[str, ...]:
+        """Models whose engine fails its self test."""
         return self._batcher.down()
 
     @property
     def draining(self) -> bool:
+        """Whether new work is refused because the hub is stopping."""
         return self._turnstile.draining
 
     def drain(self) -> None:
-        """From now on everything new is refused; what is under way goes on."""
+        """Refuse everything new from now on; what is in progress goes on."""
         self._turnstile.drain()
 
-    # -- from the link
+    # -- events of the broker
 
     def on_message(self, topic: str, payload: bytes, now: float) -> list[Command]:
-        """One message of the broker, whatever it is. Never raises on what it contains."""
+        """Handle one message of the broker by its topic.
+
+        Never raises on its content: what is malformed is counted and dropped.
+        """
         try:
             device, channel = parse_up(topic)
         except RemoteError as error:
@@ -140,28 +151,31 @@ class HubCore:
             return self._intake.on_question(device, payload, now)
         if channel in (Channel.ASK, Channel.REPORT):
             return self._notes.on_note(device, payload, now, channel)
-        self.counts["hints"] += 1  # state: shown on pages at most, never an input here
+        self.counts["hints"] += 1  # presence (state): for display only, it is not signed and decides nothing
         return []
 
-    # -- from the store
+    # -- events of the store
 
     def restore(self, questions: Iterable[Question], now: float) -> list[Command]:
-        """Take up what was owed when the last process ended: open it again in memory, compute it."""
+        """Reopen the questions that were still unanswered when the last process ended, and queue them again."""
         return [command for question in questions for command in revive(self._context, question, now)]
 
     def on_kept(self, keys: Iterable[Key], now: float) -> list[Command]:
-        """Stored durably: from now on the hub owes an ending."""
+        """Questions are stored durably: from now on the hub owes an ending, and a receipt is due."""
         del now
         for key in keys:
             question = self._memory.open(key)
             if question is not None:
                 question.stored = True
-                if not question.ending:  # a verdict that follows at once makes its receipt needless
+                if not question.ending:  # decided already: the verdict follows at once and replaces the receipt
                     self._receipt(key)
         return []
 
     def on_keep_failed(self, questions: Iterable[Question], now: float) -> list[Command]:
-        """The store could not take them (disk full, a second writer): nothing is owed, the device tries again."""
+        """The store could not write these questions (disk full, a second writer).
+
+        They are refused and may be sent again.
+        """
         del now
         commands: list[Command] = []
         for question in questions:
@@ -173,7 +187,7 @@ class HubCore:
         return commands
 
     def on_ended(self, endings: Iterable[Ending], now: float) -> list[Command]:
-        """Verdict or final refusal is stored, the sealed bytes are gone: now it may be said."""
+        """Verdicts and final refusals are stored and the sealed questions deleted: now they are sent."""
         del now
         commands: list[Command] = []
         for ending in endings:
@@ -192,7 +206,7 @@ class HubCore:
         return commands
 
     def on_end_failed(self, endings: Iterable[Ending], now: float) -> list[Command]:
-        """Not written: kept in memory and written again at the next wake."""
+        """The store could not write these endings: they stay in memory and are written again at the next `on_wake`."""
         del now
         for ending in endings:
             self.counts["store_failures"] += 1
@@ -201,7 +215,10 @@ class HubCore:
         return []
 
     def on_vanished(self, keys: Iterable[Key], now: float) -> list[Command]:
-        """Their rows had ended already or are gone (a second writer): whoever asks again is answered from the store."""
+        """The rows of these questions had ended or were deleted by another writer: forget them.
+
+        Repeats are answered from the store.
+        """
         del now
         for key in keys:
             self._memory.remove(key)
@@ -210,7 +227,7 @@ class HubCore:
         return []
 
     def on_erased(self, keys: Iterable[Key], stone: Tombstone, now: float) -> list[Command]:
-        """Nothing of these is kept: whoever asks for one is told that it expired."""
+        """An erasure was carried out: these questions are forgotten, and a repeat is refused as expired."""
         self._context.rules.bury(stone)
         for key in keys:
             self._memory.forget(key)
@@ -218,7 +235,10 @@ class HubCore:
         return self.on_vanished(keys, now)
 
     def on_found(self, find: Find, rows: Mapping[Key, Row], highest: Mapping[Stream, int], now: float) -> list[Command]:
-        """What the store knows of these keys; `highest` = greatest seq stored per stream, absent if there is none."""
+        """Result of `Find`: the stored rows of its keys.
+
+        `highest`: greatest seq stored per stream, absent if the stream has none.
+        """
         for stream in find.streams:
             self._memory.reached(stream, highest.get(stream, -1))
         if find.ticket != QUESTION_TICKET:
@@ -226,6 +246,7 @@ class HubCore:
         return self._intake.on_found(find.keys, rows, now)
 
     def on_find_failed(self, find: Find, now: float) -> list[Command]:
+        """`Find` failed: what waited for it is dropped, and the devices send it again."""
         del now
         self.counts["store_failures"] += 1
         if find.ticket != QUESTION_TICKET:
@@ -234,12 +255,13 @@ class HubCore:
             self._intake.on_find_failed(find.keys)
         return []
 
-    # -- from the engines
+    # -- events of the engines
 
     def on_results(self, ticket: int, predictions: Sequence[Prediction], compute_s: float, now: float) -> list[Command]:
-        """One prediction per item of the batch, in order."""
+        """Results of a batch: one prediction per item, in order. `compute_s`: seconds that the engine took."""
         batch = self._batcher.done(ticket, compute_s)
-        commands: list[Command] = [*self._dispatch(now)]  # the engine first: it waits for nobody's answer
+        # Dispatch first: the engine's next batch must not wait for these verdicts.
+        commands: list[Command] = [*self._dispatch(now)]
         for item, prediction in zip(batch.items, predictions, strict=True):
             times = (batch.sent_s - item.arrived_s, compute_s)
             commands += self._result(item, prediction, times, now)
@@ -259,17 +281,21 @@ class HubCore:
         return [Judged(item.key, device, verdict, question.binding)]
 
     def on_unsealable(self, key: Key, now: float) -> list[Command]:
-        """The verdict fits no frame, or the device's key is no key: the question ends without one."""
+        """A verdict could not be sealed (too big for a frame, or the device's key is invalid).
+
+        The question ends without one.
+        """
         question = self._memory.open(key)
         return end(question, Reason.ENGINE, now) if question else []
 
     def on_engine_failed(self, ticket: int, now: float) -> list[Command]:
+        """A batch failed: it is tried again, then item by item; see `scheduler`."""
         del now
         self.counts["engine_failures"] += 1
         return [*self._batcher.failed(ticket)]
 
     def on_checked(self, model: str, works: bool, now: float) -> list[Command]:
-        """The engine's own sample worked, or it did not. Items that fail alone on a working engine are poisoned."""
+        """Result of the engine's self test. Items that failed alone on a working engine are refused for good."""
         commands: list[Command] = []
         for item in self._batcher.checked(model, works, now):
             question = self._memory.open(item.key)
@@ -279,7 +305,7 @@ class HubCore:
                 commands += end(question, Reason.ENGINE, now)
         return commands
 
-    # -- from the web
+    # -- requests of the web API
 
     def ask_local(
         self,
@@ -289,26 +315,29 @@ class HubCore:
         now: float,
         wish: Wish = _PLAIN,
     ) -> Refuse | None:
-        """Queue whole raw samples beside the devices' questions; each comes back as `Hand(Key(LOCAL, request, i))`."""
+        """Queue raw samples of a web request beside the devices' questions; None = accepted, else the refusal.
+
+        Each sample is answered by a `Hand` command with the key (LOCAL, request, index).
+        """
         return self._web.ask(request, model, samples, now, wish)
 
     def overrun(self, tenant: str, lag_s: float, now: float) -> Refuse | None:
-        """See `Turnstile.overrun`."""
+        """Refuse a web request because the event loop is overloaded; see `Turnstile.overrun`."""
         return self._turnstile.overrun(tenant, lag_s, now)
 
     def drop_local(self, request: int) -> None:
-        """The caller went away: what is not computed yet never is."""
+        """The caller of a web request disconnected: samples that are not computed yet are dropped."""
         self._web.drop(request)
 
     def give_up(self, now: float) -> list[Command]:
-        """No more time to drain: web requests are told to come again, questions of devices wait in the store."""
+        """The time to drain is over: web requests are refused as draining; devices' questions stay in the store."""
         del now
         return self._web.give_up()
 
     # -- time
 
     def flush(self, now: float) -> list[Command]:
-        """After each round of events: receipts, one per stream and 64 seqs, and batches for idle engines."""
+        """Call after each round of events: sends the receipts due (at most 64 seqs each) and fills idle engines."""
         for key in self._intake.take_receipts():
             self._receipt(key)
         commands: list[Command] = []
@@ -319,13 +348,13 @@ class HubCore:
         return [*commands, *self._dispatch(now)]
 
     def _dispatch(self, now: float) -> list[Command]:
-        """Batches for free slots, engines for models that are asked for, and word to those who waited too long."""
+        """Batches for free engine slots, loads for requested models, refusals of web samples past their deadline."""
         found = self._batcher.next(now)
         room = self.lineup.make_room([command for command in found if isinstance(command, Load)])
         return [*found, *room, *self._web.overdue()]
 
     def on_wake(self, now: float) -> list[Command]:
-        """Call about once a second."""
+        """Periodic work, about once a second: unwritten endings, engines that are down, expired questions, pruning."""
         commands: list[Command] = [End(ending) for ending in self._unwritten.values()]
         self._unwritten.clear()
         commands += self._batcher.wake(now)

@@ -1,9 +1,8 @@
-"""A question on its way in: gate, duplicate, admission, opening, policy, and only then `Keep`. Pure.
+"""Intake of questions: verification, duplicates, admission, decryption, policy check, then `Keep`. Pure.
 
-Rule: the unique (device, epoch, seq) is the whole replay protection. A seq above the highest of its stream is certainly
-new; any other is looked up. Nothing is written for a refusal.
-
-Takes up what was owed when the last process ended: opens it again in memory, computes it. Pure.
+Also reopens stored questions after a restart (`revive`). Rule: the unique (device, epoch, seq) is the whole replay
+protection. A seq above the highest of its stream is certainly new; any other is looked up in the store. Nothing is
+written for a refusal.
 """
 
 from collections.abc import Mapping
@@ -23,11 +22,11 @@ from wire.protocol.sealing import digest
 
 POLICY_RETRY_S = 5.0  # a device fetches its policy meanwhile
 DAY_MS = 86_400_000
-QUESTION_TICKET = 0  # of a Find: the keys are questions that wait in `_looking`
+QUESTION_TICKET = 0  # ticket of a Find whose keys are questions in `_looking`; tickets of notes count from 1
 
 
 class _Arrival(msgspec.Struct, eq=False):
-    """A believed question, not opened yet."""
+    """A verified question frame that is not decrypted yet."""
 
     key: Key
     frame: Frame
@@ -37,7 +36,7 @@ class _Arrival(msgspec.Struct, eq=False):
 
 
 class Intake:
-    """Owns the questions whose lookup is under way."""
+    """Takes in question frames of devices; holds those whose store lookup is in progress."""
 
     def __init__(self, context: CoreContext, gate: FrameVerifier, turnstile: Turnstile) -> None:
         self._context = context
@@ -47,11 +46,12 @@ class Intake:
         self._receipts: list[Key] = []
 
     def take_receipts(self) -> list[Key]:
-        """Keys that came again while they are owed: each is receipted once more."""
+        """Keys of stored questions that were sent again since the last call: each gets another receipt."""
         taken, self._receipts = self._receipts, []
         return taken
 
     def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
+        """Handle one question frame of `device` up to its acceptance, refusal, repeat or lookup."""
         passed = self._gate.question(device, payload, now)
         if isinstance(passed, Dropped):
             return self._context.dropped(device, passed)
@@ -63,7 +63,7 @@ class Intake:
         return self._place(_Arrival(key, passed.frame, payload, digest(payload), passed.device), now)
 
     def _place(self, arrival: _Arrival, now: float) -> list[Command]:
-        """Known, or certainly new, or to be looked up."""
+        """Decide whether a question is in progress, ended, certainly new, or to be looked up in the store."""
         key = arrival.key
         question = self._context.memory.open(key)
         if question is not None:
@@ -83,7 +83,7 @@ class Intake:
         return [Find(QUESTION_TICKET, (key,), ((key.device, key.epoch),))]
 
     def _again(self, arrival: _Arrival, question: Open) -> list[Command]:
-        """A repeat of a question under way: receipt it once more, the first receipt may be lost."""
+        """A repeat of a question in progress: send its receipt again, as the first one may be lost."""
         self._context.counts["duplicates"] += 1
         differs = self._differs(arrival, question.digest, question.fingerprint)
         if differs:
@@ -93,7 +93,7 @@ class Intake:
         return []
 
     def _repeat(self, arrival: _Arrival, row: Row, now: float) -> list[Command]:
-        """A repeat of a question that has ended, or that the store owes but memory lost."""
+        """A repeat of a question that has ended, or that is stored but no longer in memory."""
         self._context.counts["duplicates"] += 1
         differs = self._differs(arrival, row.digest, row.fingerprint)
         if differs:
@@ -102,13 +102,16 @@ class Intake:
             return self._refuse(arrival, row.refusal)
         if row.verdict is not None and self._context.readable(row.verdict, arrival.device):
             return [Resend(arrival.key.device, row.verdict)]
-        # Not computed, or sealed to a key the device has given up: begin anew.
+        # Not computed yet, or sealed to a key that the device has replaced: start over.
         self._context.memory.forget(arrival.key)
         commands = self._admit(arrival, now)
         return [Forget(arrival.key), *commands] if self._context.memory.open(arrival.key) else commands
 
     def _differs(self, arrival: _Arrival, known_digest: bytes, known_fingerprint: bytes) -> Reason | None:
-        """None if it is the same question: the same bytes, or the same plaintext sealed again."""
+        """None if it is the same question, else the reason to refuse it.
+
+        The same: identical bytes, or the same plaintext sealed again.
+        """
         if arrival.digest == known_digest:
             return None
         opened = self._context.unseal(arrival.frame)
@@ -117,7 +120,7 @@ class Intake:
         return None if opened.fingerprint == known_fingerprint else Reason.CONFLICT
 
     def _admit(self, arrival: _Arrival, now: float) -> list[Command]:
-        if arrival.device.state == Standing.RETIRING:  # it gets what it is owed, and nothing new
+        if arrival.device.state == Standing.RETIRING:  # it still gets the answers it waits for, but nothing new
             return self._refuse(arrival, Reason.DEVICE_UNKNOWN)
         refused = self._turnstile.device(arrival.key.device, now)
         if refused is not None:
@@ -132,7 +135,7 @@ class Intake:
         return self._accept(arrival, opened, now)
 
     def _accept(self, arrival: _Arrival, opened: Opened, now: float) -> list[Command]:
-        """There is room for it: now it has to fit its policy and its model."""
+        """Check an admitted question against its policy and model; accepted, it is opened and a `Keep` returned."""
         device = arrival.device
         facts = Facts(arrival.key.device, device.device_class, device.region)
         checked = self._context.rules.check(opened.question, facts, now)
@@ -160,6 +163,7 @@ class Intake:
         )
 
     def on_found(self, keys: tuple[Key, ...], rows: Mapping[Key, Row], now: float) -> list[Command]:
+        """Result of a lookup: admit the questions that are new, answer those that are repeats."""
         commands: list[Command] = []
         for key in keys:
             arrival = self._looking.pop(key, None)
@@ -169,7 +173,7 @@ class Intake:
         return commands
 
     def on_find_failed(self, keys: tuple[Key, ...]) -> None:
-        """Nothing is known and nothing is said: the device sends again."""
+        """The lookup failed: drop these questions without an answer; the devices send them again."""
         for key in keys:
             self._looking.pop(key, None)
 
@@ -179,13 +183,16 @@ class Intake:
 
 
 def revive(context: CoreContext, kept: Question, now: float) -> list[Command]:
-    """One question of the store."""
+    """Reopen one stored question after a restart and queue it again.
+
+    A question that cannot be decrypted any more (key destroyed, bytes damaged) is deleted, so that `Ask` reports it as
+    unknown and the device sends it again.
+    """
     try:
         opened = context.unseal(split(kept.sealed))
     except RemoteError:
         opened = Reason.SCHEMA
     if isinstance(opened, Reason):
-        # Its key was destroyed, or its bytes are damaged: forgotten, so that `Ask` says unknown and it comes again.
         context.counts["forgotten"] += 1
         return [Forget(kept.key)]
     context.counts["restored"] += 1

@@ -1,7 +1,7 @@
-"""Which versions of which models this hub has, and which of them are loaded. Pure.
+"""Lineup of model versions: which are known, which are loaded, and which devices use them. Pure.
 
-Rule: a version goes only when it has finished what it has, and comes back when a device asks for it; only what a person
-retired is gone. At most `max_loaded` stay loaded: then the one that was asked for least lately makes room.
+Rule: a version is unloaded only after it has finished its queue, and loaded again when a device asks for it; only
+`retire` (an administrator) removes it. At most `max_loaded` are loaded: then the least recently used is unloaded.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ from cloud_hub.registry.device_states import GONE, Registry
 from policies.serving.batching import Cost
 from wire.protocol.messages import Hello, ModelRef, Reason
 
-SPOKEN_MS = 30 * 86_400_000  # a version that nobody spoke for so long is nobody's
-AGAIN_MS = 86_400_000
+SPOKEN_MS = 30 * 86_400_000  # a version that no device announced for so long counts as unused
+AGAIN_MS = 86_400_000  # an unchanged Hello is recorded again after a day
 
 
 class Speaker(msgspec.Struct, frozen=True):
-    """What a device said last that it speaks, and when (hub time, ms)."""
+    """The models that a device announced in its last recorded Hello, and when (hub ms)."""
 
     models: tuple[ModelRef, ...]
     at_ms: int
 
 
 class Lineup:
-    """Owns which models are known."""
+    """Owns the known model versions by name, and who uses them."""
 
     def __init__(self, context: CoreContext, cards: tuple[ModelCard, ...]) -> None:
         self._context = context
@@ -38,36 +38,41 @@ class Lineup:
 
     @property
     def known(self) -> Mapping[str, ModelCard]:
-        """By name and version."""
+        """Cards of all known versions by `name@version`."""
         return self._cards
 
     @property
     def ready(self) -> tuple[ModelCard, ...]:
-        """Those that take new work without being loaded first."""
+        """Cards of the loaded versions: they take work at once."""
         state = self._context.batcher.state
         return tuple(card for name, card in self._cards.items() if state(name) is ModelState.READY)
 
     def states(self) -> Mapping[str, tuple[ModelState, str]]:
+        """By model: its state, and why its last load failed ("" = it did not)."""
         return self._context.batcher.states()
 
     def know(self, card: ModelCard) -> None:
-        """Another version may be asked for; it is loaded when it is."""
+        """Make another version known; it is loaded when something asks for it."""
         if card.name not in self._cards:
             self._context.rules.know(card)
             self._context.batcher.know(card)
             self._cards[card.name] = card
 
     def load(self, model: str, now: float) -> list[Command]:
+        """Load a version now, and unload another if too many are loaded."""
         del now
         return [*self._context.batcher.load(model), *self._make_room(model)]
 
     def unload(self, model: str, now: float) -> list[Command]:
-        """Nothing new from the web; what it has is finished first."""
+        """Unload a version after it has finished its queue; it takes no new web requests."""
         del now
         return [*self._context.batcher.unload(model)]
 
     def on_loaded(self, model: str, why: str, card: ModelCard | None, now: float) -> list[Command]:
-        """`why` "" = it is warm and takes work, as `card` says."""
+        """Result of `Load`. `why` "": loaded and warm, with `card` as measured.
+
+        Else the error, and it is tried again later.
+        """
         if model not in self._cards:
             return [] if why else [Unload(model)]
         self._context.counts["load_failures" if why else "loads"] += 1
@@ -75,18 +80,18 @@ class Lineup:
         return []
 
     def measured(self, model: str, cost: Cost, now: float) -> list[Command]:
-        """What its batches cost, by its warm-up: until there is work to learn it from."""
+        """Set the batch cost measured at warm-up, used until real batches give a better estimate."""
         del now
         if cost.base_s + cost.item_s < inf:
             self._context.batcher.expect(model, cost)
         return []
 
     def make_room(self, commands: list[Load]) -> list[Command]:
-        """Before these are loaded."""
+        """Unloads needed before these loads, to stay within `max_loaded`."""
         return [command for load in commands for command in self._make_room(load.model)]
 
     def retire(self, model: str, now: float) -> list[Command]:
-        """It is gone: whoever asks for it is told so, and what waits for it ends so."""
+        """Remove a version for good: its waiting items end with `Reason.MODEL_GONE`, as does every later request."""
         card = self._cards.pop(model)
         self._context.rules.forget(card.ref)
         loaded = self._context.batcher.states()[model][0] in (ModelState.READY, ModelState.CLOSING)
@@ -100,7 +105,10 @@ class Lineup:
         return commands
 
     def heard(self, hellos: Mapping[str, Hello], now_ms: int) -> dict[str, Speaker]:
-        """Those of which something is new, or that were last heard a day ago."""
+        """Record new Hellos; returns those that changed or were last recorded more than a day ago.
+
+        `now_ms` in hub ms.
+        """
         fresh: dict[str, Speaker] = {}
         for device, hello in hellos.items():
             before = self.speakers.get(device)
@@ -109,7 +117,7 @@ class Lineup:
         return fresh
 
     def speaking(self, model: str, now_ms: int) -> dict[str, int]:
-        """Devices that spoke this version within 30 days and are not gone, and when they said so last."""
+        """Devices that use this version, with the time (hub ms) of their last Hello; see `speaking`."""
         return speaking(self.speakers, model, now_ms, self._context.registry)
 
     def _make_room(self, model: str) -> list[Command]:
@@ -121,7 +129,10 @@ class Lineup:
 
 
 def speaking(speakers: Mapping[str, Speaker], model: str, now_ms: int, registry: Registry) -> dict[str, int]:
-    """Devices that spoke `digits@7` within 30 days and are not gone, and when they said so last."""
+    """Devices that announced `model` within 30 days and are not gone, with the time of that Hello (hub ms).
+
+    `model`: name and version, as `digits@7`.
+    """
     found: dict[str, int] = {}
     for name, said in sorted(speakers.items()):
         device = registry.device(name)

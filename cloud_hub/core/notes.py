@@ -1,16 +1,12 @@
-"""Signed notes of a device: `Hello` is welcomed, `Ask` is answered with verdicts, refusals and `Statuses`. Pure.
+"""Signed notes of devices: `Hello`, `Ask`, ledger heads and install reports, and the detection of cloned devices. Pure.
 
-Can a device's report be meant? Pure: numbers that no device of ours would say are refused before they count.
+A report is refused unless its numbers are plausible (`is_possible`), a ledger head unless its ranges, lengths and
+signature are right (`is_sound`). Plausible lies are not found here; the rollout's quality gate bounds their effect.
 
-Rule: a lie that could be true is not found here; what a liar can do with those is the quality gate's to bound.
-
-Is a ledger head what a device may say of itself? Numbers in range, lengths right, its own signature. Pure.
-
-Tells one device that restarts from two machines that share its keys. Pure.
-
-Rule: a boot id belongs to one process, an epoch to one database, and a device has one of each at a time. Once another
-boot or epoch has followed, it is over for good: if it is heard again, signed later than its last word, two machines
-hold the keys. A repeated or delayed message is no new word, and a new signing key (re-enrolment) begins a new history.
+Rule of clone detection (`judge`): a boot id belongs to one process, an epoch to one database, and a device has one of
+each at a time. Once another boot or epoch has followed, the old one is over; a message of it that was signed later than
+its last one means that two machines hold the keys. A repeated or delayed message proves nothing, and a new signing key
+(re-enrolment) starts a new history.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +33,10 @@ MAX_DETAIL_CHARS = 400
 
 
 def is_possible(report: InstallReport) -> bool:
-    """NaN and infinity fail every comparison, so they fail here."""
+    """Whether an install report is plausible: bounded texts, counts in range, sums that fit their counts.
+
+    NaN and infinity fail every comparison, so they fail here.
+    """
     words = (report.rollout, report.family, report.running)
     named = all(len(word) <= MAX_WORD_CHARS for word in words) and len(report.detail) <= MAX_DETAIL_CHARS
     counted = _counts((report.seq, report.counter, report.version, report.at_ms)) and report.seq > 0
@@ -54,7 +53,7 @@ def _is_quality(quality: Quality | None) -> bool:
 
 
 def _is_cell(cell: Agreement) -> bool:
-    """Whole numbers that can stand beside each other: nobody agrees more often than he was audited."""
+    """Whether the counts of one class fit each other: no more agreements than audits, no more errors than feedback."""
     numbers = (cell.audited, cell.agreed, cell.worse, cell.better)
     told = (cell.told, cell.told_wrong, cell.told_worse, cell.told_better)
     drawn = 0 < cell.share <= 1 and len(cell.data_class) <= MAX_WORD_CHARS and _counts((*numbers, *told))
@@ -83,7 +82,7 @@ def _is_class(signals: ClassSignals) -> bool:
 
 
 def _sums(count: int, total: float, squares: float) -> bool:
-    """Of so many numbers of 0 to 1; sums of floats may be a hair off."""
+    """Whether sum and sum of squares are possible for `count` numbers of 0 to 1, with slack for float rounding."""
     slack = 1e-6 * (1 + count)
     return 0 <= total <= count + slack < inf and 0 <= squares <= total + slack
 
@@ -97,7 +96,10 @@ MAX_ACCOUNT_CHARS = 128
 
 
 def is_sound(device: Device, key: bytes, heads: Heads) -> bool:
-    """`key`: the device's raw Ed25519 key. What is not sound is dropped: nobody else could have signed the note."""
+    """Whether a ledger head has sizes in range and the device's signature. `key`: its raw 32-byte Ed25519 key.
+
+    An unsound head is dropped without an answer: the note was signed by the device, so the fault is its own.
+    """
     numbers = (heads.epoch, heads.entries, heads.at_ms, heads.known)
     if not all(0 <= number <= BIGGEST for number in numbers) or len(heads.head) != HASH_BYTES:
         return False
@@ -111,11 +113,14 @@ def _is_total(account: str, period: int, amount: int) -> bool:
     return len(account) <= MAX_ACCOUNT_CHARS and 0 <= period <= BIGGEST and 0 <= amount <= BIGGEST
 
 
-MAX_PAST = 64  # ended boots and epochs remembered, the newest
+MAX_PAST = 64  # ended boots and epochs remembered; the oldest are dropped first
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """One believed `Hello`. `key`: id of the signing key that it holds under; `created_ms`: as it says."""
+    """A verified `Hello` as seen by clone detection.
+
+    `key`: id of the signing key it verified with; `created_ms`: device's time of signing.
+    """
 
     boot: str
     epoch: int
@@ -124,15 +129,20 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 class Finding(StrEnum):
+    """Result of clone detection for one `Hello`."""
+
     FIRST = "first"  # nothing is known of this key
-    SAME = "same"  # the process that spoke last
+    SAME = "same"  # the same process as before
     RESTARTED = "restarted"  # a new process or a new database
     REPEATED = "repeated"  # an old message once more: proves nothing
     CLONE = "clone"
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What was heard under one key: who spoke last, and which boots (with their last word) and epochs have ended."""
+    """History of one device under one signing key: its current boot and epoch, and those that have ended.
+
+    `boots`: ended boot ids with the time (ms) of their last message; `epochs`: ended epochs.
+    """
 
     key: bytes
     boot: str
@@ -143,7 +153,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 def judge(past: Past | None, seen: Sighting) -> tuple[Past, Finding]:
-    """The history after this sighting, and what it means."""
+    """Compare a `Hello` with the device's history; returns the new history and the finding."""
     if past is None or past.key != seen.key:
         return Past(seen.key, seen.boot, seen.epoch, seen.created_ms), Finding.FIRST
     ended = dict(past.boots).get(seen.boot)
@@ -158,7 +168,7 @@ def judge(past: Past | None, seen: Sighting) -> tuple[Past, Finding]:
 
 
 def _followed(past: Past, seen: Sighting) -> Past:
-    """A new boot or a new epoch (or both): the old one is over."""
+    """The history after a new boot, a new epoch, or both: the old one has ended."""
     same_boot, same_epoch = seen.boot == past.boot, seen.epoch == past.epoch
     boots = past.boots if same_boot else (*past.boots, (past.boot, past.last_ms))
     epochs = past.epochs if same_epoch else (*past.epochs, past.epoch)
@@ -166,12 +176,12 @@ def _followed(past: Past, seen: Sighting) -> Past:
     return Past(seen.key, seen.boot, seen.epoch, last_ms=last_ms, boots=boots[-MAX_PAST:], epochs=epochs[-MAX_PAST:])
 
 
-CONNECTS_PER_S = 15.0  # a fleet that lost its broker comes back at this rate: 500 devices over half a minute
-ASK_REPLIES = 1024  # verdicts sent for one Ask; the rest is called pending until the next
+CONNECTS_PER_S = 15.0  # reconnects of a fleet are spread to this rate: 500 devices over half a minute
+ASK_REPLIES = 1024  # verdicts sent for one Ask; the rest is reported as pending until the next
 
 
 class _Asked(msgspec.Struct, eq=False):
-    """An Ask whose lookup is under way."""
+    """An `Ask` whose store lookup is in progress."""
 
     device: Device
     epoch: int
@@ -180,7 +190,10 @@ class _Asked(msgspec.Struct, eq=False):
 
 
 class NoteHandler:
-    """Owns the Asks under way, the last Hello of each device, and which of its boots and epochs are over."""
+    """Handles signed notes of devices.
+
+    Owns the Asks in progress, each device's last Hello, and its history for clone detection.
+    """
 
     def __init__(self, context: CoreContext, gate: FrameVerifier) -> None:
         self.hellos: dict[str, Hello] = {}
@@ -192,12 +205,12 @@ class NoteHandler:
         self._tickets = 0
 
     def take_hellos(self) -> dict[str, Hello]:
-        """Those heard since last time."""
+        """The Hellos received since the last call, by device."""
         fresh, self._fresh = self._fresh, {}
         return fresh
 
     def on_note(self, device: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> list[Command]:
-        """`Heads` and `InstallReport`, which is sealed, come as reports; `Ask` and `Hello` on their own channel."""
+        """Verify and handle one note. `Heads` and `InstallReport` (sealed) come on REPORT, `Ask` and `Hello` on ASK."""
         passed = self._gate.note(device, payload, now, channel)
         if isinstance(passed, Dropped):
             return self._context.dropped(device, passed)
@@ -213,7 +226,7 @@ class NoteHandler:
         return self._on_report(device, note) if isinstance(note, InstallReport) else self._on_hello(passed, note)
 
     def _read(self, frame: Frame, channel: Channel) -> UpNote:
-        """RemoteError unless the note is one of this channel, in the envelope that is its own."""
+        """Decode a note. RemoteError unless it belongs on this channel and in this envelope (signed or sealed)."""
         sealed = frame.suite is Suite.SEALED
         note = decode_up(unpad(self._context.envelopes.open(frame, channel)) if sealed else frame.body)
         reported = isinstance(note, Heads | InstallReport) == (channel is Channel.REPORT)
@@ -234,7 +247,7 @@ class NoteHandler:
         self._pasts[device], finding = judge(self._pasts.get(device), seen)
         if finding is Finding.CLONE:
             self._context.counts["clone_suspects"] += 1
-            del self._pasts[device]  # whoever resumes it has looked: a new history
+            del self._pasts[device]  # an administrator resumes it after a check: its history starts anew
             return [Suspect(device)]
         self.hellos[device] = self._fresh[device] = hello
         settings, spread_s = self._context.settings, len(self.hellos) / CONNECTS_PER_S
@@ -267,8 +280,9 @@ class NoteHandler:
             if self._context.memory.open(key) or (row and len(commands) >= ASK_REPLIES):
                 asked.pending.append(key.seq)
             elif row is None or (row.verdict is None and row.refusal is None):
-                unknown.append(key.seq)  # also what the store owes but memory lost: the same bytes begin it anew
-                self._context.counts["gaps"] += row is None  # only what was receipted is asked for: the store went back
+                unknown.append(key.seq)  # stored but lost from memory too: sent again, the same bytes reopen it
+                # A device asks only for what was receipted: a missing row means that the store lost data.
+                self._context.counts["gaps"] += row is None
             elif row.refusal is not None:
                 commands.append(refusal(key, row.digest, row.refusal))
             elif row.verdict is not None and self._context.readable(row.verdict, asked.device):
@@ -280,9 +294,10 @@ class NoteHandler:
         return commands
 
     def on_found(self, ticket: int, rows: Mapping[Key, Row]) -> list[Command]:
+        """Result of the lookup for an `Ask`: answer it."""
         asked = self._asked.pop(ticket, None)
         return self._answer(asked, rows) if asked else []
 
     def on_find_failed(self, ticket: int) -> None:
-        """Nothing is known and nothing is said: the device asks again."""
+        """The lookup for an `Ask` failed: it is not answered, and the device asks again."""
         self._asked.pop(ticket, None)

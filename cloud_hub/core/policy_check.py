@@ -1,10 +1,9 @@
-"""Does a question fit the model and the policy it names? Pure; nothing is stored for a question that does not.
+"""Validation of questions: whether one fits the model it names, and whether its policy allows it to come here. Pure.
 
-Does the policy that a question names let it come here? Judged again by what the hub knows itself. Pure.
-
-Law: the device's word counts only where it narrows: the rules it names apply, and so do those that surely do by what
-our registry says of it. A policy of which we lack a layer is judged by the layers we have: a layer can only narrow.
-Only what people gave this hub makes a version too old; no question does.
+The hub evaluates the policy again with what it knows itself. Rule: a device's own claim counts only where it narrows:
+the rules it names apply, and so do those that certainly apply by the registry's facts about it. A policy of which a
+layer is missing here is evaluated by the layers that are here, since a layer can only narrow. Only what
+administrators gave this hub makes a policy version too old; no question does.
 """
 
 import math
@@ -36,13 +35,13 @@ from wire.protocol.sealing import SUBJECT_BYTES, mark_of
 from wire.protocol.topics import tenant_of
 
 DAY_S = 86_400.0
-KEEP_DAYS = 7  # of a question whose policy says nothing of it
+KEEP_DAYS = 7  # retention of a question whose policy sets none
 _HASH = re.compile(r"[0-9a-f]{32}")
-_PARTLY = 1024  # compositions of which a layer is missing here that are remembered
+_PARTLY = 1024  # bound of the cache of policies composed without all of their layers
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Of the device that asks, by our own registry; "" = not known."""
+    """Registry facts about the device that sent a question; "" = unknown."""
 
     device: str
     device_class: str = ""
@@ -50,7 +49,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Travelling(msgspec.Struct, frozen=True):
-    """Of the model that a question names: its fields as they travel, their highest label, what was measured of it."""
+    """Wire schema of a model: its fields as sent, their highest sensitivity level, and its measured leakage."""
 
     schema: tuple[FieldSpec, ...]
     level: Level
@@ -58,12 +57,16 @@ class Travelling(msgspec.Struct, frozen=True):
 
 
 class Rulebook:
-    """`hashes`: policies whose questions are served, empty = any; `policies`: those of them that we have in full."""
+    """The policies whose questions this hub serves, and the check of a question against them.
+
+    `hashes`: policies that are served, empty = any. `policies`: those of them that the hub has in full and evaluates
+    again. `orders`: deny notices and the minimum versions of policies.
+    """
 
     def __init__(self, site: HubSite, hashes: frozenset[str], policies: Iterable[Policy], orders: Orders) -> None:
         self._site = site
         self._any = not hashes
-        self._hashes = frozenset(filter(_HASH.fullmatch, hashes))  # what is no hash, no question can name
+        self._hashes = frozenset(filter(_HASH.fullmatch, hashes))  # a question can name nothing else
         self._orders = orders
         self._policies: dict[str, Policy] = {}
         self._parts: dict[str, Part] = {}
@@ -71,7 +74,7 @@ class Rulebook:
         self.accept(policies)
 
     def accept(self, policies: Iterable[Policy]) -> None:
-        """Serve these too, and from now on none older than the oldest of each name that is served."""
+        """Serve these policies too; a version below the highest floor that any of them sets is refused from now on."""
         for policy in policies:
             self._policies[policy.hash] = policy
             self._parts |= {part.hash: part for part in policy.layers}
@@ -79,22 +82,30 @@ class Rulebook:
         self._partly.clear()
 
     def replace(self, policies: Iterable[Policy]) -> None:
-        """Serve these instead: what they replace is too old from now on."""
+        """Serve these policies instead: questions under the replaced ones are refused as too old."""
         self._policies, self._parts, self._any = {}, {}, False
         self.accept(policies)
         self._hashes = frozenset(self._policies)
 
     def judge(self, question: Escalation, facts: Facts, of: Travelling, now: float) -> int | Reason:
-        """For how many days anything of it may be kept here, or why it may not come."""
+        """Days for which data of the question may be kept here, or the reason to refuse it.
+
+        `of`: schema and leakage of its model; `now` in hub seconds. The policy, the region, deny notices and the
+        permit are checked, each by what the hub knows.
+        """
         policy = self._policy(question) if question.region == self._site.region else Reason.POLICY
         if isinstance(policy, Reason):
             return policy
         notice = self._orders.notice(facts.device)
         if notice and (policy is None or policy.clears_notice < notice.counter):
-            return Reason.POLICY_OLD  # a document that we do not have clears nothing
+            return Reason.POLICY_OLD  # only a policy that we have in full can lift a notice
         return question.keep_days if policy is None else self._under(policy, question, facts, of, now)
 
     def _under(self, policy: Policy, question: Escalation, facts: Facts, of: Travelling, now: float) -> int | Reason:
+        """Check a question under a policy that is here: data class and permit.
+
+        Returns the days of retention, or the refusal.
+        """
         terms = self._terms(policy, question, facts, of)
         if isinstance(terms, Denied) or terms.data_classes.get(question.data_class) is not True:
             return Reason.POLICY
@@ -103,7 +114,10 @@ class Rulebook:
         return min(question.keep_days, terms.retention.keep_days if terms.retention else KEEP_DAYS)
 
     def _policy(self, question: Escalation) -> Policy | Reason | None:
-        """As far as we have it; None if we take questions under any. A layer below its floor is too old."""
+        """The policy that a question names, as far as it is here; None if any is served.
+
+        A layer below its floor is too old.
+        """
         policy = self._policies.get(question.policy) or self._composed(question)
         hashes = [part.hash for part in policy.layers] if policy else [question.policy]
         if any(map(self._orders.is_old, (*hashes, *question.layers))):
@@ -113,7 +127,10 @@ class Rulebook:
         return policy
 
     def _composed(self, question: Escalation) -> Policy | None:
-        """Of the layers that are here. A question that misnames its layers has none."""
+        """The policy composed of those layers that are here, or None.
+
+        None too if the hash does not match the layers named.
+        """
         layers = question.layers
         if not layers or hash_of(layers) != question.policy:
             return None
@@ -130,7 +147,7 @@ class Rulebook:
 
 
 def _named(policy: Policy, question: Escalation) -> set[str]:
-    """The rules a device named, but for those of layers that we do not have. A name that no layer here has denies."""
+    """Names of the rules a device claims, without those of layers that are missing here. An unknown name denies."""
     named = set(filter(None, question.rule.split("+")))
     if len(policy.layers) == len(question.layers) or not question.layers:
         return named
@@ -143,16 +160,17 @@ MOST_DAYS = 366
 
 
 class Checked(msgspec.Struct, frozen=True, eq=False):
-    """A question that may be worked on. `keep_days`: how long anything of it may be kept here."""
+    """A validated question: its decoded work, and for how many days data of it may be kept here."""
 
     work: Work
     keep_days: int
 
 
 class Rules:
-    """The models served, the policies accepted, and where this hub stands. Answers with `Checked` or a `Reason`.
+    """Validates questions against the models served and the policies accepted: the result is `Checked` or a `Reason`.
 
-    CodecError if a card's codec cannot be opened.
+    Also remembers erasures, so that an erased question is not accepted again. CodecError if a card's codec cannot be
+    opened.
     """
 
     def __init__(self, cards: tuple[ModelCard, ...], book: Rulebook, orders: Orders) -> None:
@@ -166,36 +184,41 @@ class Rules:
             self.know(card)
 
     def know(self, card: ModelCard) -> None:
-        """One more model is served. CodecError if its codec cannot be opened."""
+        """Serve one more model. CodecError if its codec cannot be opened."""
         codec = self._codecs[card.ref] = codec_of(card.ref.codec, card.features, card.tables)
         clearance = leakage.Clearance(card.features, _evidence(card))
         self._travelling[card.ref] = Travelling(_as_it_travels(card, codec), level_of(card.features), clearance)
         self._cards[card.ref] = card
 
     def forget(self, ref: ModelRef) -> None:
-        """It is not served any more."""
+        """Stop serving a model."""
         self._cards.pop(ref, None)
 
     def model(self, ref: ModelRef) -> str | None:
-        """`digits@7` if exactly this head's tail is served."""
+        """Name of the served model, as `digits@7`, if exactly the tail of this head is served; else None."""
         card = self._cards.get(ref)
         return card.name if card else None
 
     def notice(self, device: str) -> Notice | None:
-        """What was ordered last that this device sends nothing."""
+        """The latest deny notice that covers this device, or None."""
         return self._orders.notice(device)
 
     def bury(self, stone: Tombstone) -> None:
-        """What was created before it about its subject does not come in again."""
+        """Remember an erasure: questions about its subject created up to its time are refused."""
         self._erased[stone.mark] = max(stone.before_ms, self._erased.get(stone.mark, 0))
 
     def erased(self, device: str, subject: bytes, created_ms: int) -> bool:
+        """Whether a question created then (ms, device time) about this subject was erased."""
         if not subject or not self._erased:
             return False
         return created_ms <= self._erased.get(mark_of(device, subject), -1)
 
     def check(self, question: Escalation, facts: Facts, now: float) -> Checked | Reason:
-        """`facts`: of who asks, by certificate, signature and registry."""
+        """Validate a question: limits, model, policy, then its tensors.
+
+        `facts`: of the sender, by certificate, signature and registry. Returns the decoded work or the reason to
+        refuse.
+        """
         if not 0 < question.keep_days <= MOST_DAYS or len(question.subject) not in (0, SUBJECT_BYTES):
             return Reason.SCHEMA
         card = self._cards.get(question.model)
@@ -208,7 +231,7 @@ class Rules:
         return work if isinstance(work, Reason) else Checked(work, keep_days)
 
     def decode(self, question: Escalation) -> Work | Reason:
-        """Only what the model needs: for a question that was checked when it came in."""
+        """Decode the tensors of a question that was validated when it was accepted."""
         card = self._cards.get(question.model)
         return Reason.MODEL_GONE if card is None else self._decode(question, card)
 
@@ -231,6 +254,7 @@ _DERIVED = {spec.name: spec for spec in DERIVED}
 
 
 def _plain_fits(spec: FieldSpec, tensor: Tensor) -> bool:
+    """Whether a derived (uncoded) field has the type, shape and size of its specification."""
     size = math.prod(spec.shape) * NUMPY_DTYPES[spec.dtype].itemsize
     return (tensor.dtype, tensor.shape, len(tensor.data)) == (spec.dtype, spec.shape, size)
 
@@ -240,7 +264,7 @@ def _evidence(card: ModelCard) -> leakage.Evidence:
 
 
 def _as_it_travels(card: ModelCard, codec: FeatureCodec) -> tuple[FieldSpec, ...]:
-    """The schema with features in their packed form, as `Tensor`s carry them, and the derived fields."""
+    """The wire schema: features in packed form, as `Tensor`s carry them, and the derived fields."""
     packed = tuple(
         FieldSpec(
             f.name,

@@ -1,6 +1,6 @@
-"""What waits for one model: items in their fair turns, what its batches cost, and the batch that goes next. Pure.
+"""Queue of one model: waiting items in fair order, cost estimate of its batches, and forming of the next batch. Pure.
 
-Rule: what nobody waits for any more is taken out before a batch forms; it is never computed and never charged.
+Rule: an item that nobody waits for any more is removed before a batch forms; it is neither computed nor charged.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from policies.serving import batching
 from policies.serving.batching import Cost, Learnt, Room, Waiting
 from policies.serving.fair_queue import FairQueue, Place, tenant_of
 
-SWEEP_AT = 64  # dead items in a queue before they are looked for
+SWEEP_AT = 64  # abandoned items in a queue before it is searched for them
 
 
 class Batch(msgspec.Struct, eq=False):
-    """`attempt` 0 = first, 1 = the same again, 2 = alone."""
+    """A batch that was sent to an engine. `attempt` 0 = first, 1 = the whole batch again, 2 = a single item."""
 
     ticket: int
     model: str
@@ -30,32 +30,36 @@ class Batch(msgspec.Struct, eq=False):
 
     @property
     def weight(self) -> float:
+        """Sum of the weights of its items, the unit of the cost estimate."""
         return sum(item.weight for item in self.items)
 
 
 class ModelState(StrEnum):
-    """Of one version of a model."""
+    """Loading state of one version of a model."""
 
     READY = "ready"
-    COLD = "cold"  # known, not loaded: what arrives for it has it loaded
+    COLD = "cold"  # known, not loaded: the next item for it triggers loading
     LOADING = "loading"
-    CLOSING = "closing"  # finishes what it has, then it is cold
+    CLOSING = "closing"  # finishes its queue, then it is cold
 
 
 class ModelQueue:
-    """The queue of one model. `alive` tells whether anybody still waits for an item."""
+    """Queue, running batches and failure state of one model.
+
+    `alive` says whether anybody still waits for an item.
+    """
 
     def __init__(self, card: ModelCard, max_batch: int, alive: Callable[[Item], bool]) -> None:
         self.card = card
         self.state = ModelState.READY
-        self.why = ""  # it could not be loaded
+        self.why = ""  # error of the last load, "" = none
         self.again: deque[tuple[int, tuple[Item, ...]]] = deque()  # (attempt, items)
         self.running: dict[int, Batch] = {}
         self.suspects: list[Item] = []
         self.checking = False
         self.down = 0  # checks, or loads, failed in a row
         self.check_at = 0.0
-        self.used_s = 0.0  # when it was asked for last
+        self.used_s = 0.0  # arrival of its last item, hub seconds
         self._waiting: FairQueue[Item] = FairQueue()
         self._most = min(max_batch, card.max_batch)
         self._alive = alive
@@ -63,15 +67,16 @@ class ModelQueue:
         self._learnt = Learnt()
 
     def __len__(self) -> int:
-        """Items that wait, those to be tried again too."""
+        """Number of waiting items, retries included."""
         again = sum(len(items) for _, items in self.again) if self.again else 0
         return len(self._waiting) + again
 
     @property
     def idle(self) -> bool:
-        """A batch may be sent now: a slot is free, or it is full and can wait for one at the engine's own door.
+        """Whether a batch may be sent now: a slot is free, or a full batch can be queued at the engine.
 
-        So an engine is never idle because this process is busy; a batch that could still grow never waits there.
+        One full batch per slot is queued ahead, so that an engine never idles because this process is busy; a batch
+        that could still grow is never queued there.
         """
         works = self.state in (ModelState.READY, ModelState.CLOSING) and not self.checking and not self.down
         running, slots = len(self.running), self.card.slots
@@ -79,36 +84,38 @@ class ModelQueue:
 
     @property
     def pressed(self) -> bool:
-        """More waits than a batch can take."""
+        """Whether more items wait than one batch takes."""
         return len(self._waiting) > self._most
 
     @property
     def empty(self) -> bool:
+        """Whether nothing waits, runs or is being checked."""
         return not (len(self) or self.running or self.checking or self.suspects)
 
     @property
     def served_per_s(self) -> float:
-        """What full batches manage; 0 while nothing is known, or nothing works."""
+        """Throughput of full batches in items per second; 0 while it is unknown or the engine is down."""
         rate = self._learnt.cost.rate(float(self._most)) * self.card.slots
         return 0.0 if self.down or rate == inf else rate
 
     def ahead(self, band: int, tenant: str) -> float:
-        """Items that are served before one that comes now."""
+        """Number of items that would be served before one that arrives now."""
         return self._waiting.ahead(band, tenant) + sum(len(batch.items) for batch in self.running.values())
 
     def put(self, item: Item) -> None:
+        """Add an item in its fair turn."""
         self.used_s = item.arrived_s
         self._waiting.put(_place(item), item.weight, item)
 
     def died(self) -> None:
-        """One of the items has nobody any more who waits for it."""
+        """Note that nobody waits for one of the items any more; the queue is searched when many are so."""
         self._dead += 1
         if self._dead > max(SWEEP_AT, len(self._waiting) // 2):
             self._dead = 0
             self._waiting.sweep(self._alive)
 
     def form(self, now: float) -> tuple[int, tuple[Item, ...], list[Item]]:
-        """(attempt, items of the next batch, items whose time is over). No items: nothing is left to send."""
+        """Form the next batch: (attempt, its items, items past their deadline). No items: nothing is left to send."""
         while self.again:
             attempt, items = self.again.popleft()
             items = tuple(item for item in items if self._alive(item))
@@ -117,14 +124,16 @@ class ModelQueue:
         return 0, *self._grow(now)
 
     def expect(self, cost: Cost) -> None:
-        """As measured before there was any work."""
+        """Set the cost estimate measured at warm-up, before there is any work."""
         self._learnt = Learnt((), cost)
 
     def learn(self, batch: Batch, seconds: float) -> None:
+        """Update the cost estimate with a batch that took `seconds`."""
         if seconds > 0:
             self._learnt = batching.learn(self._learnt, batch.weight, seconds)
 
     def _grow(self, now: float) -> tuple[tuple[Item, ...], list[Item]]:
+        """Fill a new batch from the queue while it can still meet the deadlines of its items."""
         free = max(1, self.card.slots - len(self.running))
         most = batching.size(len(self._waiting), self._most, free)
         room = Room(most, self._learnt.cost, self._starts_s(now), self.pressed)
@@ -145,7 +154,7 @@ class ModelQueue:
         return tuple(taken), over
 
     def _starts_s(self, now: float) -> float:
-        """When a batch that is sent now is begun: at once, or after the one that it waits for."""
+        """When a batch sent now would start: at once, or after the running batch it waits for."""
         if len(self.running) < self.card.slots:
             return now
         first = min(self.running.values(), key=lambda batch: batch.sent_s)

@@ -1,8 +1,8 @@
-"""Which questions go to which engine next, and what is done when an engine fails, is missing, or is to go. Pure.
+"""Scheduler of inference batches over all models, with retries, engine checks, and loading on demand. Pure.
 
 Rule 1: an engine with a free slot never waits. Rule 2: a batch that fails is tried once more, then item by item; an
-item that fails alone is refused only if the engine's own sample still works, else the engine is down and all waits.
-Rule 3: a model that goes away finishes what it has; one that is known but not loaded is loaded by what arrives for it.
+item that fails alone is refused only if the engine passes its self test, otherwise the engine is down and all wait.
+Rule 3: a model that is unloaded finishes its queue first; one that is known but not loaded is loaded when work arrives.
 """
 
 from collections import Counter
@@ -21,7 +21,10 @@ RECHECK_CAP_S = 30.0
 
 
 class Batcher:
-    """`alive` tells whether anybody still waits for an item of a device; of web requests this knows itself."""
+    """Owns the queues of all models and the batches that engines are running.
+
+    `alive` says whether a device's item is still waited for; items of web requests it tracks itself.
+    """
 
     def __init__(
         self, cards: Iterable[ModelCard], max_batch: int, alive: Callable[[Item], bool] = lambda _item: True
@@ -37,53 +40,57 @@ class Batcher:
         for card in cards:
             self.know(card, ModelState.READY)
 
-    # -- what others may ask
+    # -- status
 
     def queued(self) -> dict[str, int]:
+        """Number of waiting items by model."""
         return {name: len(queue) for name, queue in self._queues.items()}
 
     def down(self) -> tuple[str, ...]:
-        """Engines that do not even manage their own sample."""
+        """Models whose engine fails its self test or cannot be loaded."""
         return tuple(name for name, queue in self._queues.items() if queue.down)
 
     def state(self, model: str) -> ModelState:
+        """Loading state of a known model. KeyError if it is unknown."""
         return self._queues[model].state
 
     def states(self) -> dict[str, tuple[ModelState, str]]:
-        """By model: its state, and why it could not be loaded."""
+        """By model: its state, and the error of its last load ("" = none)."""
         return {name: (queue.state, queue.why) for name, queue in self._queues.items()}
 
     @property
     def served_per_s(self) -> float:
-        """Of all engines that have work, or of all if none has; 0 = not known."""
+        """Throughput in items per second of all engines that have work, or of all if none has; 0 = unknown."""
         busy = [queue for queue in self._queues.values() if queue.running or len(queue)]
         return sum(queue.served_per_s for queue in busy or self._queues.values())
 
     @property
     def pressed(self) -> int:
-        """Models for which more waits than a batch can take."""
+        """Number of models that have more waiting than one batch takes."""
         return sum(queue.pressed for queue in self._queues.values())
 
     def ahead(self, model: str, band: int, tenant: str) -> float:
+        """Number of items of `model` that would be served before a new one of this band and tenant."""
         return self._queues[model].ahead(band, tenant)
 
     def last_used(self, model: str) -> float:
+        """Hub time (s) at which the last item of the model arrived."""
         return self._queues[model].used_s
 
     def locals(self) -> list[Item]:
-        """Samples of web requests that somebody waits for."""
+        """Samples of web requests that somebody still waits for."""
         return list(self._local.values())
 
     # -- models that come and go
 
     def know(self, card: ModelCard, state: ModelState = ModelState.COLD) -> None:
-        """Another model may be asked for."""
+        """Make another model known, cold unless said otherwise."""
         if card.name not in self._queues:
             queue = self._queues[card.name] = ModelQueue(card, self._max_batch, self._alive)
             queue.state = state
 
     def forget(self, model: str) -> tuple[Item, ...]:
-        """The model is gone for good: what still waits for it."""
+        """Remove a model for good; returns the items that still waited for it."""
         queue = self._queues.pop(model)
         left: list[Item] = []
         while len(queue):
@@ -92,6 +99,7 @@ class Batcher:
         return (*left, *queue.suspects)
 
     def load(self, model: str) -> list[Load | Unload]:
+        """Start loading a cold model, or keep one that was about to be unloaded."""
         queue = self._queues[model]
         if queue.state is ModelState.CLOSING:
             queue.state = ModelState.READY
@@ -101,14 +109,17 @@ class Batcher:
         return [Load(model)]
 
     def unload(self, model: str) -> list[Load | Unload]:
-        """It takes nothing new; once it has finished what it has, its engine goes."""
+        """Close a model: it takes nothing new, and its engine is unloaded once its queue is empty."""
         queue = self._queues[model]
         if queue.state is ModelState.READY:
             queue.state = ModelState.CLOSING
         return self._closed(queue)
 
     def loaded(self, model: str, why: str, now: float, card: ModelCard | None = None) -> None:
-        """`why` "" = its engine is ready. Else it is tried again, ever more seldom, while something waits for it."""
+        """Result of a load. `why` "": ready.
+
+        Else the error, and it is tried again with growing delays while work waits.
+        """
         queue = self._queues.get(model)
         if queue is None:
             return
@@ -119,33 +130,37 @@ class Batcher:
             queue.check_at = now + delay(queue.down, 1.0, RECHECK_BASE_S, RECHECK_CAP_S)
 
     def expect(self, model: str, cost: Cost) -> None:
+        """Set the batch cost of a model, as measured at warm-up."""
         self._queues[model].expect(cost)
 
     # -- items
 
     def add(self, model: str, item: Item) -> None:
+        """Queue an item of a device's question."""
         self._queues[model].put(item)
 
     @property
     def local(self) -> int:
-        """Samples of web requests under way."""
+        """Number of samples of web requests in progress."""
         return len(self._local)
 
     def tenant_open(self, tenant: str) -> int:
+        """Number of a tenant's web samples in progress."""
         return self._tenants[tenant]
 
     @property
     def tenants(self) -> int:
-        """Tenants with web requests under way."""
+        """Number of tenants with web requests in progress."""
         return len(self._tenants)
 
     def add_local(self, model: str, item: Item) -> None:
+        """Queue a sample of a web request."""
         self._local[item.key] = item
         self._tenants[item.tenant] += 1
         self.add(model, item)
 
     def take_local(self, key: Key) -> Item | None:
-        """Once for each sample that somebody still waits for."""
+        """Claim a web sample to answer it: its item the first time, then None."""
         item = self._local.pop(key, None)
         if item is not None:
             self._tenants[item.tenant] -= 1
@@ -154,18 +169,18 @@ class Batcher:
         return item
 
     def drop_local(self, model: str, keys: Iterable[Key]) -> None:
-        """Nobody waits any more for what is left of these."""
+        """Abandon the rest of these web samples: nobody waits for them any more."""
         for key in keys:
             if self.take_local(key) is not None:
                 self.ended(model)
 
     def ended(self, model: str) -> None:
-        """An item of this model has nobody any more who waits for it."""
+        """Note that one item of this model is no longer waited for."""
         if model in self._queues:
             self._queues[model].died()
 
     def take_expired(self) -> list[Item]:
-        """Items whose time was over before their turn came."""
+        """Items whose deadline passed before their turn, since the last call."""
         expired, self._expired = self._expired, []
         return expired
 
@@ -175,7 +190,7 @@ class Batcher:
     # -- batches
 
     def next(self, now: float) -> list[Infer | Load | Unload]:
-        """A batch for every free slot that has work, an engine for every model that is asked for and has none."""
+        """Commands that fill free slots with batches, load models that have work, and unload those that are closed."""
         commands: list[Infer | Load | Unload] = []
         for name, queue in self._queues.items():
             while queue.idle and len(queue):
@@ -190,11 +205,11 @@ class Batcher:
         return commands
 
     def running(self, ticket: int) -> Batch:
-        """One that an engine has."""
+        """The running batch with this ticket. KeyError if there is none."""
         return self._running[ticket]
 
     def done(self, ticket: int, seconds: float = 0.0) -> Batch:
-        """`seconds` it took; 0 = it did not work."""
+        """Remove a finished batch and learn from its time. `seconds` 0 = it failed."""
         batch = self._running.pop(ticket)
         queue = self._queues.get(batch.model)
         if queue is not None:
@@ -203,6 +218,10 @@ class Batcher:
         return batch
 
     def failed(self, ticket: int) -> list[Check]:
+        """A batch failed: it is tried whole again, then item by item.
+
+        An item that fails alone causes an engine check.
+        """
         batch = self.done(ticket)
         queue = self._queues.get(batch.model)
         if queue is None:
@@ -217,7 +236,10 @@ class Batcher:
         return []
 
     def checked(self, model: str, works: bool, now: float) -> tuple[Item, ...]:
-        """Items to refuse for good: they failed alone on an engine that works. A broken engine keeps them for later."""
+        """Result of an engine check; returns the items to refuse for good.
+
+        Those failed alone although the engine works. If it does not, it is down, and the items wait for it.
+        """
         queue = self._queues.get(model)
         if queue is None:
             return ()
@@ -232,7 +254,7 @@ class Batcher:
         return ()
 
     def wake(self, now: float) -> list[Check | Load | Unload]:
-        """Engines that are down are tried again, ever more seldom."""
+        """Periodic: check engines that are down again, and retry failed loads, with growing delays (1 to 30 s)."""
         commands: list[Check | Load | Unload] = []
         for name, queue in self._queues.items():
             if not queue.down or queue.checking or queue.check_at > now:

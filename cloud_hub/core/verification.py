@@ -1,7 +1,7 @@
-"""Everything checked of a frame before it is believed: size, sender, rate, registry, age, signature. In that order.
+"""Verification of incoming frames: size, sender, rate, registry, age and signature, in that order. Pure.
 
-Rule: the cheapest check first, and nothing is written here. What fails before its signature is known to be good is
-answered at most a few times a second, and what has a bad one not at all: a reply could be aimed at somebody else.
+Rule: the cheapest check first, and nothing is written here. A frame that fails before its signature is verified is
+answered a few times a second at most, and one with a bad signature never: the reply could be aimed at a third party.
 """
 
 import msgspec
@@ -18,28 +18,28 @@ from wire.protocol.topics import Channel, shard_of
 
 BIGGEST = 2**63 - 1  # epochs, seqs and times are signed 64-bit columns
 STRIKES = 20.0  # bad signatures a device may send at once ...
-STRIKES_PER_S = 0.2  # ... and over time; then it is not listened to for MUTE_S
+STRIKES_PER_S = 0.2  # ... and over time; beyond that it is ignored for MUTE_S
 MUTE_S = 60.0
-MUTES = 2  # a device that had to be muted so often without one good signature is suspended
-COURTESY = 40.0  # refusals signed for frames that are not believed yet, at once ...
+MUTES = 2  # a device muted so often without one good signature in between is suspended
+COURTESY = 40.0  # refusals signed for frames that are not verified yet, at once ...
 COURTESY_PER_S = 20.0  # ... and over time
 NOTES = 10.0
 NOTES_PER_S = 0.5
 SUSPENDED_RETRY_S = 600.0
 UNKNOWN_RETRY_S = 3600.0
 RATE_RETRY_S = 2.0
-STRANGER = ""  # all devices that the registry does not know share one set of buckets
+STRANGER = ""  # all devices that are not in the registry share one set of buckets
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Believed: this device sent exactly this, for this channel, not too long ago."""
+    """A verified frame: this device sent exactly this on this channel, recently enough."""
 
     frame: Frame
     device: Device
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Not answered at all; counted under `why`. `suspect`: it never ends; a person shall look at this device."""
+    """A frame that is dropped without an answer and counted under `why`. `suspect`: its device must be suspended."""
 
     why: str
     suspect: bool = False
@@ -49,6 +49,8 @@ _Found = tuple[Reason, float, bool]  # reason, retry_after_s, final
 
 
 class _Buckets(msgspec.Struct):
+    """Rate limits of one device, and how often it was muted."""
+
     frames: Bucket
     notes: Bucket
     courtesy: Bucket
@@ -57,12 +59,12 @@ class _Buckets(msgspec.Struct):
     mutes: int = 0  # since its last good signature
 
 
-# A full bucket is full at any later time: all devices share these until they first take from one.
+# A full bucket stays full: all devices share these until they first take from one.
 _FULL_NOTES, _FULL_COURTESY, _FULL_STRIKES = (Bucket(burst, 0.0) for burst in (NOTES, COURTESY, STRIKES))
 
 
 class FrameVerifier:
-    """Owns what is remembered of each device's behaviour: four token buckets."""
+    """Verifies frames; owns four token buckets per device (frames, notes, refusals, bad signatures)."""
 
     def __init__(self, settings: HubSettings, registry: Registry, envelopes: Envelopes) -> None:
         self._settings = settings
@@ -71,7 +73,10 @@ class FrameVerifier:
         self._buckets: dict[str, _Buckets] = {}
 
     def question(self, device_id: str, payload: bytes, now: float) -> Passed | Refusal | Dropped:
-        """A sealed question on its way in."""
+        """Verify a sealed question frame of `device_id`.
+
+        Returns `Passed`, a signed `Refusal` to send back, or `Dropped` for what gets no answer. `now` in hub seconds.
+        """
         try:
             frame = _frame(device_id, payload, Suite.SEALED)
         except RemoteError as error:
@@ -87,7 +92,7 @@ class FrameVerifier:
         return self._believe(Passed(frame, device), Channel.QUESTION, buckets, now)
 
     def note(self, device_id: str, payload: bytes, now: float, channel: Channel = Channel.ASK) -> Passed | Dropped:
-        """A signed note, of a device that is heard. A report may be sealed as well."""
+        """Verify a signed note of a known device; a note on the REPORT channel may be sealed as well."""
         suites = (Suite.SIGNED, Suite.SEALED) if channel is Channel.REPORT else (Suite.SIGNED,)
         try:
             frame = _frame(device_id, payload, *suites)
@@ -109,6 +114,7 @@ class FrameVerifier:
         return (Reason.TOO_BIG, 0.0, True) if len(payload) > self._settings.max_frame_bytes else None
 
     def _excess(self, buckets: _Buckets, now: float) -> _Found | None:
+        """Take from the device's frame bucket; `Reason.RATE` if it is empty."""
         left = take(buckets.frames, self._settings.device_rate_per_s, self._settings.device_burst, now)
         if left is None:
             return Reason.RATE, RATE_RETRY_S, False
@@ -116,15 +122,19 @@ class FrameVerifier:
         return None
 
     def _standing(self, device: Device | None) -> _Found | None:
+        """Refusal of a device that is unknown, suspended or gone; None for one that is served."""
         if device is None:
-            # Not final: a registry restored from a backup may learn of the device again.
+            # Not final: the device may be added again after its registry was restored from a backup.
             return Reason.DEVICE_UNKNOWN, UNKNOWN_RETRY_S, False
         if device.state in HEARD:
             return None
         return Reason.DEVICE_UNKNOWN, SUSPENDED_RETRY_S, device.state in GONE
 
     def _age(self, header: Header, now: float) -> _Found | None:
-        """Both limits belong to the allowed side: exactly 7 days old and exactly 5 minutes ahead are taken."""
+        """Refusal of a frame that is too old or from the future.
+
+        Both limits are inclusive (exactly 7 days, 5 minutes).
+        """
         age_ms = int(now * 1000) - header.created_ms
         if age_ms > self._settings.created_max_age_s * 1000:
             return Reason.EXPIRED, 0.0, True
@@ -134,6 +144,7 @@ class FrameVerifier:
         return None
 
     def _politely(self, buckets: _Buckets, refusal: Refusal, now: float) -> Refusal | Dropped:
+        """The refusal, unless this device was sent too many for frames that were never verified."""
         left = take(buckets.courtesy, COURTESY_PER_S, COURTESY, now)
         if left is None:
             return Dropped("refused_silently")
@@ -141,6 +152,7 @@ class FrameVerifier:
         return refusal
 
     def _believe(self, passed: Passed, channel: Channel, buckets: _Buckets, now: float) -> Passed | Dropped:
+        """Verify the signature, the last check; a bad one counts as a strike."""
         try:
             self._envelopes.verify(passed.frame, passed.device, channel)
         except RemoteError as error:
@@ -149,7 +161,7 @@ class FrameVerifier:
         return passed
 
     def _strike(self, buckets: _Buckets, now: float) -> bool:
-        """Another bad signature; True if the device was muted for the last ones already and still goes on."""
+        """Count a bad signature; True if the device was muted for earlier ones and still goes on."""
         left = take(buckets.strikes, STRIKES_PER_S, STRIKES, now)
         if left is not None:
             buckets.strikes = left
@@ -172,7 +184,7 @@ def _refusal(header: Header, payload: bytes, found: _Found | None) -> Refusal:
 
 
 def _frame(device_id: str, payload: bytes, *suites: Suite) -> Frame:
-    """Split, and check that the header says what the topic says."""
+    """Split a frame and check that its header names the device and shard of its topic. RemoteError otherwise."""
     frame = split(payload, MAX_FRAME_BYTES)
     header = frame.header
     if frame.suite not in suites:

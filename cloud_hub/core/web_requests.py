@@ -1,8 +1,6 @@
-"""Requests of the hub's own web API, queued beside the devices' questions. Pure.
+"""Requests of the hub's own web API, queued beside the devices' questions, and the values they exchange. Pure.
 
-Rule: a caller is told at once that it would wait too long; one that has hung up is not computed for.
-
-What the hub's web API asks of the hub beside its samples, and what it gets beside predictions: values alone.
+Rule: a request that would wait too long is refused at once; samples of a caller that disconnected are not computed.
 """
 
 from collections.abc import Sequence
@@ -22,7 +20,10 @@ from wire.protocol.messages import Prediction, Reason
 
 
 class InferRefusedError(Exception):
-    """`Reception.infer` does not answer: `busy`, `draining`, `model_gone`, `schema` or `engine`."""
+    """`Reception.infer` refused a request: `busy`, `draining`, `model_gone`, `schema` or `engine`.
+
+    `retry_after_s`: when to try again, 0 = unknown.
+    """
 
     def __init__(self, reason: Reason, retry_after_s: float = 0.0) -> None:
         super().__init__(reason.value)
@@ -31,15 +32,15 @@ class InferRefusedError(Exception):
 
 
 class StillRunningError(InferRefusedError):
-    """The same Idempotency-Key and payload are being computed for somebody else right now."""
+    """A request with the same Idempotency-Key and payload is being computed right now."""
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What a web request wants beside its samples.
+    """Options of a web request beside its samples.
 
-    `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = as long as it takes. `trace` is a W3C
-    traceparent or "". `idempotency`: the caller's key within its tenant, "" = none; `fingerprint` is of its payload.
-    `flow`: who of the tenant asks; its flows take turns.
+    `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = none. `trace`: W3C traceparent or "".
+    `idempotency`: the caller's key within its tenant, "" = none; `fingerprint`: hash of its payload. `flow`: the caller
+    within the tenant; the flows of a tenant are served in turns.
     """
 
     tenant: str = ""
@@ -52,7 +53,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One version of a model in the repository. `state`: READY, LOADING, UNLOADING or UNAVAILABLE, as OIP says."""
+    """One version of a model in the repository. `state`: READY, LOADING, UNLOADING or UNAVAILABLE, as in the OIP."""
 
     name: str
     version: str
@@ -61,7 +62,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One engine round trip made just now."""
+    """Result of one engine self test made just now."""
 
     model: str
     ok: bool
@@ -69,12 +70,12 @@ class Probe(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-WAY_BACK = 0.1  # share of a caller's patience that is kept for bringing it the answer
+WAY_BACK = 0.1  # share of a caller's timeout reserved for returning the answer
 _PLAIN = Wish()
 
 
 class Web:
-    """Owns which samples of which model belong to a request."""
+    """Owns which samples of which model belong to an open web request."""
 
     def __init__(self, context: CoreContext, turnstile: Turnstile) -> None:
         self._context = context
@@ -84,7 +85,10 @@ class Web:
     def ask(
         self, request: int, model: str, samples: Sequence[npt.NDArray[np.generic]], now: float, wish: Wish = _PLAIN
     ) -> Refuse | None:
-        """Queue whole raw samples; each comes back as `Hand(Key(LOCAL, request, index))`."""
+        """Queue the raw samples of a request; None = accepted, else the refusal.
+
+        Each sample is answered by a `Hand` command with the key (LOCAL, request, index).
+        """
         band, budget_s = band_of(wish.priority), wish.timeout_s if wish.timeout_s > 0 else inf
         refused = self._turnstile.web(wish.tenant, (model, band), len(samples), budget_s, now)
         if refused is not None:
@@ -102,18 +106,18 @@ class Web:
         return None
 
     def drop(self, request: int) -> None:
-        """The caller is answered, or went away: what is left is not computed."""
+        """The request was answered or its caller disconnected: what is left is not computed."""
         model, size = self._open.pop(request, ("", 0))
         self._context.batcher.drop_local(model, (Key(LOCAL, request, index) for index in range(size)))
 
     def hand(self, item: Item, result: Prediction | Reason) -> list[Command]:
-        """Nothing if nobody waits for it any more."""
+        """Command that answers one sample, or nothing if nobody waits for it any more."""
         return [Hand(item.key, result)] if self._context.batcher.take_local(item.key) else []
 
     def overdue(self) -> list[Command]:
-        """Whose time was over before their turn came."""
+        """Commands that refuse samples whose deadline passed before their turn, with `Reason.EXPIRED`."""
         return [command for item in self._context.batcher.take_expired() for command in self.hand(item, Reason.EXPIRED)]
 
     def give_up(self) -> list[Command]:
-        """The hub stops: whoever still waits is told to come again."""
+        """Commands that refuse all samples in progress because the hub stops, with `Reason.DRAINING`."""
         return [command for item in self._context.batcher.locals() for command in self.hand(item, Reason.DRAINING)]

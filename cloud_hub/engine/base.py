@@ -1,7 +1,7 @@
-"""The engine seam: what a model on the hub can be asked, and `EchoEngine`, its double for tests and simulations.
+"""The `Engine` protocol that runs one loaded model, and `EchoEngine`, its double for tests and simulations.
 
-Rule: one thread calls an engine, one batch at a time; an engine never waits for anything but its own accelerators, and
-for those never longer than it says.
+Rule: one thread calls an engine, one batch at a time; an engine waits for nothing but its own accelerators and
+processes, and for those only up to a stated limit.
 """
 
 import time
@@ -21,20 +21,22 @@ class EngineError(Exception):
     """A batch could not be computed, or an engine did not get ready. The core tries again, then item by item."""
 
 
-# What running a model can raise beside EngineError: out of memory, an operator's complaint, a wrong shape.
+# What running a model can raise beside EngineError: out of memory, an error of an operator, a wrong shape.
 FAULTS = (EngineError, ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class State(StrEnum):
+    """Life-cycle state of an engine."""
+
     NEW = "new"
     READY = "ready"
-    LOST = "lost"  # some of its processes died or hang; the next call makes new ones
+    LOST = "lost"  # a process died or hangs; the next call starts new ones
     DRAINING = "draining"
     STOPPED = "stopped"
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`why`: one line if it is not ready. `generation` counts how often its processes were made anew."""
+    """State of an engine. `why`: one line if it is not ready; `generation`: how often its processes were started."""
 
     state: State
     why: str = ""
@@ -42,14 +44,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """One loaded model. Its life: start, warm, infer and health as often as you like, drain, stop."""
+    """One loaded model. Life cycle: start, warm, then infer and health at will, drain, stop."""
 
     @property
     def card(self) -> ModelCard: ...
 
     @property
     def inline(self) -> bool:
-        """Whether a quick batch may be computed on the event loop's own thread."""
+        """Whether a short batch may be computed on the event loop's own thread."""
         ...
 
     @property
@@ -59,15 +61,18 @@ class Engine(Protocol):
 
     @property
     def replicas(self) -> "Sequence[Engine]":
-        """The parts that compute side by side, each called by a thread of its own; one piece is its own part."""
+        """The replicas that compute in parallel, each called by its own thread.
+
+        An engine of one process is its own replica.
+        """
         ...
 
     def start(self) -> None:
-        """Load the weights. BundleError or EngineError, one line, in bounded time."""
+        """Load the weights. BundleError or EngineError with one line, within the time limit."""
         ...
 
     def warm(self) -> None:
-        """Compute every bucket once, so that no request pays for the first of its shape."""
+        """Run every batch size once, so that no request pays for the first run of its shape."""
         ...
 
     def infer(self, batch: Sequence[Work]) -> list[Prediction]:
@@ -75,26 +80,27 @@ class Engine(Protocol):
         ...
 
     def health(self) -> Health:
-        """Look after what belongs to it; called by its thread whenever there is nothing to compute."""
+        """Check its processes; called by its thread whenever there is nothing to compute."""
         ...
 
     def drain(self) -> None:
-        """Take no more batches."""
+        """Refuse further batches."""
         ...
 
     def stop(self) -> None:
-        """Give everything back; nothing may be asked after this."""
+        """Release everything; the engine is unusable afterwards."""
         ...
 
     def sample(self) -> Work:
-        """An item that must work: for warm-up, and to tell a poisoned question from a broken engine."""
+        """An item that must succeed: for warm-up and self tests."""
         ...
 
 
 class EchoEngine:
-    """Predicts from the bytes themselves: label = sum of all bytes modulo the number of labels. Takes `compute_s`.
+    """Test double that predicts from the bytes: label = sum of all bytes modulo the number of labels.
 
-    A field or sample that contains `poison` fails its whole batch; `broken` fails everything.
+    Each batch takes `compute_s` seconds. A field or sample that contains `poison` fails its whole batch; `broken` fails
+    all.
     """
 
     inline = True
@@ -116,15 +122,16 @@ class EchoEngine:
         self.state = State.READY
 
     def warm(self) -> None:
-        """Every size costs the same."""
+        """Nothing to do: every batch size costs the same."""
 
     def infer(self, batch: Sequence[Work]) -> list[Prediction]:
+        """One prediction per item; EngineError if the batch is poisoned or the engine broken."""
         self.batches.append(len(batch))
         if self.compute_s:
             time.sleep(self.compute_s)
         contents = [_bytes_of(work) for work in batch]
         if self.broken or (self.poison and any(self.poison in content for content in contents)):
-            raise EngineError("the echo engine was told to fail")
+            raise EngineError("the echo engine is set to fail")
         return [self._predict(content) for content in contents]
 
     def health(self) -> Health:

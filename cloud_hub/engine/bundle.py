@@ -1,11 +1,8 @@
-"""An engine of a bundle, whatever computes its graphs: from items to padded columns, and from outputs to predictions.
+"""Engine of a model bundle: from work items to padded input columns, and from graph outputs to predictions.
 
-Rule: what computes (a `Graphs`) knows arrays and graph names alone; a result that is not a finite number is an
-`EngineError`, whoever computed it.
-
-The batch sizes that are computed: so few that each was met before the first request, so close that little is wasted.
-
-Rule: pure. A batch is filled up to the next bucket with copies of its last row, which is a row that may be there.
+Rule: a `Graphs` implementation knows only arrays and graph names; a result that is not finite is an `EngineError`.
+Batch sizes come from a fixed ladder, so that each was run at warm-up and little is wasted: a batch is padded to the
+next size with copies of its last row.
 """
 
 from collections.abc import Sequence
@@ -26,7 +23,10 @@ Array = npt.NDArray[np.generic]
 
 
 def ladder(max_batch: int) -> tuple[int, ...]:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24, ... up to and with `max_batch`: at most a third of a batch is filling."""
+    """Batch sizes that are computed: 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
+
+    Up to `max_batch`; at most a third is padding.
+    """
     steps = {max_batch}
     power = 1
     while power < max_batch:
@@ -36,7 +36,7 @@ def ladder(max_batch: int) -> tuple[int, ...]:
 
 
 def bucket(count: int, buckets: Sequence[int]) -> int:
-    """The smallest one that holds `count` rows. ValueError if none does."""
+    """The smallest batch size that holds `count` rows. ValueError if none does."""
     for size in buckets:
         if size >= count:
             return size
@@ -44,7 +44,7 @@ def bucket(count: int, buckets: Sequence[int]) -> int:
 
 
 def pad(column: Array, size: int) -> Array:
-    """`[n, ...]` -> `[size, ...]`, n >= 1."""
+    """Pad rows `[n, ...]` to `[size, ...]` by repeating the last row; n >= 1."""
     missing = size - len(column)
     return column if not missing else np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
 
@@ -53,7 +53,10 @@ TAIL, WHOLE = "tail", "whole"
 
 
 class Graphs(Protocol):
-    """The two graphs of a bundle, ready to compute. `tail` takes codes as float32, one column per feature."""
+    """Runs the two graphs of a bundle.
+
+    `tail` takes codes as float32, one column per feature; `whole` takes raw samples.
+    """
 
     inline: bool
 
@@ -72,7 +75,7 @@ class Graphs(Protocol):
 
 
 class BundleEngine:
-    """One replica: items in, predictions out."""
+    """Engine of one replica of a bundle, on any `Graphs`."""
 
     def __init__(self, manifest: Manifest, card: ModelCard, graphs: Graphs) -> None:
         self._buckets = card.buckets or ladder(card.max_batch)
@@ -97,14 +100,14 @@ class BundleEngine:
         self._graphs.start()
 
     def warm(self) -> None:
-        """Both graphs, the largest bucket first: what it needs is what the others find already there."""
+        """Run both graphs, the largest batch size first: it allocates what the smaller ones reuse."""
         sample, raw = self.sample(), self._raw()
         for size in reversed(self._buckets):
             self._forward(TAIL, [np.stack([sample.codes[f.name]] * size).astype(np.float32) for f in self._features])
             self._forward(WHOLE, [np.stack([raw] * size)])
 
     def infer(self, batch: Sequence[Work]) -> list[Prediction]:
-        """Codes and raw samples may be mixed; each kind is one forward pass."""
+        """Predict a batch; codes and raw samples may be mixed, each kind is one forward pass."""
         if self._draining:
             raise EngineError(f"{self.card.name}: draining")
         raw = {index: work.raw for index, work in enumerate(batch) if work.raw is not None}
@@ -124,13 +127,14 @@ class BundleEngine:
         return Health(State.DRAINING, found.why, found.generation) if self._draining else found
 
     def drain(self) -> None:
+        """Refuse further batches with EngineError."""
         self._draining = True
 
     def stop(self) -> None:
         self._graphs.stop()
 
     def sample(self) -> Work:
-        """The lowest code everywhere."""
+        """A work item with the lowest code everywhere."""
         return Work({f.name: np.full(f.shape, int(f.low), np.uint8) for f in self._features})
 
     @property
@@ -142,7 +146,7 @@ class BundleEngine:
         return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])
 
     def _check(self, sample: npt.NDArray[np.generic]) -> None:
-        # a whole number is often an index into a table of weights, and an accelerator does not survive a wrong one
+        # Integers are often indices into an embedding table, and an out-of-range one crashes an accelerator.
         if sample.dtype.kind in "iu":
             check_values(sample, self._manifest.input)
 
@@ -161,6 +165,7 @@ class BundleEngine:
         return outputs[:rows].reshape(rows, -1)
 
     def _labelled(self, logits: npt.NDArray[np.float32]) -> list[Prediction]:
+        """Softmax of the logits at the bundle's temperature, as one labelled prediction per row."""
         scaled = logits.astype(np.float64) / self._manifest.hub_temperature
         scaled -= scaled.max(axis=1, keepdims=True)  # the largest exponent is 0: nothing overflows
         powers = np.exp(scaled)

@@ -1,8 +1,6 @@
-"""From a bundle's folder to a started engine: which kind of engine it takes is decided here and nowhere else.
+"""Engine factory: opens a bundle folder as the right kind of engine, and places a large model on several devices.
 
-Rule: one process unless the bundle's plan, the hub's configuration or its memory asks for more.
-
-How a bundle is spread over the devices a hub has: its sizes, held against what there is, and what was decided.
+Rule: one process, unless the bundle's plan, the hub's options or the memory of one device require more.
 """
 
 import os
@@ -22,7 +20,10 @@ from policies.serving.placement import GIB, MIB, Devices, Need, NoPlace, Placeme
 
 
 def open_engine(path: Path, means: Means) -> Engine:
-    """Built and started, not yet warm. BundleError or EngineError, one line, in bounded time."""
+    """Build and start an engine of a bundle folder; not warmed up.
+
+    BundleError or EngineError, one line, in bounded time.
+    """
     engine = _built(path, means)
     engine.start()
     return engine
@@ -31,7 +32,7 @@ def open_engine(path: Path, means: Means) -> Engine:
 def _built(path: Path, means: Means) -> Engine:
     manifest = peek(path)
     if manifest.hub.whole:
-        from cloud_hub.engine.onnx import OnnxEngine  # noqa: PLC0415 - for these bundles alone
+        from cloud_hub.engine.onnx import OnnxEngine  # noqa: PLC0415 - only for ONNX bundles
 
         return OnnxEngine(open_bundle(path), means.max_batch, means.threads)
     from cloud_hub.engine.torch import LocalEngine  # noqa: PLC0415 - torch takes seconds: not for `skerry hub invite`
@@ -41,8 +42,7 @@ def _built(path: Path, means: Means) -> Engine:
 
 
 def _sharded(path: Path, manifest: Manifest, means: Means) -> Engine | None:
-    """None if one device is enough."""
-    from cloud_hub.engine.factory import devices_of, form_of, size_up  # noqa: PLC0415
+    """Build a sharded engine if the model needs several devices, else None."""
     from cloud_hub.engine.torch import device_for  # noqa: PLC0415
 
     kind = device_for(manifest).type
@@ -89,11 +89,13 @@ def _spread(bundle: Bundle, form: HubForm, decision: Placement, told: tuple[Mean
     return ShardedEngine(bundle, card, recipes, Limits(ready_s=means.ready_s))
 
 
-_CARD_PROCESS = GIB  # a graphics card's own share of every process that uses it
+_CARD_PROCESS = GIB  # memory that CUDA takes on a graphics card per process
 _PROCESS = 256 * MIB
 
 
 class Sized(NamedTuple):
+    """Sizes of a model, the needs of each way to split it, the devices there are, and the placement chosen."""
+
     sizes: Sizes
     needs: tuple[Need, ...]
     devices: Devices
@@ -101,7 +103,7 @@ class Sized(NamedTuple):
 
 
 def devices_of(means: Means, kind: str) -> Devices:
-    """As many as was said; else all graphics cards, or all cores."""
+    """The devices to use: as many as configured, else all graphics cards or all CPU cores. `kind`: "cuda" or "cpu"."""
     if kind == "cuda":
         free, _ = torch.cuda.mem_get_info()
         there = torch.cuda.device_count()
@@ -111,7 +113,7 @@ def devices_of(means: Means, kind: str) -> Devices:
 
 
 def size_up(form: HubForm, manifest: Manifest, means: Means, devices: Devices) -> Sized:
-    """BundleError if the graphs do not fit together."""
+    """Measure the model and choose its placement on `devices`. BundleError if its graphs do not fit together."""
     wanted = asked(manifest, means)
     pairs = [pair for pair in candidates(devices.count) if wanted.allows(*pair)]
     needs = tuple(_need(form, tensor, stages, means.max_batch) for tensor, stages in pairs)
@@ -119,6 +121,7 @@ def size_up(form: HubForm, manifest: Manifest, means: Means, devices: Devices) -
 
 
 def form_of(data: bytes, manifest: Manifest) -> HubForm:
+    """Parse the hub graphs of a bundle. BundleError that names the model if they are malformed."""
     try:
         return from_bytes(data)
     except BundleError as error:

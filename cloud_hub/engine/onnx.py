@@ -1,7 +1,7 @@
-"""A bundle's hub model as ONNX, in this process, on ONNX Runtime: a tail and a whole model, one file each.
+"""Engine that runs a bundle's ONNX graphs (tail and whole model) on ONNX Runtime, in this process.
 
-Rule: the sessions are made from the bundle's hashed bytes, after the same lint that a device's graph passes; inputs are
-taken in the order of the manifest's features.
+Rule: sessions are made from the bundle's hashed bytes, after the same lint as a device's graph; inputs are ordered as
+the manifest's features.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,10 @@ from models.verification.lint import LintError, lint
 
 
 class OnnxGraphs:
-    """BundleError at `start` if a graph does not load, run or fit the manifest."""
+    """The two ONNX Runtime sessions of a bundle.
+
+    BundleError at `start` if a graph does not load, run or fit the manifest.
+    """
 
     ranks = ()
 
@@ -71,7 +74,7 @@ class OnnxGraphs:
             raise BundleError(f"{name}: ONNX Runtime cannot load it: {str(error).splitlines()[0][:200]}") from None
 
     def _check(self, graph: str, manifest: Manifest) -> None:
-        """A run of two lowest samples tells more than declared shapes."""
+        """Check input and output sizes by running two lowest samples, since declared shapes may be symbolic."""
         spec = manifest.input
         low = [np.full((2, *field.shape), field.low, np.float32) for field in manifest.features]
         if graph == WHOLE:
@@ -89,5 +92,7 @@ class OnnxGraphs:
 
 
 class OnnxEngine(BundleEngine):
+    """Bundle engine on ONNX Runtime."""
+
     def __init__(self, bundle: Bundle, max_batch: int = 32, threads: int = 1) -> None:
         super().__init__(bundle.manifest, card_of_bundle(bundle, max_batch), OnnxGraphs(bundle, threads))

@@ -1,6 +1,6 @@
-"""A bundle's hub model in this process, in torch: the tail on forwarded codes, the whole model on raw samples.
+"""Engine that runs a bundle's hub model in PyTorch, in this process: the tail on codes, the whole model on raw samples.
 
-Rule: everything runs in evaluation mode without gradients, on the one device that the bundle was made for.
+Rule: everything runs in evaluation mode without gradients, on the device that the bundle was made for.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ from models.graph.module import Served
 
 
 class TorchGraphs:
-    """BundleError at `start` if the graphs or weights cannot be used. `threads`: of torch, for this process."""
+    """The two PyTorch graphs of a bundle on one device. BundleError at `start` if graphs or weights cannot be used.
+
+    `threads`: of torch, for the whole process.
+    """
 
     ranks = ()
 
@@ -34,7 +37,7 @@ class TorchGraphs:
         torch.set_num_threads(self._threads)
         if self._bundle is None:
             return  # started before
-        graphs, self._bundle = open_hub(self._bundle), None  # the file's bytes go, the tensors stay
+        graphs, self._bundle = open_hub(self._bundle), None  # frees the file's bytes, the tensors stay
         self._served = {TAIL: graphs.tail.to(self.device), WHOLE: graphs.whole.to(self.device)}
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
@@ -59,6 +62,8 @@ class TorchGraphs:
 
 
 class LocalEngine(BundleEngine):
+    """Bundle engine on PyTorch in this process."""
+
     def __init__(self, bundle: Bundle, max_batch: int = 32, threads: int = 1) -> None:
         graphs = TorchGraphs(bundle, threads)
         self.device = graphs.device
@@ -66,6 +71,6 @@ class LocalEngine(BundleEngine):
 
 
 def device_for(manifest: Manifest) -> torch.device:
-    """A graphics card if the bundle was made for one and there is one."""
+    """Choose a graphics card if the bundle was made for one and one is present, else the CPU."""
     wanted = any(name.startswith(("CUDA", "Tensorrt")) for name in manifest.target.providers)
     return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")

@@ -1,7 +1,4 @@
-"""What a model takes and what one item of its work is: plain values that core, engines and web API share.
-
-What a hub has for engines, and how it wants models spread over it.
-"""
+"""Values of the inference engines: model card, work item, and the hub's options for engines. Pure."""
 
 import math
 
@@ -18,7 +15,10 @@ from wire.protocol.messages import DType, FieldSpec, ModelRef
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """`features`: the forwardable fields of the bundle, as codes; `input_*` describe one raw sample, no batch axis."""
+    """Description of one served model version: its inputs, outputs, codec tables and batch limits.
+
+    `features`: the forwardable fields of the bundle, as codes; `input_*` describe one raw sample without batch axis.
+    """
 
     ref: ModelRef
     features: tuple[FieldSpec, ...]
@@ -28,16 +28,16 @@ class ModelCard(msgspec.Struct, frozen=True):
     input_shape: tuple[int, ...] = ()
     input_low: float = -math.inf
     input_high: float = math.inf
-    outputs: int = 1  # values of a regressor, which has no labels; else one a label
+    outputs: int = 1  # values of a regressor (it has no labels); a classifier has one per label
     max_batch: int = 32
-    tables: bytes = b""  # of the codec, if it has some
+    tables: bytes = b""  # entropy tables of the codec, if it has any
     leakage: tuple[Leakage, ...] = ()
-    buckets: tuple[int, ...] = ()  # batch sizes that are computed; a batch is filled up to the next
-    slots: int = 1  # batches that may be under way at once
+    buckets: tuple[int, ...] = ()  # batch sizes that are computed; a batch is padded to the next one
+    slots: int = 1  # batches that may run at once, one per replica
 
     @property
     def name(self) -> str:
-        """`digits@7`: how predictions, metrics and the web API call this model."""
+        """Name and version, as `digits@7`, in predictions, metrics and the web API."""
         return f"{self.ref.name}@{self.ref.version}"
 
     def takes(self, inputs: npt.NDArray[np.generic]) -> bool:
@@ -50,15 +50,18 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One item of a batch: decoded feature codes by field name, or (hub's own web API) one whole raw sample."""
+    """One item of a batch: decoded feature codes by field name, or one raw sample of a web request."""
 
     codes: dict[str, npt.NDArray[np.uint8]] = {}
     raw: npt.NDArray[np.generic] | None = None
-    weight: float = 1.0  # what it costs beside others of its model: turns and batches are counted in it
+    weight: float = 1.0  # relative cost; fair turns and batch sizes are counted in it
 
 
 def card_of(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> ModelCard:
-    """The card of the hub model a manifest describes. `tables`: of its codec, if it has some."""
+    """Make the card of the hub model that a manifest describes.
+
+    `tables`: entropy tables of its codec, if it has any.
+    """
     return ModelCard(
         ref=manifest.ref,
         features=manifest.features,
@@ -76,7 +79,7 @@ def card_of(manifest: Manifest, max_batch: int = 32, tables: bytes = b"") -> Mod
 
 
 def card_of_bundle(bundle: Bundle, max_batch: int = 32) -> ModelCard:
-    """As `card_of`, with the tables. BundleError if its codec cannot be opened."""
+    """Make the card of a bundle, with its codec tables. BundleError if its codec cannot be opened."""
     manifest = bundle.manifest
     try:
         open_codec(manifest, bundle.read)
@@ -86,9 +89,10 @@ def card_of_bundle(bundle: Bundle, max_batch: int = 32) -> ModelCard:
 
 
 class Means(msgspec.Struct, frozen=True):
-    """What this hub has for engines, and how it wants them spread; 0 = not said.
+    """Hub options for engines: batch size, threads, devices and sharding; 0 = not set.
 
-    `max_batch`: items at most; `threads`: of torch, in each process; `ready_s`: for an engine to get ready.
+    `max_batch`: items at most; `threads`: of torch, in each process; `memory_bytes`: per device; `ready_s`: time limit
+    for an engine to become ready.
     """
 
     max_batch: int = 32
@@ -102,14 +106,14 @@ class Means(msgspec.Struct, frozen=True):
 
 
 def asked(manifest: Manifest, means: Means) -> Asked:
-    """The hub's own words count more than the bundle's."""
+    """Placement that is requested for a model: the hub's options override the bundle's plan."""
     plan = manifest.parallel
     replicas = means.replicas or plan.replicas
     return Asked(means.tensor or plan.tensor, means.pipeline or plan.pipeline, replicas or (0 if means.devices else 1))
 
 
 def spreads(manifest: Manifest, means: Means) -> bool:
-    """Whether one process is not settled from the start."""
+    """Whether the model may need several processes, so that a placement has to be computed."""
     wanted = asked(manifest, means)
     several = max(wanted.tensor, wanted.pipeline, wanted.replicas) > 1
     return several or means.devices > 1 or means.memory_bytes > 0

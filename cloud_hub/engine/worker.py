@@ -1,7 +1,7 @@
-"""An engine and the threads that own it. Short batches run inline: a hop to a thread costs 100 to 300 microseconds.
+"""Worker threads of an engine, one per replica; short batches run inline instead (a thread hop costs 100 to 300 us).
 
-Rule: never two batches at once on one replica. Inline work is refused while a thread has any. A thread that has nothing
-to compute looks after its replica.
+Rule: never two batches at once on one replica. Nothing runs inline while a thread has work. An idle thread checks the
+health of its replica.
 """
 
 import asyncio
@@ -24,7 +24,10 @@ _PATIENCE_S = 5.0
 
 
 class Result(msgspec.Struct):
-    """`error` "" = `predictions` holds one per item. `ranks`: (rank, seconds) of a gang's members."""
+    """Result of one batch. `error` "": `predictions` holds one per item.
+
+    `ranks`: (rank, seconds) of a sharded model.
+    """
 
     predictions: list[Prediction]
     seconds: float
@@ -33,10 +36,12 @@ class Result(msgspec.Struct):
 
 
 Callback = Callable[[Result], None]
-_Task = tuple[Sequence[Work], Callback, bool]  # the last: no batch, but warm up
+_Task = tuple[Sequence[Work], Callback, bool]  # True: warm up instead of a batch
 
 
 class Lane:
+    """Threads that call one engine from the event loop."""
+
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
@@ -59,18 +64,18 @@ class Lane:
 
     @property
     def health(self) -> tuple[Health, ...]:
-        """What each replica said last."""
+        """Last known health of each replica."""
         return tuple(self._health)
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Seconds of a batch and of each item in it, as `warm_up` measured them; inf = not known."""
+        """Seconds per batch and per item in it, measured by `warm_up`; inf = unknown."""
         return self._base_s, self._item_s
 
     async def warm_up(self) -> str:
-        """Every bucket once, then measure one item and a full batch: `inline` can tell what fits between two messages.
+        """Run every batch size once, then measure one item and a full batch. Returns one line on failure, else "".
 
-        One line if the engine cannot be warmed, else "".
+        The measured cost tells `inline` what is short enough to run between two messages.
         """
         warmed = await asyncio.gather(*(self._ask([], warm=True) for _ in self._replicas))
         cold = next((result.error for result in warmed if result.error), "")
@@ -86,17 +91,18 @@ class Lane:
         return one.error or many.error
 
     def inline(self, batch: Sequence[Work]) -> Result | None:
-        """Run here and now if that is quick and the threads are idle, else None."""
+        """Run the batch on the event loop if it is short and the threads are idle, else return None."""
         if self._under_way or not self._engine.inline or self._base_s + self._item_s * len(batch) > INLINE_BELOW_S:
             return None
         return _measure(self._engine, batch)
 
     def submit(self, batch: Sequence[Work], callback: Callback) -> None:
-        """`callback` is called on the event loop."""
+        """Queue a batch for a thread; `callback` is called on the event loop."""
         self._under_way += 1
         self._tasks.put((batch, callback, False))
 
     async def run(self, batch: Sequence[Work]) -> Result:
+        """Run a batch on a thread and wait for its result."""
         return await self._ask(batch)
 
     async def _ask(self, batch: Sequence[Work], *, warm: bool = False) -> Result:
@@ -106,11 +112,11 @@ class Lane:
         return await future
 
     async def probe(self) -> Result:
-        """A fresh round trip of the engine's own sample, behind whatever is running."""
+        """Run the engine's self test behind whatever is running."""
         return await self.run([self._engine.sample()])
 
     async def close(self) -> None:
-        """Finish what was submitted, give the engine back; one that hangs is left behind (its threads are daemons)."""
+        """Finish what was submitted and stop the engine; a thread that hangs is abandoned (it is a daemon)."""
         for _ in self._threads:
             self._tasks.put(None)
         await asyncio.to_thread(self._join)
@@ -137,7 +143,7 @@ class Lane:
             self._report(callback, self._warmed(replica) if warm else _measure(replica, batch))
 
     def _warmed(self, replica: Engine) -> Result:
-        """One line if it cannot be warmed. All replicas at once, so that no thread warms its own twice."""
+        """Warm up one replica; all wait for each other first, so that no thread warms the same one twice."""
         started = time.perf_counter()
         try:
             self._together.wait()
@@ -150,7 +156,7 @@ class Lane:
         try:
             self._loop.call_soon_threadsafe(self._finish, callback, result)
         except RuntimeError:
-            return  # the loop was closed: nobody waits any more
+            return  # the event loop was closed: the result is not wanted any more
 
     def _finish(self, callback: Callback, result: Result) -> None:
         self._under_way -= 1
@@ -160,7 +166,7 @@ class Lane:
 def _looked_after(replica: Engine) -> Health:
     try:
         return replica.health()
-    except (*FAULTS, BundleError) as error:  # a thread that ended would be missed by nobody
+    except (*FAULTS, BundleError) as error:  # must not end the thread: nothing would restart it
         return Health(State.LOST, str(error) or type(error).__name__)
 
 

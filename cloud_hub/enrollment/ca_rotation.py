@@ -32,18 +32,28 @@ class Rotation:
         return self._authorities.sha256
 
     def status(self) -> dict[str, Any]:
-        """Return `ca` and `coming` (SHA-256, "" = no rotation) and `waiting_for` (devices that only the old CA vouches for)."""
+        """Return the state of the rotation as JSON-able fields.
+
+        `ca` and `coming`: SHA-256 of the present and the next CA, "" = no rotation. `waiting_for`: ids of the devices
+        that only the old CA vouches for.
+        """
         coming = self._authorities.coming
         waiting = self._behind(coming.sha256) if coming else []
         return {"ca": self._authorities.sha256, "coming": coming.sha256 if coming else "", "waiting_for": waiting}
 
     def rotate(self, now: datetime) -> dict[str, Any]:
-        """Begin a rotation. RotationError if one is under way. No device is disconnected: the broker finds the new CA by itself."""
+        """Begin a rotation. RotationError if one is under way.
+
+        No device is disconnected: the broker finds the new CA by itself.
+        """
         self._authorities.rotate(now)
         return self.status()
 
     async def finish(self, *, force: bool) -> dict[str, Any]:
-        """End the rotation. RotationError if none is under way, or if devices would be cut off and `force` is not set."""
+        """End the rotation.
+
+        RotationError if none is under way, or if devices would be cut off and `force` is not set.
+        """
         waiting = self.status()["waiting_for"]
         if waiting and not force:
             raise RotationError(f"{len(waiting)} devices have not renewed yet ({waiting[0]}, ...): wait, or --force")

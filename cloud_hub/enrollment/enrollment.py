@@ -130,7 +130,7 @@ class Issuer:
     def enrol(self, request: EnrolRequest, now_ms: int) -> SignedReply | Rejection:
         """Enrol a device. The token is checked first, so that a caller without one makes the hub compute nothing.
 
-        `now_ms`: hub time in ms since 1970. RegistryError and disk errors pass through.
+        `now_ms`: hub time in ms since 1970.
         """
         reply = self._enrol(request, now_ms)
         self.counts["enrolled" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
@@ -185,7 +185,7 @@ def check(request: EnrolRequest) -> tuple[bytes, bytes]:
 
 
 def proof_text(request: EnrolRequest, signing: bytes, hpke: bytes) -> bytes:
-    """Return what the device's signing key signs: one SHA-256 over token, request, both raw public keys and serial number."""
+    """Return what the device's signing key signs: a SHA-256 over token, request, both raw public keys and serial."""
     words = (request.token.encode(), request.csr.encode(), signing, hpke, request.hardware.encode())
     return sha256(PROOF_TAG + b"".join(words)).digest()
 

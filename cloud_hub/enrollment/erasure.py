@@ -44,7 +44,7 @@ class Erasures:
         device: Device | None = proven(self._registry, request.device, request.proof, text)
         if device is None:
             return Rejection(STRANGER, invite=True, kind="stranger")
-        if device.state not in HEARD:  # one that is suspended may be a thief's; a person decides
+        if device.state not in HEARD:  # a suspended device may be stolen: a person decides
             return Rejection(f"the device is {device.state}", invite=False, kind=str(device.state))
         return Erase(device.id, bytes.fromhex(request.subject), min(request.before_ms, now_ms), now_ms)
 

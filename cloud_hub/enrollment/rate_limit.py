@@ -11,8 +11,8 @@ _MAX_ADDRESSES = 1024
 class AttemptLimiter:
     """Limits how fast tokens and proofs can be tried: a bucket per address for failures, one for all attempts.
 
-    Rates are per second, bursts are numbers of attempts. A hub without this would check tokens as fast as an attacker can
-    send them.
+    Rates are per second, bursts are numbers of attempts. A hub without this would check tokens as fast as an attacker
+    can send them.
     """
 
     def __init__(self, rate_per_s: float, burst: float, failures_per_s: float, failures: float) -> None:

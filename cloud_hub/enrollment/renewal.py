@@ -24,14 +24,17 @@ from policies.serving.admission import Bucket, take
 
 RENEW_TAG = b"skerry-renew/1\0"
 RETIRE_TAG = b"skerry-retire/1\0"
-BURST = 10.0  # certificates one device is given at once ...
+BURST = 10.0  # certificates that one device may get at once ...
 PER_S = 1 / 600  # ... and over time
 STRANGER = "the device is not known here, or the proof does not fit it"
 _HEX64 = r"^[0-9a-f]{64}$"
 
 
 class RenewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of a renewal request: `csr` PEM, of a new key; `proof` base64 Ed25519 by the device's key over `renew_text`."""
+    """Body of a renewal request.
+
+    `csr` is PEM, of a new key; `proof` base64 Ed25519 of the device's signing key over `renew_text`.
+    """
 
     device: str
     csr: str
@@ -77,7 +80,8 @@ class Renewals:
     def renew(self, request: RenewRequest, now_ms: int, now: float) -> SignedReply | Rejection:
         """Issue the next certificate of a device, or say why not.
 
-        `now_ms`: hub time; `now`: monotonic seconds, for the rate. A rejection with `invite` set is an attempt to count.
+        `now_ms`: hub time; `now`: monotonic seconds, for the rate. A rejection with `invite` set is an attempt to
+        count.
         """
         reply = self._renew(request, now_ms, now)
         self.counts["renewed" if not isinstance(reply, Rejection) else f"refused.{reply.kind}"] += 1
@@ -90,7 +94,7 @@ class Renewals:
         if not device.active:
             return Rejection(f"the device is {device.state}", invite=False, kind=device.state)
         if not self._within_rate(device.id, now):
-            return Rejection("too many certificates for this device, wait", invite=False, kind="rate")
+            return Rejection("too many certificates for this device: try again later", invite=False, kind="rate")
         try:
             certificate = self._authority.device(request.csr.encode(), device.id, utc_now())
         except RequestError as error:
@@ -106,7 +110,7 @@ class Renewals:
             return Rejection(STRANGER, invite=True, kind="stranger")
         if device.state is DeviceState.RETIRED:
             return Retired(device.id, device.state.value)
-        if not device.heard:  # one that is suspended may be a thief's; a person decides
+        if not device.heard:  # a suspended device may be stolen: a person decides
             return Rejection(f"the device is {device.state}", invite=False, kind=device.state)
         self.counts["retired"] += 1
         retired = self._registry.retired(device.id, request.ledger, now_ms)

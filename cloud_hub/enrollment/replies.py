@@ -17,7 +17,7 @@ from cloud_hub.security.hub_keys import HubCard
 
 
 class Ca(Protocol):
-    """The CA as replies need it: one `Authority`, or `Authorities` with two, of which one signs replies and one issues."""
+    """The CA as replies need it: one `Authority`, or `Authorities`, of which one signs and one issues."""
 
     @property
     def certificate_pem(self) -> bytes: ...
@@ -40,13 +40,17 @@ class SignedReply(msgspec.Struct, frozen=True):
 
 class BrokerAddress(msgspec.Struct, frozen=True):
     """Host and port of the MQTT broker."""
+
     host: str
     port: int
 
 
 @dataclass(frozen=True)
 class Place:
-    """Addresses that a device needs: broker, hubs, repository and `url`, the hub's web API, where certificates are renewed."""
+    """Addresses that a device needs: broker, hubs and update repository.
+
+    `url`: of the hub's web API, where certificates are renewed.
+    """
 
     broker: BrokerAddress
     hubs: tuple[HubCard, ...]

@@ -1,7 +1,7 @@
-"""API keys of tenants: who a caller is, and what it may do. The only owner of the rows of `access.db`.
+"""API keys of tenants (bearer tokens): creation, revocation, and which caller a token belongs to. Owns `access.db`.
 
-Rule: a key is shown once, when it is made; on disk lies its SHA-256 (256 random bits need no slow hash). A tenant's key
-never reaches beyond its tenant, and no key makes keys: that takes the admin token.
+Rule: a token is shown once, when it is created; only its SHA-256 is stored (256 random bits need no slow hash). A
+tenant's key never reaches beyond its tenant, and no key can create keys: that takes the admin token.
 """
 
 import hmac
@@ -30,7 +30,7 @@ create table if not exists keys (
 
 
 class Scope(StrEnum):
-    """What a caller may do. `admin` belongs to the admin token alone."""
+    """Permissions of a caller. `admin` belongs to the admin token alone."""
 
     INFER = "infer"
     READ = "read"
@@ -42,14 +42,14 @@ GRANTED = frozenset({Scope.INFER, Scope.READ, Scope.OPERATE})
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. `tenant` "" = the whole hub. `name`: a key's id, or `admin`, `local`, `nobody`."""
+    """Authenticated caller. `tenant` "" = the whole hub. `name`: id of its key, or `admin`, `local`, `nobody`."""
 
     name: str
     tenant: str = ""
     scopes: frozenset[Scope] = frozenset()
 
     def sees(self, tenant: str) -> bool:
-        """Whether a thing of `tenant` exists for this caller."""
+        """Whether things of `tenant` are visible to this caller."""
         return not self.tenant or self.tenant == tenant
 
 
@@ -59,7 +59,7 @@ NOBODY = Caller("nobody")
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to be made. `tenant` "" = for the whole hub; `expires_s` 0 = until it is revoked."""
+    """Request to create a key. `tenant` "" = for the whole hub; `expires_s` 0 = until it is revoked."""
 
     name: str
     scopes: tuple[Scope, ...]
@@ -68,7 +68,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key without its secret. Times in ms of hub time, 0 = none."""
+    """An API key without its secret. Times in ms of hub time, 0 = none."""
 
     id: str
     name: str
@@ -79,15 +79,16 @@ class Key(msgspec.Struct, frozen=True):
     revoked_ms: int
 
     def good(self, now_ms: int) -> bool:
+        """Whether it is neither revoked nor expired."""
         return not self.revoked_ms and (not self.ends_ms or now_ms < self.ends_ms)
 
 
 class AccessError(Exception):
-    """A key that cannot be made or is not there; one line for a person."""
+    """A key that cannot be created or does not exist: one readable line."""
 
 
 class Keys:
-    """In memory as a whole: a caller is known without a read of the disk."""
+    """All API keys, in memory and on disk; callers are looked up without disk access."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -102,7 +103,7 @@ class Keys:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """ExitError(DATABASE) if it cannot be used."""
+        """Open or create `access.db`. ExitError(DATABASE) if it cannot be used."""
         try:
             path.touch(mode=0o600, exist_ok=True)
             connection = sqlite3.connect(path, isolation_level=None)
@@ -114,7 +115,7 @@ class Keys:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """For a hub that keeps none."""
+        """Keys that are not stored, for tests."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         connection.execute(_TABLE)
         return cls(connection)
@@ -123,11 +124,11 @@ class Keys:
         self._connection.close()
 
     def all(self) -> tuple[Key, ...]:
-        """Oldest first."""
+        """All keys, oldest first, revoked and expired ones too."""
         return tuple(sorted((key for key, _ in self._known.values()), key=lambda key: (key.made_ms, key.id)))
 
     def create(self, wanted: Wanted, now_ms: int) -> tuple[Key, str]:
-        """The key and its token, which is nowhere kept. AccessError if it may not be."""
+        """Create a key; returns it with its token, which is not stored. AccessError if the request is not allowed."""
         _check(wanted)
         if len(self._known) >= MAX_KEYS:
             raise AccessError(f"there are {MAX_KEYS} keys already")
@@ -147,7 +148,7 @@ class Keys:
         return key, token
 
     def revoke(self, key_id: str, now_ms: int) -> Key:
-        """From now on it opens nothing. AccessError if there is none of this id."""
+        """Revoke a key at once. AccessError if there is none with this id."""
         found = self._known.get(key_id)
         if found is None:
             raise AccessError("no such key")
@@ -157,7 +158,7 @@ class Keys:
         return revoked
 
     def caller(self, token: str, now_ms: int) -> Caller | None:
-        """Who holds this token; None if it is no good key."""
+        """Caller that a token belongs to; None if it is unknown, revoked or expired. Compared in constant time."""
         match = _TOKEN.fullmatch(token)
         found = self._known.get(match[1]) if match else None
         if found is None:
@@ -174,6 +175,7 @@ class Keys:
 
 
 def _check(wanted: Wanted) -> None:
+    """AccessError unless scopes, tenant, name and lifetime are allowed."""
     if not wanted.scopes or not set(wanted.scopes) <= GRANTED:
         raise AccessError("scopes are one or more of infer, read, operate")
     if wanted.tenant and not _TENANT.fullmatch(wanted.tenant):

@@ -1,7 +1,7 @@
-"""Who changed what over the web API, and who was refused: one JSON line each, in a file that stays small.
+"""Audit log of the web API: who changed what, and who was refused; JSON lines in two bounded files.
 
-Rule: no token and no body ever stands here. Refusals are written at most twice a second in the long run, the rest is
-counted into the next line, so that a flood of wrong tokens fills no disk.
+Rule: no token and no body is ever logged. Refusals are written at most twice a second in the long run and otherwise
+counted into the next line, so that a flood of wrong tokens does not fill the disk.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,15 @@ import msgspec
 
 from policies.serving.admission import Bucket, take
 
-MAX_BYTES = 4 << 20  # of each of two files
+MAX_BYTES = 4 << 20  # of each of the two files
 BURST, PER_S = 50.0, 2.0
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """`subject`: the names in the path. `missed`: refusals before this one that were only counted."""
+    """One request in the audit log.
+
+    `subject`: the names in its path; `missed`: refusals before it that were only counted.
+    """
 
     at_ms: int
     caller: str
@@ -30,7 +33,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Audit:
-    """`path` None = kept nowhere (a hub in a test). A disk that is full stops nothing; `lost` counts."""
+    """Writer and reader of the audit log. `path` None = discarded, for tests.
+
+    A full disk stops nothing; `lost` counts.
+    """
 
     def __init__(self, path: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
         self.lost = 0
@@ -40,6 +46,7 @@ class Audit:
         self._missed = 0
 
     def write(self, entry: Entry) -> None:
+        """Append an entry; refusals (status from 400) beyond the rate limit are only counted."""
         if entry.status >= 400:
             after = take(self._bucket, PER_S, BURST, entry.at_ms / 1000)
             if after is None:
@@ -50,7 +57,7 @@ class Audit:
         self._append(msgspec.json.encode(msgspec.structs.replace(entry, missed=missed)) + b"\n")
 
     def last(self, count: int) -> list[Entry]:
-        """The newest entries, oldest first; a line that a crash cut short is left out."""
+        """The newest entries, oldest first; a line cut short by a crash is skipped."""
         lines = [line for path in self._files() for line in _lines(path)]
         return list(_entries(lines[-count:]))
 

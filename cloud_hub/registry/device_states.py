@@ -1,8 +1,7 @@
-"""In which states a device can be and which lead to which. Pure.
+"""States of a device and the allowed transitions, and the registry protocol that the core uses. Pure.
 
-Rule: a state only ever changes along `may_become`; revoked is the end of an id, retired the end of one machine's keys.
-
-The seam to the registry: all that the hub asks about a device, on every message and so from memory.
+Rule: a state changes only as `may_become` allows; revoked is final for a device id, retired is final for its keys. The
+registry is asked on every message, so it answers from memory.
 """
 
 from enum import StrEnum
@@ -13,20 +12,22 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 
 class DeviceState(StrEnum):
+    """Life-cycle state of an enrolled device."""
+
     ACTIVE = "active"
-    SUSPENDED = "suspended"  # not heard, may come back
-    RETIRING = "retiring"  # gets what it is owed and nothing new; becomes retired by itself
-    RETIRED = "retired"  # its keys count no more; the name may be given to another machine
+    SUSPENDED = "suspended"  # its messages are refused until it is resumed
+    RETIRING = "retiring"  # still gets its outstanding answers, nothing new; becomes retired after its drain time
+    RETIRED = "retired"  # its keys are invalid; the name may be given to another machine
     REVOKED = "revoked"  # never again under this id
 
 
 class Because(StrEnum):
-    """Why a device is in its state."""
+    """Reason for a device's state."""
 
     ENROLLED = "enrolled"
-    OPERATOR = "operator"  # a person said so
-    CLONE_SUSPECT = "clone_suspect"  # two machines spoke with its keys
-    DEVICE = "device"  # it said itself, signed, that it retires
+    OPERATOR = "operator"  # set by an administrator
+    CLONE_SUSPECT = "clone_suspect"  # two machines used its keys
+    DEVICE = "device"  # the device itself asked to retire, signed
     RETIREMENT_OVER = "retirement_over"  # the time to drain has passed
 
 
@@ -38,36 +39,39 @@ _NEXT = {
     DeviceState.REVOKED: frozenset(),
 }
 HEARD = frozenset((DeviceState.ACTIVE, DeviceState.RETIRING))  # whose signed messages are answered
-GONE = frozenset((DeviceState.RETIRED, DeviceState.REVOKED))  # whose keys will never count again
+GONE = frozenset((DeviceState.RETIRED, DeviceState.REVOKED))  # whose keys are invalid for ever
 _WHY_NOT = {
     DeviceState.REVOKED: "is revoked for good: invite it under another name",
-    DeviceState.RETIRED: "is retired: `skerry hub invite` makes the name welcome again, with new keys",
+    DeviceState.RETIRED: "is retired: `skerry hub invite` lets a device of this name enrol again, with new keys",
     DeviceState.SUSPENDED: "is suspended: resume it first, or retire or revoke it",
 }
 
 
 def may_become(now: DeviceState, wanted: DeviceState) -> bool:
-    """Staying what it is is always allowed."""
+    """Whether the transition is allowed; staying in the same state always is."""
     return wanted is now or wanted in _NEXT[now]
 
 
 def refusal(now: DeviceState, wanted: DeviceState) -> str:
-    """Why not, for a person."""
+    """Why a transition is not allowed, as readable text after the device's name."""
     return _WHY_NOT.get(now, f"is {now}, it cannot become {wanted}")
 
 
 def may_be_invited(now: DeviceState | None, *, replace: bool) -> bool:
-    """`None` = never enrolled. `replace`: a person said that a suspended device shall enrol anew, with new keys."""
+    """Whether a device in this state may be invited to enrol.
+
+    `None` = never enrolled. `replace`: an administrator wants a suspended device to enrol again with new keys.
+    """
     if now in (None, DeviceState.ACTIVE, DeviceState.RETIRED):
         return True
     return replace and now is DeviceState.SUSPENDED
 
 
-Standing = DeviceState  # the states under the name the hub's core uses
+Standing = DeviceState  # alias used by the core
 
 
 class Device(Protocol):
-    """One enrolled device. What its state means: `cloud_hub.registry.device_states`."""
+    """One enrolled device, as the core sees it."""
 
     @property
     def id(self) -> str: ...
@@ -84,10 +88,10 @@ class Device(Protocol):
 
 
 class Registry(Protocol):
-    """Answers in microseconds, with the truth of this moment: a revocation counts for the next message."""
+    """Look-up of devices, answered from memory: a revocation takes effect with the next message."""
 
     def device(self, device: str, /) -> Device | None: ...
 
     def suspect(self, device: str, now_ms: int, /) -> bool:
-        """Two machines speak with its keys: suspend it. False if there was nothing to suspend."""
+        """Suspend a device whose keys two machines use. False if there was nothing to suspend."""
         ...

@@ -1,7 +1,10 @@
-"""What people have ordered of a hub for good: notices that deny all, and the lowest version of each policy it serves.
+"""Standing orders of administrators: deny notices to devices, and the minimum version of each policy.
 
-Rule: an order is on disk before it counts, only ever narrows, and is not taken back here: a notice ends for whoever has
-a policy whose `clears_notice` reaches its counter, and a floor never sinks. Nothing that a device says changes either.
+Owns `orders.json`.
+
+Rule: an order is on disk before it takes effect, only ever narrows, and is not revoked here: a notice ends for a
+device that has a policy whose `clears_notice` reaches its counter, and a floor never sinks. Nothing a device says
+changes either.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +25,7 @@ MAX_BYTES = 8 << 20
 
 
 class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing may leave. `scope`: a device's id, a tenant, or "" for everybody."""
+    """Deny notice: nothing may leave a device. `scope`: a device's id, a tenant, or "" for all devices."""
 
     counter: int
     why: str
@@ -30,15 +33,16 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     issued_ms: int
 
     def note(self) -> DenyAll:
-        """As devices hear it."""
+        """The notice as the message that devices receive."""
         return DenyAll(0, self.counter, self.why)
 
     def meets(self, device: str) -> bool:
+        """Whether the notice covers this device."""
         return self.scope in (EVERYBODY, device, tenant_of(device))
 
 
 class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One document that this hub was ever given, whatever became of it."""
+    """A policy document that this hub was given at some time, by title and version."""
 
     title: str
     version: int
@@ -51,7 +55,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Orders:
-    """All of a hub's orders; `path` None keeps them in memory, for tests and simulations."""
+    """All standing orders of a hub; `path` None keeps them in memory, for tests and simulations."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -59,21 +63,24 @@ class Orders:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """The newest of each scope."""
+        """The newest notice of each scope."""
         return self._file.notices
 
     @property
     def floors(self) -> Mapping[str, int]:
-        """`layer/name` of a policy -> the lowest version that is served."""
+        """Lowest version that is served, by `layer/name` of a policy."""
         return self._file.floors
 
     def notice(self, device: str) -> Notice | None:
-        """The newest that meets this device."""
+        """The newest notice that covers this device, or None."""
         met = [notice for notice in self._file.notices if notice.meets(device)]
         return max(met, key=lambda notice: notice.counter, default=None)
 
     def deny_all(self, scope: str, why: str, now_ms: int) -> Notice:
-        """Durable when it returns. Its counter is above that of every notice before, also of another hub's."""
+        """Issue a deny notice, durable when it returns.
+
+        Its counter is above all earlier ones, also those of other hubs.
+        """
         counter = max((each.counter for each in self._file.notices), default=0) + 1
         notice = Notice(max(counter, now_ms // 1000), said(why), scoped(scope), now_ms)
         others = tuple(each for each in self._file.notices if each.scope != notice.scope)
@@ -81,7 +88,7 @@ class Orders:
         return notice
 
     def learn(self, documents: Iterable[Part]) -> None:
-        """These are served: of each name none that is older than the oldest of them. Durable when it returns."""
+        """Raise the floor of each policy name to the oldest version served of it. Durable when it returns."""
         given = tuple(documents)
         seen = self._file.seen | {each.hash: Seen(f"{each.layer}/{each.name}", each.version) for each in given}
         floors = dict(self._file.floors)
@@ -92,7 +99,7 @@ class Orders:
             self._keep(_File(self._file.notices, floors, seen))
 
     def is_old(self, document: str) -> bool:
-        """Whether the document of this hash is below its floor. One that we were never given is not known to be."""
+        """Whether the document with this hash is below its floor; False if this hub was never given it."""
         seen = self._file.seen.get(document)
         return seen is not None and seen.version < self._file.floors.get(seen.title, 0)
 
@@ -103,12 +110,12 @@ class Orders:
 
 
 def scoped(scope: str) -> str:
-    """A scope that may stand. LocalError otherwise."""
+    """Check a scope. LocalError if it is not a device id, a tenant or ""."""
     return check_id(scope) if scope else EVERYBODY
 
 
 def said(why: str) -> str:
-    """The reason as one printable line. LocalError for none: whoever reads it must know what to do."""
+    """Clean a reason to one printable line. LocalError if it is empty or too long: readers must know what to do."""
     line = " ".join("".join(c if c.isprintable() else " " for c in why).split())
     if not line or len(line) > MAX_WHY_CHARS:
         raise LocalError(f"the reason has {len(line)} characters, 1 to {MAX_WHY_CHARS} are needed")
@@ -116,7 +123,7 @@ def said(why: str) -> str:
 
 
 def _read(path: Path) -> _File:
-    """A damaged file stops the hub: a notice that was lost must not read as one that never was."""
+    """Read the orders file. A damaged file stops the hub, since a lost notice must not read as none."""
     try:
         return msgspec.json.decode(read_private(path, MAX_BYTES), type=_File)
     except msgspec.DecodeError as error:

@@ -1,8 +1,8 @@
-"""Which devices exist, with which keys, and who may still become one. The only owner of the rows of `devices.db`.
+"""Registry of devices and invites: keys, certificates and states. Owns the rows of `devices.db`.
 
-Rule: memory is a copy of the file, changed only after the commit; the hub asks memory on every message. Enrolment and
-admin work are rare, so they commit inline (about a millisecond). Invite tokens are kept as SHA-256: 256 random bits
-need no salt, and a stolen file gives no token away.
+Rule: memory is a copy of the file, changed only after the commit; the hub reads memory on every message. Enrolment and
+administration are rare, so they commit inline (about a millisecond). Invite tokens are stored as SHA-256: 256 random
+bits need no salt, and a stolen file reveals no token.
 """
 
 import json
@@ -31,7 +31,7 @@ _TOLD = sa.select(_invites.c.device_class, _invites.c.region)
 
 
 class InviteFault(StrEnum):
-    """Why a token is not taken."""
+    """Why an invite token is refused."""
 
     UNKNOWN = "the invite is not known to this hub"
     USED = "the invite has been used already"
@@ -46,9 +46,10 @@ class RegistryError(Exception):
 
 @dataclass(frozen=True)
 class Keys:
-    """Raw public keys of a device, 32 bytes each; serial, end and issuer (SHA-256 of the CA, hex) of its certificate.
+    """Raw public keys of a device (32 bytes each), and serial, end and issuer of its certificate.
 
-    `hardware`: the serial number the machine gives of itself; it proves nothing, it tells boxes apart.
+    `authority`: SHA-256 (hex) of the issuing CA. `hardware`: serial number that the machine reports; it proves
+    nothing, it tells machines apart.
     """
 
     signing: bytes
@@ -61,7 +62,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Device:
-    """One enrolled device, its keys parsed once. `ledger`: SHA-256 of what it exported when it retired, hex."""
+    """One enrolled device with its parsed keys. `ledger`: SHA-256 (hex) of the ledger it exported when it retired."""
 
     id: str
     state: DeviceState
@@ -94,13 +95,13 @@ class Device:
 
     @property
     def gone(self) -> bool:
-        """Whether its keys will never count again."""
+        """Whether its keys are invalid for ever."""
         return self.state in GONE
 
 
 @dataclass(frozen=True)
 class Invite:
-    """`token` is shown once and never stored."""
+    """An invitation to enrol; `token` is shown once and never stored."""
 
     token: str
     device: str
@@ -109,10 +110,10 @@ class Invite:
 
 @dataclass(frozen=True)
 class Welcome:
-    """What an invite is for: `hardware` = serial numbers it is limited to, () = any machine.
+    """What an invite allows. `hardware`: serial numbers it is limited to, () = any machine.
 
-    `replace`: the device is suspended, and a person wants it to enrol anew, with new keys. `device_class`, `region`:
-    what the rules of policies may ask of it, "" = not known here.
+    `replace`: a suspended device may enrol again, with new keys. `device_class`, `region`: facts that policy rules may
+    use, "" = unknown.
     """
 
     device: str
@@ -123,7 +124,7 @@ class Welcome:
 
 
 class Registry:
-    """Devices in memory, devices and invites on disk."""
+    """All devices, in memory and on disk; invites on disk only."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -131,7 +132,7 @@ class Registry:
 
     @classmethod
     def open(cls, path: Path) -> "Registry":
-        """Open, make or migrate `devices.db`. ExitError(DATABASE) if it is damaged or written by a newer version."""
+        """Open, create or migrate `devices.db`. ExitError(DATABASE) if it is damaged or written by a newer version."""
         registry = cls(open_engine(path))
         registry._devices = registry._load()
         return registry
@@ -140,16 +141,17 @@ class Registry:
         self._engine.dispose()
 
     def device(self, device: str) -> Device | None:
-        """From memory, whatever its state; None if it never enrolled."""
+        """The device with this id, in any state; None if it never enrolled."""
         return self._devices.get(device)
 
     def devices(self) -> tuple[Device, ...]:
+        """All devices, by id."""
         return tuple(self._devices[name] for name in sorted(self._devices))
 
     # Invites
 
     def invite(self, wanted: Welcome | str, now_ms: int, life_s: float) -> Invite:
-        """A one-time token. RegistryError for an id or serial number that may not stand, or a blocked device."""
+        """Create a one-time invite token. RegistryError for an invalid id or serial number, or a blocked device."""
         asked = Welcome(wanted) if isinstance(wanted, str) else wanted
         self._check_invitable(asked)
         invite = Invite(secrets.token_urlsafe(32), asked.device, now_ms + int(life_s * 1000))
@@ -169,10 +171,10 @@ class Registry:
         return invite
 
     def open_invite(self, token: str, now_ms: int, hardware: str = "", signing: bytes = b"") -> str | InviteFault:
-        """The device a token invites, or why not. Takes nothing: `enrol` does.
+        """Device that a token invites, or why it is refused. Does not use the token up: `enrol` does.
 
-        A used token is still good for the very key (`signing`, raw) that used it, while its device is active: the
-        reply may have been lost.
+        A used token is still accepted with the very key (`signing`, raw) that used it, while its device is active,
+        since the reply may have been lost.
         """
         with self._engine.connect() as connection:
             row = connection.execute(_invites.select().where(_invites.c.token_hash == _hashed(token))).first()
@@ -188,7 +190,7 @@ class Registry:
         return InviteFault.HARDWARE if row.hardware and hardware not in json.loads(row.hardware) else str(row.device)
 
     def enrol(self, token: str, keys: Keys, now_ms: int) -> Device | InviteFault:
-        """Use the token up and write the device in one transaction; a second use by another key changes nothing."""
+        """Use up a token and write the device in one transaction; a second use with another key changes nothing."""
         invited = self.open_invite(token, now_ms, keys.hardware, keys.signing)
         if isinstance(invited, InviteFault):
             return invited
@@ -203,23 +205,25 @@ class Registry:
         return self._devices[invited]
 
     def open_invites(self, now_ms: int) -> int:
+        """Number of invites that are neither used nor expired."""
         usable = (_invites.c.used_ms.is_(None), _invites.c.expires_ms > now_ms)
         with self._engine.connect() as connection:
             return connection.execute(sa.select(sa.func.count()).select_from(_invites).where(*usable)).scalar_one()
 
-    # The life of a device
+    # Life cycle of a device
 
     def renewed(self, device: str, keys: Keys) -> Device:
-        """Note the certificate it was given; its own keys stay. RegistryError if the device is unknown."""
+        """Record a renewed certificate; the device's own keys stay. RegistryError if the device is unknown."""
         values = {"serial": keys.serial, "certificate_ends_ms": keys.certificate_ends_ms, "authority": keys.authority}
         return self._change(device, values)
 
     def set_state(
         self, device: str, state: DeviceState, now_ms: int, because: Because = Because.OPERATOR, drain_s: float = 0.0
     ) -> Device:
-        """RegistryError if the device is unknown, or its state may not become `state`. The same state changes nothing.
+        """Change a device's state; the same state changes nothing.
 
-        `drain_s`: how long a retiring device still gets what it is owed.
+        RegistryError if the device is unknown or the transition is not allowed. `drain_s`: how long a retiring device
+        still gets its outstanding answers.
         """
         found = self._devices.get(device)
         if found is None:
@@ -233,7 +237,7 @@ class Registry:
         return self._change(device, values)
 
     def suspect(self, device: str, now_ms: int) -> bool:
-        """Two machines speak with its keys: suspend both. False if there was nothing to suspend."""
+        """Suspend a device whose keys two machines use. False if there was nothing to suspend."""
         found = self._devices.get(device)
         if found is None or not found.heard:
             return False
@@ -241,7 +245,7 @@ class Registry:
         return True
 
     def suspects(self) -> tuple[str, ...]:
-        """Devices that are suspended as clones."""
+        """Devices that are suspended as possible clones."""
         return tuple(
             each.id
             for each in self.devices()
@@ -249,12 +253,12 @@ class Registry:
         )
 
     def retired(self, device: str, ledger_sha256: str, now_ms: int) -> Device:
-        """It said so itself and exported its ledger. RegistryError if it may not become retired."""
+        """Record that a device retired itself and exported its ledger. RegistryError if it may not become retired."""
         self.set_state(device, DeviceState.RETIRED, now_ms, Because.DEVICE)
         return self._change(device, {"ledger": ledger_sha256})
 
     def end_retirements(self, now_ms: int) -> tuple[str, ...]:
-        """Retiring devices whose time is over become retired."""
+        """Retire the retiring devices whose drain time is over; returns their ids."""
         over = [d.id for d in self.devices() if d.state is DeviceState.RETIRING and d.retire_at_ms <= now_ms]
         for device in over:
             self.set_state(device, DeviceState.RETIRED, now_ms, Because.RETIREMENT_OVER)
@@ -287,14 +291,14 @@ class Registry:
 
 
 def check_hardware(serial: str) -> str:
-    """A serial number as makers print them; RegistryError otherwise."""
+    """Check a hardware serial number: printable ASCII of bounded length. RegistryError otherwise."""
     if not serial or len(serial) > MAX_HARDWARE_CHARS or not serial.isascii() or not serial.isprintable():
         raise RegistryError(f"serial number {serial[:80]!r}: 1 to {MAX_HARDWARE_CHARS} printable ASCII characters")
     return serial
 
 
 def split_id(device: str) -> tuple[str, str]:
-    """(tenant, name) of a proper device id; RegistryError otherwise."""
+    """Split a device id into (tenant, name). RegistryError if it is not valid."""
     try:
         tenant, separator, name = check_id(device).partition("--")
         if not separator or device_id(tenant, name) != device:

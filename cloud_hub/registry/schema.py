@@ -1,6 +1,6 @@
-"""The tables of `devices.db` and their forward migrations; `registry` alone reads and writes the rows.
+"""Tables of `devices.db` and their forward migrations; only `registry` reads and writes the rows.
 
-Rule: a database written by a newer hub is refused, never guessed at; a migration runs once, in one transaction.
+Rule: a database written by a newer hub is refused; a migration runs once, in one transaction.
 """
 
 from pathlib import Path
@@ -27,10 +27,10 @@ devices = sa.Table(
     # since schema 2
     sa.Column("why", sa.Text, nullable=False, server_default=""),  # of the last change of state
     sa.Column("authority", sa.Text, nullable=False, server_default=""),  # SHA-256 of the CA that issued it, hex
-    sa.Column("hardware", sa.Text, nullable=False, server_default=""),  # serial number the machine gave of itself
+    sa.Column("hardware", sa.Text, nullable=False, server_default=""),  # serial number that the machine reported
     sa.Column("retire_at_ms", sa.Integer, nullable=False, server_default="0"),
     sa.Column("ledger", sa.Text, nullable=False, server_default=""),  # SHA-256 of the ledger it exported, hex
-    # since schema 3: what people said of it when they invited it; policies may ask
+    # since schema 3: set by the invite; policy rules may use them
     sa.Column("device_class", sa.Text, nullable=False, server_default=""),
     sa.Column("region", sa.Text, nullable=False, server_default=""),
 )
@@ -68,7 +68,7 @@ _ADDED = {
 
 
 def open_engine(path: Path) -> sa.Engine:
-    """The file, made or migrated to this schema. ExitError(DATABASE) if it is damaged or written by a newer version."""
+    """Open, create or migrate the file. ExitError(DATABASE) if it is damaged or written by a newer version."""
     engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.StaticPool)
     sa.event.listen(engine, "connect", _durable)
     sa.event.listen(engine, "begin", _begin)
@@ -103,7 +103,7 @@ def _prepare(connection: sa.Connection, path: Path) -> None:
 
 
 def _durable(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # Python's own transactions leave `alter table` out; `_begin` opens SQLite's
+    connection.isolation_level = None  # sqlite3's implicit transactions exclude `alter table`; `_begin` opens them
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")

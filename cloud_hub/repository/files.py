@@ -37,7 +37,8 @@ _GENERATION = "metadata-"
 class Shelf:
     """Files of one update repository on disk.
 
-    `metadata` and `targets` below `folder` are what is served, by the hub or by a mirror that copies them and follows links.
+    `metadata` and `targets` below `folder` are what is served, by the hub or by a mirror that copies them and follows
+    links.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +70,8 @@ class Shelf:
     def turn(self, files: Mapping[str, bytes], generation: int) -> None:
         """Switch to a new metadata folder that has these files beside the present ones, atomically.
 
-        `generation` is the new root's version. ExitError(DISK) if it could not be written; then the old folder is still served.
+        `generation` is the new root's version. ExitError(DISK) if it could not be written; then the old folder is still
+        served.
         """
         private_folder(self.folder)
         fresh = self.folder / f"{_GENERATION}{generation}"
@@ -168,7 +170,8 @@ PATH = "/tuf"  # below the hub's own address
 class Anchor:
     """Root of trust that an enrolling device is given: the newest root, and the address of the repository.
 
-    `folder` of the repository, None for a hub without one; `mirror`: base URL given to devices instead of the hub's own.
+    `folder` of the repository, None for a hub without one; `mirror`: base URL given to devices instead of the hub's
+    own.
     """
 
     folder: Path | None = None

@@ -1,4 +1,4 @@
-"""Publishing to the update repository: bundles, policies, hub keys and downgrade permits, with their paths and versions.
+"""Publishing to the update repository: bundles, policies, hub keys and downgrade permits, with paths and versions.
 
 Rule: what was published under a version is never replaced by something else; a later thing has a higher version. Bytes
 are placed first, listed second: a role that lists a target lists one that is there.
@@ -87,7 +87,10 @@ def publish_bundle(repository: Repository, folder: Path, now: datetime) -> Publi
 
 
 def publish_policy(repository: Repository, document: bytes, now: datetime) -> Published:
-    """Publish a sound policy that has not expired as `policy/{name}.toml`. PolicyError or RequestError if it may not be."""
+    """Publish a sound policy that has not expired as `policy/{name}.toml`.
+
+    PolicyError or RequestError if it may not be.
+    """
     policy = parse(document.decode()).compile()
     if policy.expires < now.date().isoformat():
         raise PolicyError(f"expired on {policy.expires}: nothing may leave under it; set issued and a higher version")
@@ -95,9 +98,10 @@ def publish_policy(repository: Repository, document: bytes, now: datetime) -> Pu
 
 
 def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: datetime) -> Published | None:
-    """Publish the hub's keys among those of its region, valid for 14 days; None while the same keys have over 7 days left.
+    """Publish the hub's keys among those of its region, valid for 14 days.
 
-    `serial` counts the hub's HPKE keys. Other hubs of the region stay as they are.
+    None while the same keys are published and valid for more than 7 days. `serial` counts the hub's HPKE keys. Other
+    hubs of the region stay as they are.
     """
     path = keys_path(card.region)
     with repository.writing():
@@ -118,7 +122,8 @@ def publish_hub_keys(repository: Repository, card: HubCard, serial: int, now: da
 def publish_permit(repository: Repository, permit: Permit, now: datetime) -> Published:
     """Publish a permit under which devices may install an older version.
 
-    Always returns a request to be signed: no hub key may sign for the targets role. RequestError if the permit is unsound.
+    Always returns a request to be signed: no hub key may sign for the targets role. RequestError if the permit is
+    unsound.
     """
     try:
         read_permit(permit.path, permit.custom())

@@ -46,7 +46,10 @@ class Repository:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the repository's write lock; may be nested. ExitError(LOCKED) if another process keeps it for too long."""
+        """Hold the repository's write lock; may be nested.
+
+        ExitError(LOCKED) if another process keeps it for too long.
+        """
         if self._held:
             yield
             return
@@ -134,7 +137,9 @@ class Repository:
             return None
 
     def install(self, request: Request, now: datetime) -> None:
-        """Commit changes that the holders of the offline keys have signed. RequestError, and nothing changes, if one is bad.
+        """Commit changes that the holders of the offline keys have signed.
+
+        RequestError, and nothing changes, if one is bad.
 
         Of the request only the new versions are used: what they rest on is read from the disk.
         """
@@ -142,7 +147,7 @@ class Repository:
             state = self.state()
             asked = Request(state, dict(request.changes))
             if _stands(asked):
-                return  # installed before; whoever does not know may try again
+                return  # installed before: repeating it is harmless
             review.check(asked, state.roots[-1] if state.roots else None, now)
             self._check_online(asked.root)
             at_hub = self.at_hub(asked.targets)
@@ -153,7 +158,10 @@ class Repository:
             self.online.retire(self._named())
 
     def tend(self, now: datetime) -> tuple[str, ...]:
-        """Sign again the hub's own roles that would expire: the timestamp daily. Returns the names of the renewed roles."""
+        """Sign again the hub's own roles that would expire: the timestamp daily.
+
+        Returns the names of the renewed roles.
+        """
         with self.writing():
             standing = self.standing()
             targets = standing[TARGETS].signed if standing else None
@@ -170,7 +178,7 @@ class Repository:
             return tuple(late)
 
     def waning(self, now: datetime) -> dict[str, datetime]:
-        """Return roles that people have to sign again soon, and when they expire: less than a third of their life is left."""
+        """Return roles that people have to sign again soon, with their expiry: under a third of their life is left."""
         standing = self.standing()
         if not standing:
             return {}
@@ -223,7 +231,7 @@ class Repository:
         )
 
     def _sign_online(self, metadata: Metadata[Any], roots: Iterable[Root]) -> None:
-        """Sign by the keys of the new root, and of the old one where they are still here, for devices that know only that."""
+        """Sign with the keys of the new root, and of the old one as far as they are here, for devices in between."""
         role = metadata.signed.type
         metadata.signatures.clear()
         for signer in self.online.signers(keyid for root in roots for keyid in root.roles[role].keyids):

@@ -1,6 +1,6 @@
-"""What a rollout may name: bundles that the update repository lists, what the fleet runs now, and permits to go back.
+"""Targets that a rollout may use: published bundles, the version that the fleet runs now, and downgrade permits.
 
-Rule: read anew each time, nothing is decided here; every refusal says what to type next.
+Rule: read anew each time, nothing is decided here; every refusal says which command to type next.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,14 @@ from cloud_hub.rollout.types import Plan, RolloutError, Target
 from models.signing.review import REVOKED
 from models.signing.roles import model_path, model_role
 
-Speaking = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that speak it
+Speaking = Callable[[str], Mapping[str, int]]  # digits@7 -> devices that use it
 
 
 class Catalog:
-    """`speaking`: who speaks a version now; nobody for a version that the hub does not know."""
+    """Looks up rollout targets in the update repository.
+
+    `speaking` returns the devices that use a version now; nobody for a version that the hub does not know.
+    """
 
     def __init__(self, repository: Repository, speaking: Speaking, now_ms: Callable[[], int]) -> None:
         self._repository = repository
@@ -26,21 +29,27 @@ class Catalog:
         self._now_ms = now_ms
 
     def target(self, model: str) -> tuple[str, Target]:
-        """The family and the bundle of `digits@8`. RolloutError if it is not published, or revoked."""
+        """Return the family and the bundle of a model such as `digits@8`.
+
+        RolloutError if it is not published, or revoked.
+        """
         family, at, version = model.partition("@")
         if not (at and family and version.isdecimal() and version.isascii() and len(version) < 16):
             raise RolloutError("invalid", f"{model!r}: name one version, as in digits@8")
         return family, self._listed(family, int(version))
 
     def back(self, family: str, version: int) -> Target | None:
-        """What most devices run now beside `version`; None while nobody runs anything of the family."""
+        """Return the version that most devices run now, other than `version`; None while nobody runs any."""
         known = (each for each in self._versions(family) if each != version)
         counted = [(len(self._speaking(f"{family}@{each}")), each) for each in known]
         spoken, newest = max(counted, default=(0, 0))
         return self._listed(family, newest) if spoken else None
 
     def permit(self, family: str, here: int, version: int) -> str:
-        """The path of a permit that lets devices of version `here` down to `version`. RolloutError if there is none."""
+        """Return the path of a permit that lets devices go from version `here` down to `version`.
+
+        RolloutError if none exists.
+        """
         now_ms = self._now_ms()
         for path, permit in permits(self._repository, family).items():
             if permit.to_version == version and here < permit.from_below and now_ms < permit.expires_ms:
@@ -49,11 +58,11 @@ class Catalog:
         raise RolloutError("refused", f"{why} skerry models permit {family} --to {version} --from-below {here + 1}")
 
     def check(self, plan: Plan) -> str:
-        """Why a plan's bundles cannot be assigned now, "" if they can. Reads the disk."""
+        """Return why a plan's bundles cannot be assigned now, "" if they can. Reads the disk."""
         try:
             for target in (plan.target, plan.back):
                 if target is not None and self._listed(plan.family, target.version) != target:
-                    return f"{target.path} is not what the repository lists"
+                    return f"{target.path} differs from what the repository lists"
             if plan.permit:
                 self.permit(plan.family, plan.back.version if plan.back else 0, plan.target.version)
         except RolloutError as error:

@@ -1,7 +1,8 @@
-"""The loop that obeys `RolloutCore`: reports in, assignments out, and every step on disk before anything is said.
+"""Rollout controller: the task that feeds reports and time to each `RolloutCore`, stores changes and sends assignments.
 
-Rule: one task owns all cores. What the disk does not take, or another hub was faster to decide, did not happen: the
-rollout is read anew and the event judged again. A defect costs the rollouts a few seconds, the hub nothing.
+Rule: one task owns all cores, and every step is on disk before anything is sent. What the disk does not take, or
+another hub was faster to decide, did not happen: the rollout is read anew and the event judged again. A defect costs
+the rollouts a few seconds, the hub nothing.
 """
 
 import asyncio
@@ -37,16 +38,16 @@ from wire.protocol.rollout import Assignment, InstallReport
 
 T = TypeVar("T")
 TICK_S = 1.0
-LOOK_S = 4.0  # how often it is asked whether another hub has changed something
+LOOK_S = 4.0  # how often the store is asked whether another hub has changed something
 REST_S = 5.0  # after a defect
 TRIES = 5
-REMEMBERED_MS = 40 * 86_400_000  # what an ended rollout said last is said again for so long
+REMEMBERED_MS = 40 * 86_400_000  # the last assignments of an ended rollout are repeated for so long
 _FULL = "it could not be written: the disk is full or damaged"
 Act = Callable[[RolloutCore, float], list[Command]]
 
 
 class SteadyClock:
-    """Hub time that reads the wall once, at its start: setting the clock neither ends a soak nor frees a place."""
+    """Hub time that reads the wall clock once, at its start: setting that neither ends a soak nor frees a place."""
 
     def __init__(
         self, floor_s: float, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
@@ -55,12 +56,16 @@ class SteadyClock:
         self._began_s = max(floor_s, wall()) - monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return the time in seconds since 1970."""
         return self._began_s + self._monotonic()
 
 
 class Desk(NamedTuple):
-    """What the rollouts need of the hub. `check`: why a plan's targets cannot be assigned, "" if they can."""
+    """What the rollouts need of the hub.
+
+    `tell` sends an assignment, `seen` acknowledges a report, `members` lists the active devices, and `check` says why a
+    plan's targets cannot be assigned, "" if they can.
+    """
 
     tell: Callable[[str, Assignment], None]
     seen: Callable[[str, int], None]
@@ -76,15 +81,18 @@ class _Wish(NamedTuple):
 
 
 class Rollouts:
-    """Every method is called on the hub's event loop; the store is read and written in one thread of its own."""
+    """All rollouts of a hub. Every method is called on its event loop; the store is used in one thread of its own.
+
+    `alarms` counts by rollout how often a person should have looked.
+    """
 
     def __init__(self, store: RolloutStore, desk: Desk, clock: SteadyClock | None = None) -> None:
-        self.alarms: Counter[str] = Counter()  # by rollout: how often a person should have looked
+        self.alarms: Counter[str] = Counter()  # by rollout: how often a person was notified
         self._store = store
         self._desk = desk
         self._clock = clock or SteadyClock(store.newest_ms() / 1000)
         self._cores: dict[str, RolloutCore] = {}
-        self._said: dict[str, dict[str, Assignment]] = {}  # by rollout and device: what is on disk, and so may be said
+        self._said: dict[str, dict[str, Assignment]] = {}  # by rollout and device: written to disk, so they may be sent
         self._wishes: list[_Wish] = []
         self._reports: list[tuple[str, InstallReport]] = []
         self._heard: set[str] = set()
@@ -95,16 +103,16 @@ class Rollouts:
     # -- for the link
 
     def report(self, device: str, report: InstallReport) -> None:
-        """Believed to be the device's; `Desk.seen` says when it is kept."""
+        """Take in a device's verified install report; `Desk.seen` is called once it is on disk."""
         self._reports.append((device, report))
         self._news.set()
 
     def heard(self, device: str) -> None:
-        """Any signed word of it."""
+        """Note that a device sent any signed message."""
         self._heard.add(device)
 
     def assignments_for(self, device: str) -> tuple[Assignment, ...]:
-        """What it has to be told again: for each family the newest word, unless it has answered that."""
+        """Return the assignments to send to a device again: the newest of each family, unless it has answered that."""
         newest: dict[str, Assignment] = {}
         now_ms = self._clock.now() * 1000
         for said in self._said.values():
@@ -120,7 +128,7 @@ class Rollouts:
     # -- for people
 
     async def start(self, order: Order, by: str) -> View:
-        """RolloutError if it cannot be."""
+        """Start a rollout. RolloutError if the order cannot be planned or stored."""
         plan = plan_of(order, self._desk.members(), by, int(self._clock.now() * 1000))
         record, entry = record_of(plan)
         try:
@@ -130,38 +138,43 @@ class Rollouts:
         return await self._wish(plan.id, lambda core, now: core.on_tick(now))
 
     async def pause(self, rollout: str, by: str, why: str) -> View:
+        """Pause a rollout: no further device is assigned anything. RolloutError unless it is under way."""
         return await self._wish(rollout, lambda core, now: core.pause(by, why, now))
 
     async def resume(self, rollout: str, by: str) -> View:
+        """Resume a paused rollout. RolloutError if it is not paused or cannot go on."""
         return await self._wish(rollout, lambda core, now: core.resume(by, now))
 
     async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> View:
-        """It wins over whatever else is decided at the same time, here or by another hub."""
+        """Abort a rollout. It wins over whatever else is decided at the same time, here or by another hub."""
         return await self._wish(rollout, lambda core, now: core.abort(by, why, now, revert=revert))
 
     async def approve(self, rollout: str, by: str, digest: str) -> View:
+        """Add a person's approval of the plan with this digest. RolloutError if it may not count."""
         return await self._wish(
             rollout, lambda core, now: core.approve(Approval(by, digest, int(now * 1000)), now) + core.on_tick(now)
         )
 
     def views(self) -> tuple[View, ...]:
-        """Newest first; those that ended long ago are left out."""
+        """Return all rollouts, newest first; those that ended long ago are left out."""
         return tuple(view(core) for core in sorted(self._cores.values(), key=lambda c: -c.plan.made_ms))
 
     def view(self, rollout: str) -> View:
+        """Return one rollout's status. RolloutError if it does not exist."""
         return view(self._core(rollout))
 
     def devices(self, rollout: str) -> tuple[DeviceView, ...]:
+        """Return the state of every device of a rollout."""
         return tuple(device_view(row) for row in self._core(rollout).fleet.rows.values())
 
     async def history(self, rollout: str) -> list[Entry]:
-        """Who did what, oldest first."""
+        """Return a rollout's history, oldest entry first."""
         return await self._on_disk(lambda store: store.history(self._core(rollout).plan.id))
 
     # -- the task
 
     async def run(self, tick_s: float = TICK_S, rest_s: float = REST_S) -> None:
-        """Until cancelled."""
+        """Run all rollouts until cancelled; after a defect everything is read anew, `rest_s` seconds later."""
         try:
             while True:
                 work = asyncio.create_task(self._work(tick_s), name="rollouts-work")
@@ -176,7 +189,7 @@ class Rollouts:
             self._store.close()
 
     def _failed(self, work: "asyncio.Task[None]") -> None:
-        """A defect, or a disk that cannot be read: all is read anew. What waits is granted then."""
+        """Log a defect or an unreadable disk and forget all cores. Requests that wait are served after the restart."""
         error = work.exception()
         self._desk.words.error("rollouts_failed", fault=fault(error) if error else name("none"))
         self._cores.clear()
@@ -191,7 +204,7 @@ class Rollouts:
             self._news.clear()
 
     async def _round(self) -> None:
-        """Wishes first, so that an abort waits for nothing; then reports; then time."""
+        """Handle requests first, so that an abort waits for nothing; then reports; then time."""
         while self._wishes:
             await self._grant(self._wishes.pop(0))
         reports, self._reports = self._reports, []
@@ -230,7 +243,7 @@ class Rollouts:
             self._desk.seen(device, report.seq)
 
     async def _try(self, rollout: str, act: Act) -> bool:
-        """False if it did not come to disk: devices say it again, and time goes on."""
+        """Apply an event. False if it did not reach the disk: devices repeat it, and time goes on."""
         try:
             await self._step(rollout, act)
         except (RolloutError, sqlite3.Error) as error:
@@ -239,7 +252,7 @@ class Rollouts:
         return True
 
     async def _step(self, rollout: str, act: Act) -> RolloutCore:
-        """One event: judged, written, obeyed. Judged again if another hub has decided something meanwhile."""
+        """Apply one event: judge, write, obey. Judged again if another hub has decided something meanwhile."""
         if rollout not in self._cores:
             await self._reload(rollout)
         for _ in range(TRIES):
@@ -255,7 +268,7 @@ class Rollouts:
                 await self._obey(core, commands)
                 return core
             await self._reload(rollout)
-        raise RolloutError("conflict", "other hubs are changing it all the time: try again")
+        raise RolloutError("conflict", "other hubs keep changing it: try again")
 
     async def _obey(self, core: RolloutCore, commands: list[Command]) -> None:
         for command in commands:
@@ -275,7 +288,7 @@ class Rollouts:
     # -- what is on disk
 
     async def _write(self, changes: Changes | None) -> bool:
-        """False if another hub was faster."""
+        """Write changes. False if another hub was faster."""
         return changes is None or await self._on_disk(lambda store: store.apply(changes))
 
     def _core(self, rollout: str) -> RolloutCore:
@@ -291,7 +304,7 @@ class Rollouts:
         return await wish.done
 
     async def _look(self, remembered_ms: int = 0) -> None:
-        """What other hubs have made or changed."""
+        """Read what other hubs have created or changed."""
         self._looked_s = self._clock.now()
         since_ms = int(self._looked_s * 1000) - remembered_ms if remembered_ms else 1 << 60
         ids, revisions = await self._on_disk(lambda store: (store.ids(since_ms), store.revisions()))

@@ -1,11 +1,9 @@
-"""Who is told what, and when: candidates at the pace, a control cohort beside each wave, withdrawals at once. Pure.
+"""Assignments of one rollout: which device is assigned what and when, at a limited rate, and as which bytes. Pure.
 
-Rule: the only place where a device is given a new word, each under a counter of its own. A candidate is told only in a
-wave that has begun, while nothing is paused.
-
-The word that a device is given: from its row and the plan, the same bytes whenever and by whichever hub it is said.
-
-Rule: pure, and no content without a counter of its own: what is said under a counter is a function of what is on disk.
+Rule: the only place where a device is given a new assignment, each under a counter of its own. A candidate is assigned
+only in a wave that has begun, while nothing is paused. Beside each wave a control cohort is told to stay and report.
+Rule: no content without a counter of its own: what is sent under a counter is a function of the device's row and the
+plan, the same bytes whenever and by whichever hub it is sent.
 """
 
 from collections import deque
@@ -38,17 +36,26 @@ from policies.rollout.gate_rules import GateRules
 from policies.rollout.plan import Rules, controls, per_minute
 from wire.protocol.rollout import Assignment, Cohort
 
-LONGEST_MS = 40 * 86_400_000  # devices believe no assignment that is to hold for longer
+LONGEST_MS = 40 * 86_400_000  # devices refuse an assignment with a longer life
 _NOTHING = Target("", 0, "")
 
 
 def next_counter(last: int, ms: int) -> int:
-    """Above all that this device was told before; also above what a hub told whose memory was lost since."""
+    """Return the next assignment counter of a device, at hub time `ms`.
+
+    It is above all that the device was given before (`last`), and also above what was given by a hub whose memory was
+    lost since, because it never falls below the time in seconds.
+    """
     return max(last + 1, ms // 1000)
 
 
 def assignment(plan: Plan, rules: Rules, row: Row) -> Assignment | None:
-    """The newest word to the device of this row; None before there is one."""
+    """Build the newest assignment of the device of this row; None before there is one.
+
+    An assignment expires after the wave's deadline plus its longest soak, a withdrawal after 40 days. Controls get the
+    version before, and like candidates report quality figures (`audit_share`); `soak_s`, `max_soak_s` and
+    `min_inferences` say how long the device stays in probation.
+    """
     if row.goal is Goal.NONE:
         return None
     target = _target(plan, row.goal)
@@ -76,18 +83,22 @@ def assignment(plan: Plan, rules: Rules, row: Row) -> Assignment | None:
 
 
 def _target(plan: Plan, goal: Goal) -> Target:
+    """Return the bundle that a goal means: the new one, the one before, or none for a withdrawal."""
     if goal is Goal.WITHDRAWN:
         return _NOTHING
     return plan.target if goal is Goal.CANDIDATE else plan.back or plan.target
 
 
 Judge = Callable[[Sequence[DeviceQuality], Sequence[DeviceQuality], GateRules], Gate]
-MAX_CONTROLS = 1000  # as many as tell a percent; more would only be more traffic
+MAX_CONTROLS = 1000  # enough to measure one percent; more would only be more traffic
 _INSTALLS = frozenset((Goal.CANDIDATE, Goal.BACK))
 
 
 class Book(NamedTuple):
-    """What a rollout's parts share; `counters`: the highest of the family that a device was ever given."""
+    """State that the parts of a rollout share.
+
+    `counters`: the highest of the family that each device was ever given; `out`: commands to be obeyed after the event.
+    """
 
     plan: Plan
     rules: Rules
@@ -97,9 +108,13 @@ class Book(NamedTuple):
 
 
 class Told:
-    """`candidates`, `controls`, `back`: who is to be told next."""
+    """Queues of devices that wait for an assignment, and the rate at which they get it.
+
+    `pace` is the rate window of candidates and of devices that go back; the controls have their own.
+    """
 
     def __init__(self, book: Book) -> None:
+        """Make empty queues; `resume` fills them from the stored rows."""
         self._book = book
         self._order = tuple(chain(*book.plan.waves, book.plan.spare))
         self._cohort: tuple[str, ...] = ()
@@ -111,9 +126,10 @@ class Told:
         self._control_pace = Pace()
 
     def resume(self, head: Head, now: float, before: "Told | None" = None) -> None:
-        """Take up what is under way; who told it may have died before the word was out.
+        """Take up a stored rollout; the hub that assigned something may have died before it was sent.
 
-        `before`: what this process knew of the rollout until now: that it need not assume.
+        `head`: the rollout's state; `now`: seconds. `before`: the dispatcher that this process had of the rollout until
+        now: what that one sent is known, everything else counts as sent now.
         """
         fresh = [row for row in self._book.fleet.rows.values() if row.goal is not Goal.NONE and not _knows(before, row)]
         installs = [row.device for row in fresh if row.exposed and row.goal is not Goal.CONTROL][-self._most() :]
@@ -131,21 +147,21 @@ class Told:
             self._back.extend(row.device for row in rows.values() if row.exposed and row.state is _QUEUED)
 
     def knows(self, row: Row) -> bool:
-        """Whether it was told just this, as far as was known here."""
+        """Whether the device was given just this assignment, as far as this process knows."""
         known = self._book.fleet.rows.get(row.device)
         return known is not None and known.base == row.base
 
     def _still(self, before: "Told") -> frozenset[str]:
-        """Whom `before` believed to have told, and has: what was not written was not said."""
+        """Return the devices that `before` assigned and the store confirms: what was not written was not sent."""
         return frozenset(row.device for row in self._book.fleet.rows.values() if row.base and before.knows(row))
 
     @property
     def all(self) -> bool:
-        """Nobody waits to be told."""
+        """Whether no candidate and no device on its way back waits for an assignment."""
         return not (self._candidates or self._back)
 
     def free_at(self, head: Head) -> float:
-        """When the next one may be told, in seconds; -inf = now, inf = nobody waits."""
+        """Return when the next assignment may be sent, in seconds; -inf = now, inf = nobody waits."""
         times = [inf]
         if head.state in UNDER_WAY and (self._again or (head.state is RolloutState.RUNNING and self._candidates)):
             times.append(self.pace.free_at(self._most()))
@@ -158,13 +174,13 @@ class Told:
     # -- candidates and controls
 
     def begin(self, wave: int) -> None:
-        """A wave has begun: its devices wait to be told, and as many others to be its controls."""
+        """Begin a wave: queue its devices, and as many others to be its controls."""
         self._queue(wave)
         self._choose(wave)
         self._controls = deque(self._cohort)
 
     def again(self, wave: int) -> None:
-        """Whoever was taken back while people looked is told once more, under a new counter."""
+        """Queue once more, under new counters, the devices whose assignment was withdrawn while people looked."""
         for row in self._book.fleet.of_wave(wave):
             if row.goal is Goal.WITHDRAWN and row.state in OPEN | {RolloutDeviceState.CANCELLED}:
                 self._book.fleet.change(row, state=_QUEUED, goal=Goal.NONE, base=0)
@@ -172,14 +188,17 @@ class Told:
         self._controls = deque(self._cohort)
 
     def tell(self, now: float) -> None:
-        """As many as the pace allows."""
+        """Assign the new version to candidates, and the old one to controls, as far as the rate allows.
+
+        `now` in seconds.
+        """
         for device in self._take(self._candidates, self.pace, self._most(), now):
             self._say(self._book.fleet.rows[device], Goal.CANDIDATE, now)
         for device in self._take(self._controls, self._control_pace, self._book.rules.most_per_minute, now):
             self._say(self._book.fleet.rows[device], Goal.CONTROL, now)
 
     def compared(self, head: Head, judge: Judge) -> Gate | None:
-        """What the wave's figures say against the same figures of its controls; None where there is no comparison."""
+        """Compare the wave's quality figures with those of its controls; None where there is nothing to compare."""
         if self._book.plan.back is None or not self._cohort:
             return None
         fleet = self._book.fleet
@@ -188,10 +207,15 @@ class Told:
         return judge(_figures(wave), _figures(control), self._book.rules.gate)
 
     def _queue(self, wave: int) -> None:
+        """Queue the devices of a wave that wait for their first assignment."""
         waiting = (row for row in self._book.fleet.of_wave(wave) if row.state is _QUEUED)
         self._candidates = deque(row.device for row in waiting)
 
     def _choose(self, wave: int) -> None:
+        """Choose the controls of a wave among devices that no wave has reached yet, at most 1000.
+
+        There are none without a version before.
+        """
         waves = self._book.plan.waves
         reached = sum(len(each) for each in waves[: wave + 1])
         size = min(MAX_CONTROLS, len(waves[wave]))
@@ -199,14 +223,15 @@ class Told:
 
     @staticmethod
     def _is_control(row: Row, head: Head) -> bool:
+        """Whether the device was told to be a control of the present wave."""
         return row.goal is Goal.CONTROL and row.told_ms >= head.wave_ms
 
     # -- taking back
 
     def withdraw(self, now: float, *, everybody: bool = False, passed: int = 0) -> None:
-        """Nothing is assigned any more to who has not committed; waves that have `passed` may keep what they were told.
+        """Withdraw the assignment of every device that has not committed; devices of waves below `passed` keep theirs.
 
-        `everybody`: the controls too, and who waits is not told any more.
+        `everybody`: also the controls, and devices that wait are cancelled. `now` in seconds.
         """
         for row in self._book.fleet.rows.values():
             if (row.goal is Goal.CANDIDATE and row.state in OPEN | UNSURE and row.wave >= passed) or (
@@ -220,13 +245,13 @@ class Told:
         self._again.clear()
 
     def release(self, now: float) -> None:
-        """The controls have done their part."""
+        """Release the controls, whose comparison is over."""
         for row in self._book.fleet.rows.values():
             if row.goal is Goal.CONTROL:
                 self._say(row, Goal.WITHDRAWN, now)
 
     def send_back(self) -> bool:
-        """Whoever has committed waits to be told the version before. False if there is nobody to go back."""
+        """Queue every device that has committed for the version before. False if there is nobody to go back."""
         fleet = self._book.fleet
         for row in fleet.rows.values():
             if row.state is RolloutDeviceState.SUCCEEDED and row.goal is not Goal.BACK:
@@ -235,17 +260,19 @@ class Told:
         return bool(self._back)
 
     def tell_back(self, now: float) -> None:
+        """Assign the version before to queued devices, as far as the rate allows."""
         for device in self._take(self._back, self.pace, self._book.rules.most_per_minute, now):
             self._say(self._book.fleet.rows[device], Goal.BACK, now)
 
     # -- words
 
     def word_to(self, device: str) -> Assignment | None:
+        """Return the newest assignment of a device, None if it has none."""
         row = self._book.fleet.rows.get(device)
         return assignment(self._book.plan, self._book.rules, row) if row else None
 
     def say_again(self, head: Head, now: float) -> None:
-        """After a restart: the same words as before, to who has not answered, at the same pace."""
+        """Repeat after a restart the same assignments to devices that have not answered, at the same rate."""
         if head.state in UNDER_WAY:
             for device in self._take(self._again, self.pace, self._most(), now):
                 self._repeat(device)
@@ -255,11 +282,13 @@ class Told:
             self._again.clear()
 
     def _repeat(self, device: str) -> None:
+        """Emit the device's present assignment once more, under its old counter, unless it has answered."""
         word = self.word_to(device)
         if word is not None and not self._book.fleet.rows[device].heard:
             self._book.out.append(Assign(device, word))
 
     def _say(self, row: Row, goal: Goal, now: float) -> None:
+        """Give a device a new assignment under its next counter, and emit the command that sends it."""
         ms = int(now * 1000)
         book = self._book
         counter = book.counters[row.device] = next_counter(book.counters.get(row.device, 0), ms)
@@ -281,10 +310,12 @@ class Told:
         book.out.append(Assign(row.device, word))
 
     def _most(self) -> int:
+        """Return how many installs may be assigned in a minute now; it grows with the number of successes."""
         return per_minute(self._book.rules, self._book.fleet.succeeded)
 
     @staticmethod
     def _take(queue: deque[str], pace: Pace, most: int, now: float) -> list[str]:
+        """Take from a queue as many devices as the rate window allows."""
         taken = [queue.popleft() for _ in range(min(len(queue), pace.free(most, now)))]
         for device in taken:
             pace.take(device, now)
@@ -299,4 +330,5 @@ def _knows(before: Told | None, row: Row) -> bool:
 
 
 def _figures(rows: Iterable[Row]) -> tuple[DeviceQuality, ...]:
+    """Return the quality figures of devices for the comparison."""
     return tuple(DeviceQuality(row.device, row.quality, row.signals) for row in rows)

@@ -1,4 +1,4 @@
-"""The devices of one rollout: what a report makes of a device, what each wave adds up to, whose time is up. Pure.
+"""Devices of one rollout: what each report makes of a device, the sums of each wave, and timeouts. Pure.
 
 Rule: every change of a row goes through `change`, which keeps the sums of its wave, so that a report costs the same in
 a fleet of ten and of ten thousand. A success is only what a device says to have committed, with the right bytes, under
@@ -33,9 +33,14 @@ _LEFT = frozenset((D.CANCELLED, D.SUPERSEDED))
 
 
 class Fleet:
-    """`changed`: rows that are not saved yet. `news`: something may have to be stopped."""
+    """All devices of one rollout by id (`rows`), with running totals.
+
+    `changed`: rows that are not saved yet. `news`: something may have to be stopped. `exposed`: devices that were ever
+    assigned an install; `states`: how many devices of the waves (spares left out) are in each state.
+    """
 
     def __init__(self, plan: Plan, rules: Rules, rows: Iterable[Row]) -> None:
+        """Restore the sums and timers from stored rows."""
         self.rows = {row.device: row for row in rows}
         self.changed: dict[str, Row] = {}
         self.news = True
@@ -52,22 +57,25 @@ class Fleet:
     # -- sums
 
     def counts(self, wave: int) -> Counts:
+        """Return the totals of a wave, counted from 0: its size, and how many were told, reachable, succeeded, ..."""
         sums = self._sums[wave]
         return Counts(len(self._plan.waves[wave]), **{name: sums[name] for name in Counts._fields[1:]})
 
     @property
     def succeeded(self) -> int:
+        """Number of devices that have committed the new version."""
         return self.states[D.SUCCEEDED]
 
     def of_wave(self, wave: int) -> list[Row]:
+        """Return the rows of a wave, counted from 0."""
         return [self.rows[device] for device in self._plan.waves[wave]]
 
     def open(self) -> list[Row]:
-        """Told, and not heard to be at an end."""
+        """Return the devices that have an assignment and have not reported an end."""
         return [row for row in self.rows.values() if row.state in OPEN]
 
     def change(self, row: Row, **values: Any) -> None:
-        """Set these fields of a row."""
+        """Set fields of a row, and keep the sums and the list of unsaved rows right."""
         self._add(row, -1)
         was_exposed, was = row.exposed, row.state
         for name, value in values.items():
@@ -80,6 +88,7 @@ class Fleet:
         self.changed[row.device] = row
 
     def _add(self, row: Row, sign: int) -> None:
+        """Add (`sign` 1) or remove (-1) a row in the sums of its wave; spare devices are in none."""
         if row.wave >= 0:
             sums = self._sums[row.wave]
             for kind in _kinds(row):
@@ -88,9 +97,9 @@ class Fleet:
     # -- reports
 
     def hear(self, device: str, report: InstallReport, ms: int) -> str:
-        """What a device says of this rollout. Returns what is odd about it for a person, or "".
+        """Take in a device's report (`ms`: hub time). Returns what a person should know as odd about it, or "".
 
-        What is not newer than the last, or about another assignment, changes nothing.
+        A report that is not newer than the last, or about another assignment, changes nothing but the sequence number.
         """
         row = self.rows.get(device)
         if row is None or report.seq <= row.seq:
@@ -105,15 +114,19 @@ class Fleet:
         return "" if row.goal in {Goal.NONE, Goal.CONTROL} else self._progress(row, report, ms)
 
     def speaks(self, device: str) -> None:
-        """It is there: any signed word of it."""
+        """Note any signed message of a device: it is reachable."""
         row = self.rows.get(device)
         if row is not None and row.goal is not Goal.NONE and not row.heard:
             self.change(row, heard=True)
 
     def _progress(self, row: Row, report: InstallReport, ms: int) -> str:
+        """Move the device to the state that its report names.
+
+        A commit of other bytes than the assigned ones is not a success.
+        """
         end = _ENDS.get(report.state)
         if end is D.SUCCEEDED and not self._right_bytes(row, report):
-            return f"{row.device} says that it has committed, but runs other bytes"
+            return f"{row.device} reports a commit, but runs other bytes"
         if end is D.ROLLED_BACK and row.goal is Goal.WITHDRAWN and report.failure is None:
             end = D.CANCELLED
         if end is not None:
@@ -126,6 +139,7 @@ class Fleet:
         return ""
 
     def _right_bytes(self, row: Row, report: InstallReport) -> bool:
+        """Whether the report names the digest and version that the device was assigned."""
         wanted = self._plan.back if row.goal is Goal.BACK and self._plan.back else self._plan.target
         return (report.running, report.version) == (wanted.digest, wanted.version)
 
@@ -137,7 +151,7 @@ class Fleet:
         return self._timers[0][0] / 1000 if self._timers else inf
 
     def expire(self, ms: int) -> None:
-        """Whose time is up is at an end, until it says otherwise."""
+        """End devices whose time is up, until they report otherwise. `ms`: hub time."""
         while self._timers and self._timers[0][0] <= ms:
             row = self.rows[heapq.heappop(self._timers)[1]]
             if row.state in OPEN and self._due(row) > ms:
@@ -147,19 +161,25 @@ class Fleet:
                 self._give_up(row)
 
     def close(self) -> None:
-        """Nobody is waited for any more."""
+        """End every open device: nobody is waited for any more."""
         for row in self.open():
             self._give_up(row)
 
     def _give_up(self, row: Row) -> None:
+        """Set the end of an open device: UNREACHED if it never answered, else TIMED_OUT."""
         self.change(row, state=D.UNREACHED if row.state is D.NOTIFIED else D.TIMED_OUT)
 
     def watch(self, row: Row) -> None:
-        """Its time runs."""
+        """Start the timer of an open device."""
         if row.state in OPEN:
             heapq.heappush(self._timers, (self._due(row), row.device))
 
     def _due(self, row: Row) -> int:
+        """Return when the device's present phase times out, in ms since 1970.
+
+        The limits come from the rules: the wave's deadline until it answers, then one each for download, install and
+        probation.
+        """
         rules = self._rules
         if row.state is D.NOTIFIED or row.sub is InstallState.PAUSED:
             limit_s = rules.wave_deadline_s
@@ -173,12 +193,12 @@ class Fleet:
 
 
 def _phase(sub: InstallState | None) -> int:
-    """Each has its own time limit: until the bytes are there, probation, the rest."""
+    """Return the phase of an install that has its own time limit: 0 download, 1 install, 2 probation."""
     return 0 if sub in _EARLY or sub is None else 2 if sub is InstallState.PROBATION else 1
 
 
 def _kinds(row: Row) -> tuple[str, ...]:
-    """What a row counts for in its wave."""
+    """Return the names of the totals that a row counts for in its wave."""
     state = row.state
     if state is D.QUEUED:
         return ("reachable",)
@@ -193,6 +213,10 @@ def _kinds(row: Row) -> tuple[str, ...]:
 
 
 def _badly(row: Row) -> tuple[str, ...]:
+    """Return the totals that a failed row counts for; integrity failures and crashes are counted apart.
+
+    They stop a rollout sooner than other failures do.
+    """
     if row.failure is Failure.INTEGRITY:
         return ("failed", "integrity")
     return ("failed", "crashed") if row.failure is Failure.HEALTH or row.sub is InstallState.SAFE_MODE else ("failed",)

@@ -1,6 +1,6 @@
-"""From what a person orders to a plan: which devices in which wave, how many people it takes, how its record begins.
+"""Planning of a rollout: turns a person's order into waves of devices and a number of required approvals. Pure.
 
-Rule: pure. A plan says everything that will be done, so that what people approve is all of it.
+Rule: a plan says everything that will be done, so that what people approve is all of it.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,12 @@ from wire.protocol.topics import check_id
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a person wants. `id` "" = family, version and time; `back`: what the fleet runs now."""
+    """What a person orders: a target version for a selection of devices.
+
+    `id` "" = made of family, version and time; `to`: selector of devices ("all", or device ids and tags); `rules`:
+    parameters as in `policies.rollout.plan`; `back`: the version that the fleet runs now, None = no comparison;
+    `permit`: path of the signed permit for an older version.
+    """
 
     family: str
     target: Target
@@ -27,7 +32,11 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def plan_of(order: Order, members: Iterable[Member], by: str, now_ms: int) -> Plan:
-    """RolloutError naming what cannot be."""
+    """Make the plan of an order for the devices `members`, ordered by `by` at hub time `now_ms`.
+
+    Devices are put in a pseudo-random order that depends on the rollout's id, and cut into waves by the rules' steps.
+    RolloutError (invalid, refused) names what cannot be: bad rules, an empty selection, a downgrade without a permit.
+    """
     known = tuple(members)
     try:
         rules = parse(order.rules)
@@ -39,9 +48,9 @@ def plan_of(order: Order, members: Iterable[Member], by: str, now_ms: int) -> Pl
         raise RolloutError("invalid", str(error)) from None
     reached = sum(map(len, cut))
     if not reached:
-        raise RolloutError("invalid", f"to = {order.to}: no device of this hub is meant, and a wave of nobody is none")
+        raise RolloutError("invalid", f"to = {order.to}: it selects no device of this hub")
     if order.back is not None and order.target.version < order.back.version and not order.permit:
-        raise RolloutError("refused", f"{order.target.version} is older than {order.back.version}: it takes a permit")
+        raise RolloutError("refused", f"{order.target.version} is older than {order.back.version}: a permit is needed")
     return Plan(
         id=name,
         family=order.family,
@@ -60,7 +69,12 @@ def plan_of(order: Order, members: Iterable[Member], by: str, now_ms: int) -> Pl
 
 
 def record_of(plan: Plan, counters: dict[str, int] | None = None) -> tuple[Record, Entry]:
-    """As it lies in the store before anything was done. Who starts it has seen it: that is the first approval."""
+    """Build the first record of a plan and its first history entry.
+
+    Who starts a rollout has seen it: the first approval.
+
+    `counters`: the highest assignment counter that each device was ever given for the family.
+    """
     rows = [Row(device, number) for number, wave in enumerate(plan.waves) for device in wave]
     rows += [Row(device, -1) for device in plan.spare]
     head = Head(changed_ms=plan.made_ms, approvals=(Approval(plan.by, plan.digest, plan.made_ms),))

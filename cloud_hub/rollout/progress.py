@@ -1,12 +1,10 @@
-"""How far a rollout has come: its head, its history, and the people who approved of it. Pure.
+"""Progress of one rollout: its state, history and approvals, and the rate window of its assignments. Pure.
 
-Rule: the only place where a rollout's state changes, along the arrows of `rollout_words`, each time with an entry in
+Rule: the only place where a rollout's state changes, along the arrows of `may_become`, each time with an entry in
 the history; and nothing of it counts before what `take` gives has been written.
-
-How many devices may be told now: never more than so many in any minute, whatever restarts or other hubs do. Pure.
-
-Law: whom this process did not tell itself it takes for told at the moment when it learns of it. So neither a restart,
-nor a clock that was set ahead in between, nor a second hub ever frees a place too early; all it costs is a minute.
+Rule: never more than a set number of assignments in any minute, whatever restarts or other hubs do. Assignments that
+this process did not send itself count as sent when it learns of them, so neither a restart, nor a clock that was set
+ahead in between, nor a second hub ever frees a place too early; all it costs is a minute.
 """
 
 from collections import deque
@@ -30,16 +28,20 @@ from cloud_hub.rollout.types import (
 from policies.rollout.plan import Rules
 
 S = RolloutState
-HUB = "hub"  # who did it, where no person did
+HUB = "hub"  # author of a history entry, where it was no person
 
 
 class Course:
-    """The head of one rollout and what is not yet written of its history."""
+    """Head, approvals and unwritten history of one rollout.
+
+    `digest` is of the plan as it is stored now, whatever was approved once; `damage` says why its parameters cannot be
+    used, "" if they can.
+    """
 
     def __init__(self, record: Record, rules: Rules | None) -> None:
         self.plan: Plan = record.plan
         self.head: Head = record.head
-        self.digest = record.plan.digest  # of what lies there now, whatever was approved once
+        self.digest = record.plan.digest  # of the stored plan, whatever was approved once
         self.damage = "its parameters are damaged" if rules is None else ""
         self._rules = rules or Rules()
         self._saved = record.head.revision
@@ -49,11 +51,12 @@ class Course:
 
     @property
     def state(self) -> RolloutState:
+        """Current state of the rollout."""
         return self.head.state
 
     @property
     def ends_ms(self) -> float:
-        """When time alone leads out of this state; inf if it does not."""
+        """When time alone leads out of this state, in ms; inf if it does not."""
         head, rules = self.head, self._rules
         began, limit_s = {
             S.WAITING_APPROVAL: (self.plan.made_ms, rules.wave_deadline_s),
@@ -72,21 +75,25 @@ class Course:
         return self.damage or ("" if len(people) >= self.plan.people else "it is not what was approved")
 
     def to(self, state: RolloutState, ms: int, by: str = HUB, why: str = "") -> None:
-        """From one state into another."""
+        """Change the state and write a history entry.
+
+        An arrow that `may_become` does not allow is an AssertionError.
+        """
         assert may_become(self.state, state), f"{self.state} -> {state}"
         self.set(state=state, why=why, changed_ms=ms)
         self.enter(by, state.value, why, ms)
 
     def set(self, **values: object) -> None:
+        """Replace fields of the head."""
         self.head = msgspec.structs.replace(self.head, **values)
 
     def enter(self, by: str, what: str, why: str, ms: int) -> None:
-        """A line of the history."""
+        """Append an entry to the history."""
         self._counted += 1
         self._entries.append(Entry(self._counted, ms, by, what=what, why=why, state=self.state))
 
     def take(self, rows: tuple[Row, ...]) -> Changes | None:
-        """What is to be written, these rows with it; None if there is nothing."""
+        """Return what has to be written, with these rows; None if there is nothing. Raises the revision by one."""
         if not rows and self.head == self._written and not self._entries:
             return None
         expected, self._saved = self._saved, self._saved + 1
@@ -98,19 +105,23 @@ class Course:
     # -- people
 
     def standing(self, ms: int) -> frozenset[str]:
-        """People whose approval is of this very content, and not too old."""
+        """Return the people whose approval is of this very content, and not too old at hub time `ms`."""
         least = ms - self._rules.approval_s * 1000
         return frozenset(x.by for x in self.head.approvals if x.digest == self.digest and x.at_ms > least)
 
     def approved(self, ms: int) -> bool:
+        """Whether enough people approve of the plan at hub time `ms`."""
         return len(self.standing(ms)) >= self.plan.people
 
     def approve(self, approval: Approval, ms: int) -> None:
-        """RolloutError if nothing waits for it, if it is of other content, or the same person's as before."""
+        """Add an approval.
+
+        RolloutError if nothing waits for it, if it is of other content, or the same person's as before.
+        """
         if self.state is not RolloutState.WAITING_APPROVAL:
             raise RolloutError("conflict", f"it is {self.state}: nothing waits for an approval")
         if approval.digest != self.digest:
-            raise RolloutError("conflict", f"that is not what would be done now, which is {self.digest[:12]}")
+            raise RolloutError("conflict", f"the plan has changed, its digest is now {self.digest[:12]}")
         if approval.by in self.standing(ms):
             raise RolloutError("refused", f"{approval.by} has approved it already: it takes {self.plan.people} people")
         self.set(approvals=(*self.head.approvals, approval))
@@ -121,7 +132,10 @@ WINDOW_S = 60.0
 
 
 class Pace:
-    """A sliding window of who was told when. `now` in seconds; one that goes back frees nothing."""
+    """Sliding window of one minute over who was assigned something when.
+
+    `now` is in seconds; a clock that goes back frees nothing.
+    """
 
     def __init__(self, told: Iterable[tuple[float, str]] = ()) -> None:
         self._told = deque(sorted(told))
@@ -131,18 +145,21 @@ class Pace:
         return iter(self._told)
 
     def free(self, most: int, now: float) -> int:
-        """How many more may be told at this moment, if `most` may be in any minute."""
+        """Return how many more may be assigned now, if `most` may be in any minute."""
         while self._told and self._told[0][0] <= now - WINDOW_S:
             self._told.popleft()
         return max(0, most - len(self._told))
 
     def take(self, device: str, now: float) -> None:
-        """It was told. Times never fall, so that the oldest stands first."""
+        """Record an assignment. Times never fall, so that the oldest stands first."""
         self._told.append((max(now, self._told[-1][0]) if self._told else now, device))
         self._fresh += 1
 
     def settle(self, now: float) -> None:
-        """Who was taken since goes out at this moment: writing it down first may have taken its time."""
+        """Move the assignments recorded since the last call to `now`, when they are sent.
+
+        Writing them down first may have taken its time.
+        """
         fresh = [self._told.pop()[1] for _ in range(min(self._fresh, len(self._told)))]
         self._fresh = 0
         for device in reversed(fresh):
@@ -150,6 +167,6 @@ class Pace:
         self._fresh = 0
 
     def free_at(self, most: int) -> float:
-        """When the next place is free; -inf if there is one."""
+        """Return when the next place is free, in seconds; -inf if there is one."""
         held = len(self._told) - most
         return self._told[held][0] + WINDOW_S if held >= 0 else -inf

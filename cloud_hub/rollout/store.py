@@ -1,4 +1,4 @@
-"""Rollouts on disk: plans, how far each has come, every device of them, and who did what when.
+"""Rollout database (SQLite, rollouts.db): plans, heads, devices, history and assignment counters.
 
 Rule: the only owner of `rollouts.db`. A change is written if and only if the rollout still is where its writer believed
 it to be (compare-and-set of the revision), together with its entries in the history; so of two hubs that decide at once
@@ -41,14 +41,14 @@ join rollouts on rollouts.id = other.rollout where mine.rollout=? and rollouts.f
 
 
 class RolloutStore:
-    """One connection; every method is called from one thread at a time."""
+    """Reads and writes rollouts through one connection; every method is called from one thread at a time."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Opened, or made. ExitError(DATABASE) if it is damaged or written by a newer version."""
+        """Open the database, or create it. ExitError(DATABASE) if it is damaged or written by a newer version."""
         try:
             if isinstance(path, Path):
                 path.touch(mode=0o600, exist_ok=True)
@@ -76,7 +76,10 @@ class RolloutStore:
     # -- writing
 
     def create(self, record: Record, entries: Iterable[Entry]) -> None:
-        """A new rollout, durable when it returns. RolloutError if its id was used, or a device is in another one."""
+        """Insert a new rollout, durable on return.
+
+        RolloutError if its id was used, or a device is in another open one.
+        """
         plan, head = record.plan, record.head
         values = (plan.id, plan.family, plan.made_ms, plan.made_ms, 1, head.revision, _packed(plan), _packed(head))
         with _Transaction(self._db):
@@ -91,7 +94,7 @@ class RolloutStore:
                 raise RolloutError("conflict", f"rollout {other[0]} of {plan.family} is under way on some of them")
 
     def apply(self, changes: Changes) -> bool:
-        """Durable when it returns True. False: another hub was faster, nothing was written."""
+        """Write changes, durable when it returns True. False: another hub was faster, nothing was written."""
         head = changes.head
         values = (head.revision, head.changed_ms, head.state not in TERMINAL, _packed(head))
         put = "update rollouts set revision=?, changed_ms=?, open=?, head=? where id=? and revision=?"
@@ -105,7 +108,7 @@ class RolloutStore:
         return True
 
     def learn(self, family: str, counters: Iterable[tuple[str, int]]) -> None:
-        """Devices name counters above what we gave them: another hub's, or our own before a loss."""
+        """Raise counters to those that devices name: another hub's, or our own before a loss."""
         with _Transaction(self._db):
             self._db.executemany(_RAISE, ((family, device, counter) for device, counter in counters))
 
@@ -121,20 +124,20 @@ class RolloutStore:
     # -- reading
 
     def newest_ms(self) -> int:
-        """The latest time this store knows of: the floor of the clock."""
+        """Return the latest time in the history, in ms: the lower bound of the clock."""
         return int(self._db.execute("select max(at_ms) from history").fetchone()[0] or 0)
 
     def ids(self, since_ms: int = 0) -> list[str]:
-        """Of those under way, and of those that changed since; newest first."""
+        """Return the ids of open rollouts, and of those that changed since `since_ms`; newest first."""
         query = "select id from rollouts where open or changed_ms >= ? order by made_ms desc, id"
         return [row[0] for row in self._db.execute(query, (since_ms,))]
 
     def revisions(self) -> dict[str, int]:
-        """Of those under way."""
+        """Return the revisions of open rollouts by id."""
         return dict(self._db.execute("select id, revision from rollouts where open").fetchall())
 
     def record(self, rollout: str) -> Record | None:
-        """All of a rollout, of one moment. ExitError(DATABASE) if it cannot be read."""
+        """Read a whole rollout in one transaction, None if unknown. ExitError(DATABASE) if it is damaged."""
         with _Transaction(self._db, "deferred"):
             found = self._db.execute("select plan, head, family from rollouts where id=?", (rollout,)).fetchone()
             if found is None:
@@ -150,7 +153,7 @@ class RolloutStore:
             raise ExitError(Exit.DATABASE, f"rollout {rollout} is damaged ({error}): restore rollouts.db") from None
 
     def history(self, rollout: str) -> list[Entry]:
-        """Oldest first."""
+        """Return the history of a rollout, oldest entry first."""
         query = "select seq, at_ms, by, what, why, state from history where rollout=? order by seq"
         found = self._db.execute(query, (rollout,))
         return [
@@ -158,11 +161,12 @@ class RolloutStore:
         ]
 
     def counters(self, family: str) -> dict[str, int]:
+        """Return the highest assignment counter of each device for a family."""
         return dict(self._db.execute("select device, counter from counters where family=?", (family,)).fetchall())
 
 
 class _Transaction:
-    """Commits if all went well, takes it back otherwise."""
+    """SQLite transaction: committed on success, rolled back on an exception."""
 
     def __init__(self, db: sqlite3.Connection, kind: str = "immediate") -> None:
         self._db = db

@@ -1,4 +1,4 @@
-"""What a rollout is made of: its states and which lead to which, its plan, its devices, what it says. No behaviour.
+"""Types of a rollout: its states and their transitions, plan, device rows, history, commands and errors. Pure data.
 
 Rule: a plan never changes once it is made; what people approve is its digest. Terminal states lead nowhere.
 """
@@ -14,18 +14,18 @@ from wire.protocol.rollout import Assignment, Failure, InstallState, Quality, Si
 
 
 class RolloutState(StrEnum):
-    """Where a rollout is."""
+    """State of a rollout; `may_become` says which follows which, the last six are terminal."""
 
     DRAFT = "draft"
     VALIDATING = "validating"
     WAITING_APPROVAL = "waiting_approval"
     READY = "ready"
-    RUNNING = "running"  # devices of the wave are told, and report
+    RUNNING = "running"  # devices of the wave get assignments, and report
     SOAKING = "soaking"  # enough have reported: the wave is watched for a while
-    EVALUATING = "evaluating"  # the soak is over: go on?
-    PAUSED_INCONCLUSIVE = "paused_inconclusive"  # the evidence does not say: nobody new is told
-    PAUSED_MANUAL = "paused_manual"  # a person has to look, or wanted it so
-    ABORTING = "aborting"  # whatever is not committed is taken back
+    EVALUATING = "evaluating"  # the soak is over: decide whether to go on
+    PAUSED_INCONCLUSIVE = "paused_inconclusive"  # the evidence does not decide: no further assignments
+    PAUSED_MANUAL = "paused_manual"  # paused by a person, or until a person decides
+    ABORTING = "aborting"  # whatever is not committed is withdrawn
     REVERTING = "reverting"  # what was committed goes back under a permit
     COMPLETED = "completed"
     COMPLETED_PARTIAL = "completed_partial"  # the time was up before all had been reached
@@ -37,7 +37,7 @@ class RolloutState(StrEnum):
 
 S = RolloutState
 TERMINAL = frozenset((S.COMPLETED, S.COMPLETED_PARTIAL, S.ABORTED, S.REVERTED, S.DENIED, S.EXPIRED))
-BEFORE = frozenset((S.DRAFT, S.VALIDATING, S.WAITING_APPROVAL, S.READY))  # no device was told yet
+BEFORE = frozenset((S.DRAFT, S.VALIDATING, S.WAITING_APPROVAL, S.READY))  # nothing was assigned yet
 PAUSED = frozenset((S.PAUSED_INCONCLUSIVE, S.PAUSED_MANUAL))
 UNDER_WAY = frozenset((S.RUNNING, S.SOAKING, S.EVALUATING))
 _STOPS = frozenset((S.PAUSED_MANUAL, S.PAUSED_INCONCLUSIVE, S.ABORTING, S.COMPLETED_PARTIAL))
@@ -57,32 +57,33 @@ _NEXT = {
 
 
 def may_become(now: RolloutState, wanted: RolloutState) -> bool:
+    """Whether a rollout may go from state `now` to state `wanted`."""
     return wanted in _NEXT.get(now, ())
 
 
 class RolloutDeviceState(StrEnum):
-    """Where one device of a rollout is, as far as the hub knows."""
+    """State of one device of a rollout, as far as the hub knows."""
 
     QUEUED = "queued"
     NOTIFIED = "notified"
     IN_PROGRESS = "in_progress"
-    SUCCEEDED = "succeeded"  # it said, signed, that it has committed the very bytes
+    SUCCEEDED = "succeeded"  # a signed report: it has committed the assigned bytes
     FAILED = "failed"
     ROLLED_BACK = "rolled_back"
     REJECTED = "rejected"
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
-    UNREACHED = "unreached"  # told, never heard of: neither a success nor a failure
+    UNREACHED = "unreached"  # assigned, never answered: neither a success nor a failure
 
 
 OPEN = frozenset((RolloutDeviceState.NOTIFIED, RolloutDeviceState.IN_PROGRESS))
-# ends that the hub set: the device may still tell
+# ends that the hub set by timeout: a report may still change them
 UNSURE = frozenset((RolloutDeviceState.TIMED_OUT, RolloutDeviceState.UNREACHED))
 
 
 class Goal(StrEnum):
-    """What the newest word to a device was."""
+    """Kind of the newest assignment of a device: install, be a control, nothing any more, or go back."""
 
     NONE = ""
     CANDIDATE = "candidate"
@@ -92,7 +93,10 @@ class Goal(StrEnum):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One bundle of the update repository; `digest`: SHA-256 of its packed bytes, hex."""
+    """One bundle of the update repository.
+
+    `path`: its target path; `version`: of the model; `digest`: SHA-256 of its packed bytes, hex.
+    """
 
     path: str
     version: int
@@ -100,11 +104,13 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rollout is going to do, fixed when it is made.
+    """Everything that a rollout is going to do, fixed when it is made.
 
-    `back`: what the fleet runs now, and would go back to; None = nothing is compared. `permit`: the signed document
-    that allows an older version. `rules`: all parameters, as JSON values. `waves`, `spare`: ids, in the order of the
-    buckets; who is spare is never told to install. `fleet`: devices of the hub then. `people`: approvals it takes.
+    `target`: the bundle that devices are to install; `back`: what the fleet runs now, and would go back to; None =
+    nothing is compared. `permit`: the signed document that allows an older version. `to`: the selector that was asked
+    for. `rules`: all parameters, as JSON values. `waves`, `spare`: ids, in the order of the buckets; a spare device is
+    never assigned an install. `fleet`: devices of the hub then. `people`: approvals it takes. `by`, `made_ms`: who made
+    it, when.
     """
 
     id: str
@@ -123,22 +129,22 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """What people approve: any other content has another digest."""
+        """SHA-256 of the plan's canonical JSON, hex: what people approve."""
         return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
     @property
     def size(self) -> int:
-        """Devices it is for."""
+        """Number of devices in all waves."""
         return sum(map(len, self.waves))
 
     @property
     def small(self) -> bool:
-        """Whether a percent of those who may be told would be nobody."""
+        """Whether a percent of the devices that may be assigned would be less than one."""
         return self.size + len(self.spare) < SMALL_FLEET
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """A person has seen the plan of this digest and says yes."""
+    """A person's approval of the plan with this digest. `at_ms`: hub time."""
 
     by: str
     digest: str
@@ -146,10 +152,11 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct):
-    """One device. `counter`: of the newest word to it; `base`: of the word that its reports are about.
+    """Stored state of one device of a rollout.
 
-    `told_ms`, `since_ms`: when that word was given, when it came into its present phase; `wave`: counted from 0, -1 for
-    a spare device. `heard`: whether it spoke since it was told.
+    `counter`: of its newest assignment; `base`: of the assignment that its reports are about; `seq`: of its last
+    report. `told_ms`, `since_ms`: when it was assigned, when it came into its present phase; `wave`: counted from 0, -1
+    for a spare device. `heard`: whether it sent anything since.
     """
 
     device: str
@@ -163,16 +170,17 @@ class Row(msgspec.Struct):
     since_ms: int = 0
     sub: InstallState | None = None
     failure: Failure | None = None
-    exposed: bool = False  # it was ever told to install
+    exposed: bool = False  # it was ever assigned an install
     heard: bool = False
     quality: Quality | None = None
     signals: Signals | None = None
 
 
 class Head(msgspec.Struct, frozen=True):
-    """All that changes of a rollout but its devices. `revision`: which state of it this is, for compare-and-set.
+    """Everything that changes of a rollout except its devices. `revision` counts its writes, for compare-and-set.
 
-    `passed`: waves whose gate was passed. `held`: candidates were withdrawn while people look. Times in ms, 0 = never.
+    `passed`: waves whose gate was passed. `held`: candidates were withdrawn while people look. `soak_ms`: when the soak
+    began; `inconclusive`: evaluations without a decision in a row; times in ms, 0 = never.
     """
 
     state: RolloutState = RolloutState.DRAFT
@@ -191,7 +199,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line of a rollout's history. `by`: a person, or "hub"."""
+    """One entry of a rollout's history. `by`: a person, or "hub"."""
 
     seq: int
     at_ms: int
@@ -202,7 +210,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct):
-    """A rollout as it lies in the store; `counters`: the highest that each device was ever given for the family."""
+    """A rollout as stored; `counters`: the highest that each device was ever given for the family."""
 
     plan: Plan
     head: Head
@@ -212,7 +220,7 @@ class Record(msgspec.Struct):
 
 
 class Changes(NamedTuple):
-    """What is to be written, if the stored revision is still `expected`."""
+    """Changes to be written if the stored revision is still `expected`."""
 
     id: str
     expected: int
@@ -225,20 +233,20 @@ class Changes(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """Say this to the device."""
+    """Command: send this assignment to the device."""
 
     device: str
     assignment: Assignment
 
 
 class Validate(NamedTuple):
-    """Look whether the plan can be carried out, and tell the core by `on_validated`."""
+    """Command: check whether the plan can be carried out, and tell the core by `on_validated`."""
 
     plan: Plan
 
 
 class Alarm(NamedTuple):
-    """A person should know."""
+    """Command: notify a person."""
 
     why: str
 
@@ -247,7 +255,7 @@ Command = Assign | Validate | Alarm
 
 
 class RolloutError(Exception):
-    """A request that is refused; `code`: not_found, conflict, refused, invalid."""
+    """A request about a rollout that is refused; `code`: not_found, conflict, refused, invalid."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""A rollout as people and programs see it: how far it is, what became of its devices, what its gate said."""
+"""Status of a rollout as the API and the CLI show it: state, waves, devices, gate result."""
 
 from math import isfinite
 
@@ -11,7 +11,7 @@ from policies.rollout.plan import excluded_above, minimum, per_minute
 
 
 class WaveView(msgspec.Struct, frozen=True):
-    """One wave. `needed`: results before its soak begins; `failed`: also rolled back, timed out, refused."""
+    """Totals of one wave. `needed`: results before its soak begins; `failed`: also rolled back, timed out, refused."""
 
     number: int
     devices: int
@@ -24,7 +24,7 @@ class WaveView(msgspec.Struct, frozen=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True):
-    """One device. `sub`: the state of its install; `wave` from 1, 0 = it is only compared with."""
+    """Status of one device. `sub`: the state of its install; `wave` from 1, 0 = it is a control only."""
 
     device: str
     wave: int
@@ -37,10 +37,12 @@ class DeviceView(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """`wave` from 1, 0 before the first. `ends_ms`: when time alone leads on from here, 0 = never.
+    """Status of one rollout. `wave` from 1, 0 before the first.
+
+    `ends_ms`: when time alone leads on from here, 0 = never.
 
     `excluded_above`: if not one of the wave's results was a failure, then with 95 % confidence only failure rates above
-    this share (0..1) are excluded. `plan`: the digest that people approve. `exposed`: devices ever told to install.
+    this share (0..1) are excluded. `plan`: the digest that people approve. `exposed`: devices ever assigned an install.
     """
 
     id: str
@@ -75,7 +77,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view(core: RolloutCore) -> View:
-    """How it is now."""
+    """Build the present status of a rollout."""
     plan, head, fleet = core.plan, core.head, core.fleet
     rows = fleet.rows.values()
     begun = head.state not in BEFORE and head.wave_ms > 0
@@ -113,6 +115,7 @@ def view(core: RolloutCore) -> View:
 
 
 def device_view(row: Row) -> DeviceView:
+    """Build the status of one device from its row."""
     sub, failure = (row.sub or "", row.failure or "")
     return DeviceView(
         row.device,

@@ -1,8 +1,7 @@
-"""What lies in a hub's state folder, opened or made: before anything runs.
+"""Opens or creates a hub's state folder: keys, certificates and update repository; also a complete demo hub at once.
 
-A hub for a demo in one call, before its process starts: keys, certificates and an update repository that is full.
-
-Rule: root and targets keys are drawn in memory and forgotten, so nobody can ever change that root: no real fleet.
+Rule: a demo's root and targets keys are drawn in memory and forgotten, so nobody can ever change that root: it is not
+for a real fleet.
 """
 
 import contextlib
@@ -26,7 +25,10 @@ from wire.process.daemon import Lock
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """`server` and `client` are files that are written anew when the CA changes; their paths stay."""
+    """Opened state of a hub: its folder, CAs, certificates, keys and trust anchor.
+
+    `server` and `client` are files that are written anew when the CA changes; their paths stay.
+    """
 
     state: StateDir
     authorities: Authorities
@@ -37,17 +39,17 @@ class Ground(msgspec.Struct, frozen=True):
 
     @property
     def repository(self) -> Repository:
-        """What devices fetch: models, policies, hub keys."""
+        """The update repository, from which devices fetch models, policies and hub keys."""
         return Repository(self.state.repository, OnlineKeys(self.state.online))
 
     @property
     def ca(self) -> Path:
-        """PEM of every CA that is trusted now."""
+        """PEM file of every CA that is trusted now."""
         return self.authorities.trusted_file
 
 
 def lay(config: HubConfig) -> Ground:
-    """Open the state folder, making all of it at first start. ExitError(DISK or CREDENTIALS) if a part is unusable."""
+    """Open the state folder, creating what is missing. ExitError(DISK or CREDENTIALS) if a part is unusable."""
     state = config.state_dir().prepare()
     authorities = Authorities.open(state.certificates, utc_now())
     authorities.live(timedelta(days=config.enrol.certificate_days))
@@ -58,29 +60,29 @@ def lay(config: HubConfig) -> Ground:
 
 
 def anchor_of(config: HubConfig) -> Anchor:
-    """Where devices of this hub begin to trust its update repository."""
+    """Return the root of trust and the repository address that devices of this hub are given."""
     return Anchor(config.state_dir().repository, config.repository.url)
 
 
 def own_certificates(authorities: Authorities, config: HubConfig) -> tuple[Pair, Pair]:
-    """(server, client), made where they are missing, old, or of a CA that is gone."""
+    """Return the server's and the client's certificate, issued anew if missing, old, or of a CA that is gone."""
     now, hub_time = utc_now(), newest(config.state_dir().store)
     server = authorities.ensure_server(config.server_names(), now, hub_time)
     return server, authorities.ensure_client(HUB_NAME, now, hub_time)
 
 
 def newest(store: Path) -> datetime:
-    """The latest hub time that this hub ever stored: devices have heard of it, whatever this machine's clock says."""
+    """Return the latest hub time in the database, which devices have seen, whatever this machine's clock says."""
     try:
         with contextlib.closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as opened:
             kept_ms = opened.execute("select max(kept_ms) from effects").fetchone()[0]
-    except sqlite3.Error:  # none yet; one that is damaged is said where it is opened
+    except sqlite3.Error:  # none yet; a damaged one is reported where it is opened
         return EPOCH
     return EPOCH + timedelta(milliseconds=kept_ms or 0)
 
 
 def found(config_file: Path, bundles: Sequence[Path], policies: Sequence[bytes]) -> bytes:
-    """Lay the hub's state folder and publish bundles, policies and the hub's keys. Returns root 1. Under a second."""
+    """Create a demo hub: its state folder, bundles, policies and the hub's keys published. Returns root 1."""
     config = load(config_file)
     with Lock(config.state_dir().prepare().root):
         ground = lay(config)

@@ -1,4 +1,4 @@
-"""Mosquitto as the hub's child: a generated configuration, a watched process, and no orphan.
+"""Mosquitto as a child process of the hub: generated configuration and ACL, supervision, restart and shutdown.
 
 Rule: the broker is a lossy pipe under our own configuration; it never outlives the hub, and its configuration and ACL
 are never edited or reloaded while it runs (a broken ACL at SIGHUP would open every topic).
@@ -31,13 +31,13 @@ WINDOW = 32  # unreceipted questions a device may have in flight
 MAX_PACKET_BYTES = MAX_FRAME_BYTES + 4096  # topic, properties
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
-STEADY_S = 60.0  # a broker that lived this long begins again with the shortest wait
+STEADY_S = 60.0  # after this uptime the restart backoff starts anew
 _PROBE_EVERY_S = 0.01
 _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 15.0
 _LINE_BYTES = 4096
-_NOT_A_WORD = re.compile(r"[^A-Za-z0-9_.:@/\[\]+-]+")
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/mosquitto/sbin")
+_NOT_A_TOKEN = re.compile(r"[^A-Za-z0-9_.:@/\[\]+-]+")
+_SBIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/mosquitto/sbin")
 _HOW_TO_INSTALL = (
     "mosquitto is missing: install it with `sudo apt-get install mosquitto` (Debian, Ubuntu) "
     "or `brew install mosquitto` (macOS)"
@@ -55,7 +55,10 @@ _FOLLOW_PARENT = (
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """`devices` sizes the queues; `program` "" = look for mosquitto; port 0 = a free one, chosen once."""
+    """Settings of the child broker.
+
+    `devices` sizes the queues; `program` "" = look for mosquitto; port 0 = a free one, chosen once.
+    """
 
     folder: Path
     host: str = "127.0.0.1"
@@ -66,7 +69,7 @@ class BrokerSettings:
 
 
 def render(settings: BrokerSettings, ca: Path, server: Pair) -> str:
-    """The whole mosquitto.conf. ValueError if a path could end its line early."""
+    """Return the text of mosquitto.conf. ValueError if a path contains a line break."""
     for path in (settings.folder, ca, server.certificate, server.key):
         if "\n" in str(path) or "\r" in str(path):
             raise ValueError(f"a path with a line break cannot stand in mosquitto.conf: {str(path)!r}")
@@ -109,11 +112,11 @@ def render(settings: BrokerSettings, ca: Path, server: Pair) -> str:
 
 
 def find_program(wanted: str = "", path: str | None = None) -> str:
-    """Where mosquitto is.
+    """Return the path of the mosquitto program.
 
     ExitError(BROKER) that says how to install it. `path` None = $PATH and where packages put it.
     """
-    everywhere = os.pathsep.join((os.environ.get("PATH", ""), *_PLACES))
+    everywhere = os.pathsep.join((os.environ.get("PATH", ""), *_SBIN_FOLDERS))
     found = shutil.which(wanted or "mosquitto", path=everywhere if path is None else path)
     if found is None:
         raise ExitError(
@@ -123,7 +126,7 @@ def find_program(wanted: str = "", path: str | None = None) -> str:
 
 
 def choose_port(host: str, port: int) -> int:
-    """`port` if it can be bound now (0: a free one); ExitError(PORT) otherwise."""
+    """Return `port` if it can be bound now (0: a free one); ExitError(PORT) otherwise."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -137,7 +140,10 @@ def choose_port(host: str, port: int) -> int:
 
 
 class Broker:
-    """One mosquitto child. `start`, then `supervise` as a task of the hub's group, then `stop`."""
+    """One mosquitto child process. Call `start`, run `supervise` as a task of the hub's group, then `stop`.
+
+    `port` is the one in use, `restarts` how often it was started again.
+    """
 
     def __init__(self, settings: BrokerSettings, ca: Path, server: Pair, log: Log) -> None:
         self._settings = settings
@@ -157,7 +163,7 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """Of the running broker, None while there is none."""
+        """Process id of the running broker, None while there is none."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if self._process and running else None
 
@@ -166,9 +172,9 @@ class Broker:
         return self._settings.host
 
     async def start(self) -> None:
-        """Write the configuration, start the child, wait until it accepts.
+        """Write the configuration, start the child, wait until it accepts connections.
 
-        ExitError(BROKER) with its own last words.
+        ExitError(BROKER) with the last lines of its log. A damaged queue file is set aside once.
         """
         write_private(self._settings.folder / "acl", broker_acl().encode())
         write_private(self._config, self._render().encode())
@@ -196,12 +202,12 @@ class Broker:
             await self._restart()
 
     async def restart(self) -> None:
-        """At once, with a configuration written anew; sessions and queues are kept. No reload reads a new CA.
+        """Restart at once with a configuration written anew; sessions and queues are kept. No reload reads a new CA.
 
         Returns when the new child accepts; `supervise` must be running.
         """
         if self.pid is None:
-            return  # the next one reads the new files anyway
+            return  # the next child reads the new files anyway
         self._wanted = True
         self._back.clear()
         self._signal(signal.SIGTERM)
@@ -212,7 +218,7 @@ class Broker:
         await self._back.wait()
 
     async def stop(self) -> None:
-        """End the child by its pid and wait for it; SIGKILL after 5 s."""
+        """End the child and wait for it; SIGKILL after 5 s."""
         self._stopping = True
         if self._process is not None and self._process.returncode is None:
             self._signal(signal.SIGTERM)
@@ -240,7 +246,7 @@ class Broker:
         await self._ready(self._process)
 
     def _set_queues_aside(self) -> bool:
-        """The broker is a lossy pipe: a damaged queue file is kept for a look and must not keep the hub down."""
+        """Rename a damaged queue file, kept for inspection: it must not keep the hub down."""
         queues = self._settings.folder / "mosquitto.db"
         if not queues.exists() or not any("persistent database" in line for line in self._last_lines):
             return False
@@ -277,10 +283,10 @@ class Broker:
         await process.wait()
         if self._reader is not None:
             await self._reader
-        raise ExitError(Exit.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'it said nothing'}")
+        raise ExitError(Exit.BROKER, f"mosquitto does not start: {' | '.join(self._last_lines) or 'no log line'}")
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
-        """Always drains the pipe: a full one would block the broker."""
+        """Read the child's log without end: a full pipe would block the broker."""
         rest = b""
         while process.stderr is not None:
             chunk = await process.stderr.read(_LINE_BYTES)
@@ -316,5 +322,5 @@ async def _accepts(host: str, port: int) -> bool:
 
 
 def _said(line: str) -> Name:
-    """A line of the broker's as one word: it names devices and addresses, never payloads."""
-    return name(_NOT_A_WORD.sub("_", line)[:120])
+    """Make a broker's log line loggable as one token: it names devices and addresses, never payloads."""
+    return name(_NOT_A_TOKEN.sub("_", line)[:120])

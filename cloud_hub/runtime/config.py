@@ -1,4 +1,4 @@
-"""The hub's configuration: what its file and its environment (`SKERRY_HUB_API__PORT=8443`) may say."""
+"""Hub configuration: the schema of its TOML file and environment variables (`SKERRY_HUB_API__PORT=8443`)."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ _NOT_YET = "not published yet"  # no policy's hash: where policies are named, th
 
 
 class HubSection(ConfigSection):
-    """The hub itself: see `HubSettings` for what each limit means."""
+    """Section [hub]: name, region, queue and rate limits. Each limit is explained at `HubSettings`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")] = _DEFAULTS.name
     region: Annotated[str, Field(min_length=1, max_length=64)] = _DEFAULTS.region
@@ -43,8 +43,9 @@ class HubSection(ConfigSection):
 
 
 class ApiSection(ConfigSection):
-    """`tls` = with the hub's own certificate, or with `tls_cert` and `tls_key` where both are given.
+    """Section [api]: where the web API listens, and its TLS.
 
+    `tls` = with the hub's own certificate, or with `tls_cert` and `tls_key` where both are given.
     `names` are host names and addresses that callers may use; `url` is what invites carry ("" = the address opened).
     `unix` (a socket's path) beats host and port.
     """
@@ -62,8 +63,9 @@ class ApiSection(ConfigSection):
 
 
 class BrokerSection(ConfigSection):
-    """`start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
+    """Section [broker]: the MQTT broker.
 
+    `start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
     `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues.
     """
 
@@ -77,7 +79,7 @@ class BrokerSection(ConfigSection):
 
 
 class EnrolSection(ConfigSection):
-    """How fast tokens may be tried: by everybody together, and wrongly by one address.
+    """Section [enrol]: rate limits of attempts, for everybody together and for failures of one address.
 
     `hardware_file`: a text file of serial numbers, one per line; only these machines may enrol ("" = any).
     `certificate_days`: how long a device's certificate lasts; it is renewed at two thirds.
@@ -92,7 +94,9 @@ class EnrolSection(ConfigSection):
 
 
 class EngineSection(ConfigSection):
-    """How models are spread over devices; 0 = the bundle's plan, else one process. See docs/engines.md.
+    """Section [engine]: how models are spread over devices; 0 = the bundle's plan, else one process.
+
+    See docs/engines.md.
 
     `devices`: graphics cards, or processes on CPUs; `memory_gib`: of each; `threads`: of torch, in each process;
     `ready_s`: for an engine to get ready.
@@ -108,20 +112,23 @@ class EngineSection(ConfigSection):
 
 
 class RepositorySection(ConfigSection):
-    """`url`: of the mirror or CDN that devices read the update repository from ("" = this hub, below `/tuf`)."""
+    """Section [repository].
+
+    `url`: of the mirror or CDN that devices read the update repository from ("" = this hub, below `/tuf`).
+    """
 
     url: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
 
 
 class TraceSection(ConfigSection):
-    """Where spans go: a `file` of JSON lines, a collector's OTLP/HTTP `endpoint`. Off by default."""
+    """Section [trace]: where spans go, a `file` of JSON lines or a collector's OTLP/HTTP `endpoint`. Off by default."""
 
     file: Path | None = None
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S{1,500})?$")] = ""
 
 
 class HubConfig(ProcessConfig):
-    """Everything `python -m cloud_hub` is told. `models` are bundle folders.
+    """Complete configuration of `python -m cloud_hub`. `models` are bundle folders.
 
     `policies` are documents, each a TOML file or `tuf:NAME` of the hub's own update repository, or a list of the layers
     of one: once any is named, questions are served under these alone, and each is judged again before it is stored.
@@ -141,10 +148,14 @@ class HubConfig(ProcessConfig):
     trace: TraceSection = TraceSection()
 
     def state_dir(self) -> StateDir:
+        """Return the state folder, absolute."""
         return StateDir(self.state.expanduser().absolute())
 
     def hub_settings(self, published: Published = nothing) -> HubSettings:
-        """ExitError(POLICY) if a document cannot be used. `published`: reads those of the update repository."""
+        """Return the core's settings. ExitError(POLICY) if a document cannot be used.
+
+        `published` reads policy documents of the update repository by name.
+        """
         told = self.hub.model_dump()
         documents = policies_of(self.policies, published)
         named = {_NOT_YET} if self.policies else set()
@@ -152,7 +163,7 @@ class HubConfig(ProcessConfig):
         return HubSettings(**told, documents=documents, database_url=f"sqlite:///{self.state_dir().store}")
 
     def means(self) -> Means:
-        """What engines may use here."""
+        """Return what engines may use on this machine."""
         section = self.engine
         return Means(
             max_batch=self.hub.max_batch,
@@ -166,13 +177,14 @@ class HubConfig(ProcessConfig):
         )
 
     def broker_settings(self) -> BrokerSettings:
+        """Return the settings of the broker that the hub starts."""
         section = self.broker
         return BrokerSettings(
             self.state_dir().broker, section.host, section.port, devices=section.devices, program=section.program
         )
 
     def door(self) -> ServerAccess:
-        """Where the web API listens; its certificate is the hub's own unless files are named."""
+        """Return where the web API listens; its certificate is the hub's own unless files are named."""
         own = self.state_dir().certificates
         certificate = self.api.tls_cert or (str(own / "server.pem") if self.api.tls else "")
         key = self.api.tls_key or (str(own / "server.key") if self.api.tls else "")
@@ -187,7 +199,10 @@ class HubConfig(ProcessConfig):
         )
 
     def public_url(self, port: int) -> str:
-        """The address that invites carry, for an API opened on `port`. ExitError(CONFIG) if no name is known for it."""
+        """Return the URL that invites carry, for an API opened on `port`.
+
+        ExitError(CONFIG) if no name is known for it.
+        """
         if self.api.url:
             return self.api.url.rstrip("/")
         host = next((name for name in (self.api.host, *self.api.names) if name not in WILDCARDS), "")
@@ -196,7 +211,7 @@ class HubConfig(ProcessConfig):
         return f"{'https' if self.door().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def broker_host(self) -> str:
-        """The host devices are told to connect to. ExitError(CONFIG) if only a wildcard is known."""
+        """Return the broker host that devices are given. ExitError(CONFIG) if only a wildcard is known."""
         found = next(
             (name for name in (self.broker.address, self.broker.host, *self.broker.names) if name not in WILDCARDS), ""
         )
@@ -207,7 +222,7 @@ class HubConfig(ProcessConfig):
         return found
 
     def server_names(self) -> tuple[str, ...]:
-        """Every name our server certificate must carry."""
+        """Return every name that the hub's server certificate must carry."""
         named = (self.api.host, *self.api.names, self.broker.host, self.broker.address, *self.broker.names)
         here = ("::1",) if "::" in named else ()
         return tuple(dict.fromkeys(name for name in (*named, *here) if name not in WILDCARDS))

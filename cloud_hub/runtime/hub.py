@@ -1,4 +1,4 @@
-"""The loop that obeys `HubCore`: link, store, engines and the web API meet here and nowhere else.
+"""The hub's event loop: feeds messages, timers and results to `HubCore` and executes the commands it returns.
 
 Rule: the core is called on the event loop's thread only, one event at a time, never across an `await`. A defect in one
 event is logged and counted and costs that event alone; what it left undone is healed by the device's `Ask`.
@@ -36,27 +36,28 @@ from wire.process.logging import Log, fault, name
 from wire.transport.base import Incoming
 
 WAKE_S = 1.0
-LINGER_S = 2.0  # a hub that drains stays this long at most to refuse those who still come, ...
-QUIET_S = 0.2  # ... and goes once nobody does
+LINGER_S = 2.0  # a draining hub stays this long at most to refuse late requests, ...
+QUIET_S = 0.2  # ... and stops once none came for this long
 
 
 class Sides(NamedTuple):
-    """What a hub may have beside its engines; each has a default that keeps nothing."""
+    """Optional services of a hub; each has a default that stores nothing."""
 
     log: Log | None = None
     orders: Orders | None = None
     stock: Stock | None = None
     spoken: Spoken | None = None
-    observer: Observer | None = None  # counts the times of batches, tells traced work as spans
+    observer: Observer | None = None  # records batch times, and traced work as spans
 
 
 _NO_SIDES = Sides()
 
 
 class Hub:
-    """`run` serves until `stop`; every other method is called from the same event loop while it runs.
+    """A hub. `run` serves until `stop`; every other method is called from the same event loop while it runs.
 
-    What others work with is public: `inference`, `versions` and `engines`, `store`, `voice`, `observer`.
+    Public parts: `inference` (web requests), `versions` and `engines` (models), `store`, `voice` (outbound messages)
+    and `observer` (timings and traces).
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Hub:
         self._obey_one = self._obedience()
 
     def _obedience(self) -> dict[type, Callable[[Any], None]]:
-        """Who does what a command asks for."""
+        """Return the handler of each command type."""
         return {
             c.Keep: self.store.keep,
             c.End: self.store.end,
@@ -125,11 +126,11 @@ class Hub:
 
     @property
     def ready(self) -> asyncio.Event:
-        """Set once the store is open, old questions are taken up and the engines are warm."""
+        """Event that is set once the store is open, open questions are restored and the engines are warm."""
         return self._ready
 
     async def run(self) -> None:
-        """Open the store, heal what a restart left, serve. ExitError(DATABASE) if the store cannot be used."""
+        """Open the store, restore open questions, serve. ExitError(DATABASE) if the store cannot be used."""
         found = self.store.open(self._settings.database_url)
         self._clock = HubClock(found.newest_ms / 1000)
         self._started_s = self._clock.now()
@@ -147,13 +148,16 @@ class Hub:
             await self.store.close()
 
     def drain(self) -> None:
-        """Refuse what is new from now on; what is under way has `drain_s` to be finished."""
+        """Refuse new work from now on; open work has `drain_s` to be finished."""
         if not self._core.draining:
             self._core.drain()
             self._drain_until = time.monotonic() + self._settings.drain_s
 
     async def drained(self) -> None:
-        """Until all is finished or time is up: then callers are told to come again; questions wait in the store."""
+        """Wait until open work is finished or time is up.
+
+        Then waiting web callers are refused; questions of devices stay in the store for the next start.
+        """
         while self._core.open and time.monotonic() < self._drain_until:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(0.01)
         self._told(self._core.give_up)
@@ -162,24 +166,24 @@ class Hub:
             await asyncio.sleep(0.01)
 
     def stop(self) -> None:
-        """Drain, then `run` returns."""
+        """Drain and let `run` return."""
         self.drain()
         self._stop.set()
 
     def serve_under(self, policies: tuple[Policy, ...]) -> None:
-        """Questions under these policies alone are taken from now on."""
+        """Accept only questions under these policies from now on."""
         self._core.serve_under(policies)
 
     def use_keys(self, keys: HubKeys) -> None:
-        """Open questions with these from now on."""
+        """Open questions with these keys from now on."""
         self._envelopes.use(keys)
 
     def now_ms(self) -> int:
-        """Hub time."""
+        """Return hub time in ms."""
         return int(self._clock.now() * 1000)
 
     def status(self) -> dict[str, Any]:
-        """JSON-able: hub, region, link_up, store_ok, uptime_s, open, queued per model, devices, counters."""
+        """Return JSON-able status: hub, region, link, store, uptime_s, open, queued per model, devices, counters."""
         now = self._clock.now()
         return {
             "hub": self._settings.name,
@@ -198,7 +202,7 @@ class Hub:
         }
 
     def counters(self) -> dict[str, int]:
-        """Monotonic counts by dotted name (`accepted`, `receipts`, `verdicts`, `refused.busy`, `dropped.signature`)."""
+        """Return monotonic counts by dotted name, such as `accepted`, `verdicts`, `refused.busy`."""
         ledger = self.voice.ledger.counts if self.voice.ledger else {}
         return {**self._core.counts, **self._link.counts, **ledger, "commits": self.store.commits}
 
@@ -227,7 +231,7 @@ class Hub:
         try:
             await self.versions.remember(self._core.heard(self._clock.now()))
         except sqlite3.Error as error:
-            self._log.warning("not_remembered", error=name(str(error)))  # the devices say it again tomorrow
+            self._log.warning("not_remembered", error=name(str(error)))  # devices repeat it daily
 
     # -- events
 
@@ -235,7 +239,7 @@ class Hub:
         return self._clock.now()
 
     def _told(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
-        """One thing and the round after it."""
+        """Handle one event and then flush."""
         self._hear(event, *facts)
         self._round()
 
@@ -249,7 +253,7 @@ class Hub:
         self.observer.computed(self._core.batch(ticket), result, self._clock.now())
 
     def _hear(self, event: Callable[..., list[c.Command]], *facts: Any) -> None:
-        """Tell the core one thing and obey."""
+        """Handle one event: call the core and execute its commands."""
         try:
             commands = event(*facts, self._clock.now())
         except Exception as error:  # noqa: BLE001 - the loop outlives any single message
@@ -259,7 +263,7 @@ class Hub:
             self._obey(command)
 
     def _obey(self, command: c.Command) -> None:
-        """A command that cannot be obeyed costs itself alone: the next one may be another device's."""
+        """Execute a command. A failure costs this command alone: the next one may be another device's."""
         try:
             self._obey_one[type(command)](command)
         except Exception as error:  # noqa: BLE001
@@ -270,7 +274,7 @@ class Hub:
         self._log.error("hub_defect", error=fault(error))
 
     def _round(self) -> None:
-        """After each group of events: receipts, batches, and one job for the store."""
+        """Flush after a group of events: receipts, batches, and one job for the store."""
         self._hear(self._core.flush)
         self.store.write()
 

@@ -1,4 +1,4 @@
-"""The identity side of a running hub: who may enrol, renew and retire, with which CA, and who is thrown off.
+"""Identity service of a running hub: enrolment, renewal, CA rotation and eviction, joined with the broker's address.
 
 Rule: it owns no rows (the registry does) and no keys (the authorities do); it is where they meet broker and web API.
 """
@@ -31,7 +31,11 @@ _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we reach wha
 
 
 class Bureau:
-    """Everything that makes, renews and ends the identity of a device, with the broker's address."""
+    """Everything that issues, renews and ends the identity of a device.
+
+    `issuer`, `renewals` and `rotation` serve the web API, `doorman` ends broker sessions, `card` is the hub's public
+    keys.
+    """
 
     def __init__(self, config: HubConfig, ground: Ground, registry: Registry, broker_port: int, log: Log) -> None:
         self._config = config
@@ -52,40 +56,40 @@ class Bureau:
         self.doorman = Doorman(registry, self._take_over, log)
 
     def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
-        """These are called after the CA changed, in order: broker and web API take up their new certificates."""
+        """Register hooks, called in order after the CA changed: broker and web API take up their new certificates."""
         self._after_change += hooks
 
     def offer(self, card: HubCard) -> None:
-        """What devices are told of this hub when they enrol or renew."""
+        """Set the hub's card that devices are given when they enrol or renew."""
         self.card = card
         self.issuer.offer(card)
         self.renewals.offer(card)
 
     def gate(self) -> AttemptLimiter:
-        """A new one, with the configured rates."""
+        """Return a new rate limiter with the configured rates."""
         tries = self._config.enrol
         return AttemptLimiter(tries.per_s, tries.burst, tries.failures_per_minute / _MINUTE_S, tries.failures)
 
     def active(self) -> tuple[str, ...]:
-        """Ids of the devices that are heard."""
+        """Return the ids of active devices."""
         return tuple(device.id for device in self._registry.devices() if device.active)
 
     async def connect(self) -> Transport:
-        """The hub's own connection; its files are read anew each time, a rotation changes them."""
+        """Connect to the broker as the hub; the certificate files are read anew, since a rotation changes them."""
         context = ssl.create_default_context(cafile=self._ground.ca)
         context.load_cert_chain(self._ground.client.certificate, self._ground.client.key)
         dial = functools.partial(MqttTransport.connect, *self._broker, HUB_NAME, context)
         return await dial(session_expiry_s=SESSION_EXPIRY_S)
 
     async def keep_up(self, now_ms: Callable[[], int]) -> None:
-        """Until cancelled: retirements end by themselves."""
+        """End retirements whose time is over, until cancelled."""
         while True:
             for device in self._registry.end_retirements(now_ms()):
                 self.doorman.evict(device)
             await asyncio.sleep(UPKEEP_S)
 
     def tasks(self, now_ms: Callable[[], int]) -> dict[str, Any]:
-        """Coroutines by name, for the process's group."""
+        """Return coroutines by name, for the process's task group."""
         return {"doorman": self.doorman.run(), "retirements": self.keep_up(now_ms)}
 
     async def _take_over(self, device: str) -> Transport:

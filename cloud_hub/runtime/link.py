@@ -1,10 +1,7 @@
-"""The hub's connection to the broker: connect, subscribe, hand over what comes in batches, and again after a loss.
+"""MQTT link of the hub: connection with reconnect, inbound batches, and the publisher of everything sent to devices.
 
-Rule: nothing is promised here. What could not be sent is dropped and counted; the device's `Ask` heals it.
-
-What the hub says over the link: signed notes, verdicts, hints, orders, assignments; heads and reports it hands on.
-
-Rule: nothing is queued for a link that is down: what a device did not hear it asks for.
+Rule: nothing is promised and nothing is queued here. What could not be sent is dropped and counted; the device's `Ask`
+heals it.
 """
 
 import asyncio
@@ -30,7 +27,10 @@ CAP_S = 10.0
 
 
 class Link:
-    """`dice` gives numbers in 0..1 for the reconnect's full jitter. `up` = subscribed."""
+    """The hub's connection to the broker. `up` = connected and subscribed.
+
+    `dice` gives numbers in 0..1 for the reconnect's full jitter. `counts`: connections, losses and unsent messages.
+    """
 
     def __init__(
         self, connect: TransportFactory, on_batch: Callable[[list[Incoming]], None], dice: Callable[[], float]
@@ -43,6 +43,7 @@ class Link:
         self._transport: Transport | None = None
 
     async def run(self) -> None:
+        """Connect, receive, and connect again after a loss, until cancelled."""
         attempt = 0
         while True:
             try:
@@ -55,6 +56,7 @@ class Link:
             await asyncio.sleep(delay(attempt, self._dice(), BASE_S, CAP_S))
 
     def post(self, topic: str, payload: bytes) -> None:
+        """Publish a message if the link is up; otherwise it is dropped and counted."""
         if self._transport is None or not self.up:
             self.counts["link.unsent"] += 1
             return
@@ -64,7 +66,7 @@ class Link:
             self.counts["link.unsent"] += 1
 
     async def _once(self) -> None:
-        """One connection from its beginning to its loss."""
+        """Serve one connection from its beginning to its loss."""
         self._transport = await self._connect()
         await self._transport.subscribe(hub_filters())
         self.up = True
@@ -81,23 +83,26 @@ class Link:
 
 
 class RolloutsFace(Protocol):
-    """What devices' words are to the rollouts; `cloud_hub.rollout.controller` is it."""
+    """The rollout controller as the link sees it; implemented by `cloud_hub.rollout.controller`."""
 
     def report(self, device: str, report: InstallReport) -> None:
-        """Keep it; then somebody calls `Voice.seen`."""
+        """Take in a report; `Voice.seen` is called once it is stored."""
         ...
 
     def heard(self, device: str) -> None:
-        """It is there."""
+        """Note that a device is reachable."""
         ...
 
     def assignments_for(self, device: str) -> tuple[Assignment, ...]:
-        """What it has to be told again."""
+        """Return the assignments to be sent to a device again."""
         ...
 
 
 class Voice:
-    """Speaks without ledger and rollouts too: a hub attaches what it has, since both speak through it."""
+    """Publishes signed notes, stored verdicts, hints, notices and assignments; passes on ledger heads and reports.
+
+    Works without ledger and rollouts too: a hub attaches what it has, since both publish through it.
+    """
 
     def __init__(self, link: Link, envelopes: HubEnvelopes, now: Callable[[], float]) -> None:
         self.ledger: LedgerLogService | None = None
@@ -107,11 +112,11 @@ class Voice:
         self._now = now
 
     def attach_ledger(self, ledger: LedgerLogService) -> None:
-        """Devices' ledger heads go to this log from now on."""
+        """Pass devices' ledger heads to this log from now on."""
         self.ledger = ledger
 
     def attach_rollouts(self, rollouts: RolloutsFace) -> None:
-        """Devices' reports go to these rollouts from now on."""
+        """Pass devices' reports to these rollouts from now on."""
         self._rollouts = rollouts
 
     def tell(self, device: str, note: DownNote) -> None:
@@ -127,7 +132,7 @@ class Voice:
         self._link.post(topic(device, Channel.DESIRED), b"")
 
     def announce(self, notice: Notice, devices: Iterable[str]) -> None:
-        """Tell these devices now; whoever misses it is told when it next says hello."""
+        """Send a notice to these devices now; a device that misses it gets it with its next hello."""
         for device in devices:
             self.tell(device, notice.note())
 
@@ -136,18 +141,18 @@ class Voice:
             self.ledger.put(Received(command.device, command.key, command.heads, int(self._now() * 1000)))
 
     def greet(self, command: c.Greeted) -> None:
-        """Say again what is assigned to a device that has just come."""
+        """Send the open assignments to a device that has just connected."""
         if self._rollouts is not None:
             self._rollouts.heard(command.device)
             for assignment in self._rollouts.assignments_for(command.device):
                 self.tell(command.device, assignment)
 
     def hand_report(self, command: c.Reported) -> None:
-        """A hub without rollouts says nothing: the device tells again, for whoever has them."""
+        """Pass on a report. Without rollouts it is not acknowledged: the device repeats it."""
         if self._rollouts is not None:
             self._rollouts.heard(command.device)
             self._rollouts.report(command.device, command.report)
 
     def seen(self, device: str, seq: int) -> None:
-        """Everything that this device reported up to `seq` is on disk here."""
+        """Acknowledge the reports of a device up to `seq`: they are on disk."""
         self.tell(device, ReportSeen(0, seq))

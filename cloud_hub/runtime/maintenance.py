@@ -1,16 +1,11 @@
-"""Keeps the update repository alive while the hub runs: signs again before anything expires, publishes the hub's keys.
+"""Maintenance tasks of the update repository: renew signatures, rotate the hub's HPKE key, notify devices of news.
 
-Rule: it never waits for people. What only they can sign is said in the log, once a day, while there is time.
-
-Tells the fleet that the update repository has something new: an empty message to each device, which then looks.
-
-Rule: a hint carries no trust and nothing rests on it: one that is lost costs a device half an hour. A fleet is told
+Rule: maintenance never waits for people. What only they can sign is logged, once a day, while there is time.
+Rule: a hint carries no trust and nothing rests on it: a lost one costs a device half an hour. A fleet is notified
 little by little, so that it does not come to fetch all at once.
-
-The hub's HPKE key changes every week and is destroyed after two: then what was sealed to it is closed for good.
-
-Rule: a key is destroyed only where devices learn the next one by themselves; its age counts from when this hub first
-knew it, so that a folder that was copied back makes no old key young.
+Rule: the HPKE key changes every week and is destroyed after two, but only where devices learn the next one by
+themselves; its age counts from when this hub first knew it, so that a folder that was copied back makes no old key
+young.
 """
 
 import asyncio
@@ -30,14 +25,15 @@ from wire.process.files import read_private, write_private
 from wire.process.logging import Log, fault, name
 
 EVERY_S = 60.0
-_WORDS_EVERY_S = 86_400.0
+_WARN_EVERY_S = 86_400.0
 Turn = Callable[[int], tuple[HubCard, int] | None]  # hub time in ms -> the card and its serial, if they changed
 
 
 class Keeper:
-    """`now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
+    """Renews the repository's signatures and publishes the hub's keys before they expire.
 
-    `turn` changes them when it is time; it is only asked where this hub can tell its devices of the new one.
+    `now_ms` is hub time, which never runs backwards; `serial` counts the hub's HPKE keys.
+    `turn` rotates them when it is time; it is only called where this hub can publish the new one.
     """
 
     def __init__(
@@ -56,16 +52,19 @@ class Keeper:
         self._serial = serial
         self._now_ms = now_ms
         self._log = log
-        self._spoke_s = -_WORDS_EVERY_S
+        self._spoke_s = -_WARN_EVERY_S
 
     async def run(self, every_s: float = EVERY_S) -> None:
-        """For ever. A full disk or another writer at work is said and tried again."""
+        """Run `once` every `every_s` seconds, for ever.
+
+        A full disk or another writer at work is logged and tried again.
+        """
         while True:
             await asyncio.to_thread(self.once)
             await asyncio.sleep(every_s)
 
     def once(self) -> None:
-        """One look at everything."""
+        """Renew, publish and warn once."""
         now = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
         try:
             if not self._repository.begun:
@@ -90,7 +89,7 @@ class Keeper:
             self._log.info("published", target=name(published.path), version=published.version)
 
     def _warn(self, now: datetime) -> None:
-        if now.timestamp() - self._spoke_s < _WORDS_EVERY_S:
+        if now.timestamp() - self._spoke_s < _WARN_EVERY_S:
             return
         for role, expires in self._repository.waning(now).items():
             self._spoke_s = now.timestamp()
@@ -103,7 +102,10 @@ DEVICES_PER_S = 20.0
 
 
 class Herald:
-    """`devices` names those to be told, `hint` tells one. Publishing needs no running hub, so the folder is watched."""
+    """Watches the repository for a new snapshot and sends every device a hint, since publishing needs no running hub.
+
+    `devices` names those to be notified, `hint` notifies one.
+    """
 
     def __init__(
         self, repository: Repository, devices: Callable[[], tuple[str, ...]], hint: Callable[[str], None], log: Log
@@ -115,7 +117,7 @@ class Herald:
         self._known = self._version()
 
     async def run(self, look_s: float = LOOK_S, per_s: float = DEVICES_PER_S) -> None:
-        """For ever."""
+        """Look every `look_s` seconds and notify at most `per_s` devices a second, for ever."""
         while True:
             await asyncio.sleep(look_s)
             if self._is_news():
@@ -129,12 +131,15 @@ class Herald:
             await asyncio.sleep(1 / per_s)
 
     def _is_news(self) -> bool:
-        """A snapshot that only was signed again is news too: a hint too many costs a device one small request."""
+        """Whether the snapshot rose.
+
+        One that only was signed again counts too: a needless hint costs one small request.
+        """
         before, self._known = self._known, self._version()
         return self._known > before
 
     def _version(self) -> int:
-        """Of the newest snapshot; 0 while there is none, or while another process is at work on it."""
+        """Return the newest snapshot's version; 0 while there is none, or while another process is at work on it."""
         try:
             return self._repository.snapshot_version()
         except ExitError:
@@ -148,7 +153,10 @@ BORN_FILE = "born.json"
 
 
 class KeyChange:
-    """`apply` is given every new set of keys: whoever opens questions or tells devices of the key."""
+    """Rotation of the hub's HPKE key.
+
+    `apply` is called with every new set of keys, to open questions and to tell devices.
+    """
 
     def __init__(self, folder: Path, card: HubCard, apply: Callable[[HubKeys, HubCard], None]) -> None:
         self._folder = folder
@@ -156,9 +164,9 @@ class KeyChange:
         self._apply = apply
 
     def turn(self, now_ms: int) -> tuple[HubCard, int] | None:
-        """The card with its serial if there is a new key or one less, else None.
+        """Return the card with its serial if there is a new key or one less, else None.
 
-        ExitError(DISK) if it cannot be written.
+        ExitError(DISK) if unwritable.
         """
         keys = load_or_create(self._folder)
         born = self._born(keys, now_ms)
@@ -176,7 +184,7 @@ class KeyChange:
         return self._card, newest_number(self._folder)
 
     def _born(self, keys: HubKeys, now_ms: int) -> dict[str, int]:
-        """When each key was first known, by its id; a new one from now on."""
+        """Return when each key was first known, by its id; a new one is recorded as of now."""
         path = self._folder / BORN_FILE
         try:
             found = msgspec.json.decode(read_private(path), type=dict[str, int]) if path.exists() else {}

@@ -1,6 +1,6 @@
-"""Under which policies a hub serves: files, and documents of its own update repository, composed as on a device.
+"""Policies that a hub serves under: documents from files and from its update repository, composed as on a device.
 
-Law: a document that is named and not there yet, or not readable, lets nothing in; it never opens the hub to any policy.
+Rule: a document that is named but not published or not readable admits nothing; it never opens the hub to any policy.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ Published = Callable[[str], bytes | None]
 
 
 def nothing(_name: str) -> bytes | None:
-    """Where there is no repository to look into."""
+    """Return no document, for a hub without a repository."""
     return None
 
 
 def published_in(repository: Repository) -> Published:
-    """Reads what this hub has published, by the policy's name; None for what it has not."""
+    """Return a function that reads a published policy document by name; None for one that is not published."""
 
     def read(name: str) -> bytes | None:
         role = repository.state().base.get(POLICY)
@@ -37,7 +37,7 @@ def published_in(repository: Repository) -> Published:
 
 
 def policies_of(entries: Sequence[Entry], published: Published) -> tuple[Policy, ...]:
-    """Those that can be read now.
+    """Compile the policies that can be read now.
 
     ExitError(POLICY) for a file that cannot be used, or layers that do not go together.
     """
@@ -58,7 +58,7 @@ def _composed(layers: Sequence[str], documents: list[Document]) -> Policy:
 
 
 def _document(layer: str, published: Published) -> Document | None:
-    """None for one that was not published yet."""
+    """Read one document; None for one that is not published yet."""
     try:
         if not layer.startswith(TUF):
             return parse(Path(layer).expanduser().read_text(encoding="utf-8"))
@@ -71,15 +71,16 @@ def _document(layer: str, published: Published) -> Document | None:
 
 
 class Watch:
-    """Hands on what is served as soon as something new is published. Devices come after it within half an hour.
+    """Watches the repository and replaces the served policies when a new version is published.
 
-    What was served before stays so until the next publication: questions under it are still on their way.
+    Policies served before stay so until the next publication: questions under them are still on their way, because
+    devices follow within half an hour.
     """
 
     def __init__(
         self, entries: Sequence[Entry], repository: Repository, log: Log, served: tuple[Policy, ...] = ()
     ) -> None:
-        """`served`: already, from the start."""
+        """`served`: the policies served from the start."""
         self._entries = entries
         self._repository = repository
         self._log = log
@@ -87,7 +88,7 @@ class Watch:
         self._served = served
 
     async def run(self, serve: Callable[[tuple[Policy, ...]], None], every_s: float = EVERY_S) -> None:
-        """For ever, unless nothing comes from the repository."""
+        """Watch for ever, calling `serve` with every new set; returns at once if no entry comes from the repository."""
         if not any(each.startswith(TUF) for entry in self._entries for each in _layers(entry)):
             return
         while True:
@@ -100,7 +101,7 @@ class Watch:
             await asyncio.sleep(every_s)
 
     def _news(self) -> tuple[Policy, ...] | None:
-        """None if nothing was published since, or it cannot be read: then what is served stays."""
+        """Return the policies after a new publication; None without one, or if unreadable: the old ones stay."""
         try:
             version = self._repository.snapshot_version()
             if version <= self._known:

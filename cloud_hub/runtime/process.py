@@ -1,13 +1,9 @@
-"""The process: everything a running hub is made of, started in order, stopped in the reverse order.
+"""The hub process: constructs every part, starts them in order, stops them in reverse order on a signal or a defect.
 
 Rule: what can be wrong is found before the first question: configuration, models, keys, certificates, database, broker,
 address. After that only a signal or a defect ends it, and whatever ends it ends the broker too.
-
-When the hub has to go: a signal, or the file in which a machine on loan announces that it is taken away.
-
-Rule: every notice means the same: not ready, nothing new, finish what is under way, keep the rest for the next start.
-
-The rollouts of a running hub: what they need of its devices, its update repository and its link, put together.
+Rule: a signal and the `leave_file` (by which a spot machine announces that it is taken away) mean the same: not ready,
+nothing new, finish open work, keep the rest for the next start.
 """
 
 import asyncio
@@ -53,17 +49,18 @@ from wire.process.exit_codes import Exit, ExitError
 from wire.process.logging import Log, name
 
 LOOK_EVERY_S = 0.5
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the last is for whoever watches a cloud's notices
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # USR1: for a watcher of spot-instance notices
 
 
 def on_signals(leave: asyncio.Event) -> None:
+    """Set `leave` on SIGTERM, SIGINT or SIGUSR1."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, leave.set)
 
 
 async def watch(file: Path, leave: asyncio.Event) -> None:
-    """Until the file is there."""
+    """Wait until a file exists, then set `leave`."""
     while not await asyncio.to_thread(file.exists):  # noqa: ASYNC110 - a file rings no bell
         await asyncio.sleep(LOOK_EVERY_S)
     leave.set()
@@ -72,7 +69,10 @@ async def watch(file: Path, leave: asyncio.Event) -> None:
 def open_rollouts(
     hub: Hub, registry: Registry, grounds: tuple[StateDir, Repository], log: Log
 ) -> tuple[Rollouts, Catalog]:
-    """ExitError(DATABASE) if they cannot be read. The link hears of them at once; `run` is the caller's to start."""
+    """Open the rollout database and attach a controller to the hub; the caller starts its `run`.
+
+    ExitError(DATABASE) if it cannot be read.
+    """
     state, repository = grounds
 
     def members() -> Iterable[Member]:
@@ -93,7 +93,7 @@ def open_rollouts(
 
 
 def open_engines(config: HubConfig) -> list[Engine]:
-    """One started engine per bundle. ExitError(MODEL) naming the one that cannot be used."""
+    """Start one engine per bundle. ExitError(MODEL) naming the one that cannot be used."""
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
     if not config.models and config.models_folder is None:
@@ -106,7 +106,7 @@ def open_engines(config: HubConfig) -> list[Engine]:
 
 
 def bundles_of(config: HubConfig) -> Bundles:
-    """Every bundle this hub may serve."""
+    """Return the catalog of every bundle this hub may serve."""
     means = config.means()
     return Bundles(config.models, config.models_folder, config.hub_settings(), lambda path: open_engine(path, means))
 
@@ -117,7 +117,7 @@ def _retired(config: HubConfig) -> frozenset[str]:
 
 
 class Process:
-    """One running hub. The caller holds the lock of the state folder."""
+    """One running hub process. The caller holds the lock of the state folder."""
 
     def __init__(self, config: HubConfig, ground: Ground, engines: list[Engine], log: Log) -> None:
         self._config = config
@@ -134,7 +134,7 @@ class Process:
         self._broker_port = self._broker.port if self._broker else config.broker.port
 
     async def run(self) -> None:
-        """Until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
+        """Serve until a signal or a defect. ExitError(BROKER, PORT, DATABASE, ...) if it cannot start."""
         on_signals(self._ended)
         with contextlib.closing(Registry.open(self._ground.state.devices)) as registry, contextlib.closing(self._keys):
             async with self._running_broker():
@@ -142,7 +142,7 @@ class Process:
 
     @contextlib.asynccontextmanager
     async def _running_broker(self) -> AsyncIterator[None]:
-        """The outermost part: it is there before the hub connects, and goes after the hub's last word."""
+        """Run the broker as the outermost part: it starts before the hub connects, and stops after its last message."""
         if self._broker is None:
             yield
             return
@@ -177,7 +177,7 @@ class Process:
                     await self._open(api)
                 await self._ended.wait()
                 notify("STOPPING=1")
-                hub.drain()  # not ready any more, but there until what is under way has its answer
+                hub.drain()  # not ready any more, but up until open work is answered
                 await hub.drained()
                 await api.stop()
                 hub.stop()
@@ -210,7 +210,7 @@ class Process:
         notify("READY=1")
 
     def _sides(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Named tasks beside the hub's own."""
+        """Return the named tasks beside the hub's own."""
         sides: dict[str, Coroutine[Any, Any, None]] = {}
         if self._broker is not None:
             sides["broker"] = self._broker.supervise()
@@ -252,7 +252,7 @@ class Process:
         )
 
     def _clerk(self, hub: Hub, registry: Registry) -> LedgerLogService:
-        """Who keeps the log of the devices' ledger heads."""
+        """Open the log of the devices' ledger heads and its service."""
 
         def enrolled_ms(device: str) -> int:
             known = registry.device(device)
@@ -263,7 +263,7 @@ class Process:
         return LedgerLogService(log, LedgerBackend(name_of_hub, keys.signing, hub.voice.tell, enrolled_ms, self._log))
 
     def _repository(self, hub: Hub, bureau: Bureau) -> dict[str, Coroutine[Any, Any, None]]:
-        """Who keeps the update repository alive, and who tells the fleet of what is new in it."""
+        """Return the tasks that renew the update repository and notify devices of changes."""
         repository, log = self._ground.repository, self._log
         serial = newest_number(self._ground.state.keys)
 
@@ -289,13 +289,14 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 async def _feed_watchdog(every_s: float) -> None:
-    """The event loop itself says that it turns."""
+    """Notify the service manager's watchdog from the event loop itself."""
     while True:
         notify("WATCHDOG=1")
         await asyncio.sleep(every_s)
 
 
 def version() -> str:
+    """Return the installed version of this program, "0" in a checkout."""
     try:
         return importlib.metadata.version("skerry")
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,8 @@
-"""The hub's CA and, while it is being replaced, its successor: who signs what, and whom the broker trusts.
+"""Rotation of the hub's CA: the current one and its successor, which of them signs what, and whom the broker trusts.
 
-Rule: during a rotation both are trusted; the old one speaks (replies, server certificate), since devices know only it,
-and the new one issues. `finish` destroys the old key. A crash between two files is healed at the next start.
+Rule: during a rotation both are trusted; the old one signs replies and the server certificate, since devices know only
+it, and the new one issues device certificates. `finish` destroys the old key. A crash between two files is repaired at
+the next start.
 """
 
 from datetime import datetime, timedelta
@@ -21,11 +22,14 @@ NEXT = "ca-next"
 
 
 class RotationError(Exception):
-    """A step of the rotation that cannot be taken now: one line that says why."""
+    """A step of the rotation that is not possible now: one line that says why."""
 
 
 class Authorities:
-    """Opened once by whoever holds the hub's lock. The files lie in one private folder."""
+    """The CA and, during a rotation, its successor, in one private folder.
+
+    Open it only while holding the hub's lock.
+    """
 
     def __init__(self, folder: Path, current: Authority, coming: Authority | None) -> None:
         self._folder = folder
@@ -35,9 +39,9 @@ class Authorities:
 
     @classmethod
     def open(cls, folder: Path, now: datetime) -> "Authorities":
-        """Load or make the CA, and its successor if a rotation is under way.
+        """Load or create the CA, and load its successor if a rotation is in progress.
 
-        ExitError(CREDENTIALS) if files do not fit.
+        ExitError(CREDENTIALS) if files do not belong together.
         """
         _heal(folder)
         current = Authority.open(folder, now)
@@ -46,59 +50,67 @@ class Authorities:
 
     @property
     def trusted_file(self) -> Path:
-        """PEM of every CA whose certificates count now: what the hub's own clients are given."""
+        """PEM of every trusted CA, for the hub's own clients."""
         return self._folder / TRUSTED_FILE
 
     @property
     def trusted_folder(self) -> Path:
-        """The same as OpenSSL looks them up by name, so that a running broker meets a new one without a restart."""
+        """The trusted CAs in an OpenSSL hash directory, so that a running broker sees a new one without a restart."""
         return self._folder / TRUSTED_FOLDER
 
-    # As one authority: what enrolment and renewal need
+    # As one authority, for enrolment and renewal
 
     @property
     def certificate_pem(self) -> bytes:
-        """Of the CA that speaks: what invites name."""
+        """PEM of the CA that signs replies, which invites name."""
         return self.current.certificate_pem
 
     @property
     def sha256(self) -> str:
+        """SHA-256 (hex) of the CA that signs replies."""
         return self.current.sha256
 
     @property
     def trusted(self) -> tuple[str, ...]:
+        """PEM of every trusted CA."""
         return self.current.trusted + (self.coming.trusted if self.coming else ())
 
     @property
     def issuer_sha256(self) -> str:
+        """SHA-256 (hex) of the CA that issues device certificates."""
         return self._issuer.sha256
 
     def sign(self, body: bytes) -> bytes:
-        """By the CA that every device knows already."""
+        """Sign with the CA that every device knows already."""
         return self.current.sign(body)
 
     def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
-        """By the newest CA. RequestError if the request is not a proper P-256 one."""
+        """Issue a device certificate with the newest CA. RequestError if the request is not a proper P-256 one."""
         return self._issuer.device(csr_pem, device, now)
 
     def live(self, life: timedelta) -> None:
-        """How long certificates of devices last from now on."""
+        """Set the lifetime of device certificates issued from now on."""
         for each in (self.current, self.coming):
             if each is not None:
                 each.device_life = life
 
-    # The hub's own
+    # Certificates of the hub itself
 
     def ensure_server(self, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH) -> Pair:
+        """Server certificate of the hub; see `Authority.ensure_server`."""
         return self.current.ensure_server(self._folder, names, now, hub_time)
 
     def ensure_client(self, name: str, now: datetime, hub_time: datetime = EPOCH) -> Pair:
+        """Client certificate of the hub at its broker; see `Authority.ensure_client`."""
         return self.current.ensure_client(self._folder, name, now, hub_time)
 
     # Rotation
 
     def rotate(self, now: datetime) -> str:
-        """Make a successor that is trusted beside the CA; its SHA-256. RotationError if there is one already."""
+        """Create a successor that is trusted beside the CA; returns its SHA-256.
+
+        RotationError if there is one already.
+        """
         if self.coming is not None:
             raise RotationError("a rotation is under way: `skerry hub ca finish` ends it")
         self.coming = Authority.open(self._folder, now, NEXT)
@@ -107,7 +119,7 @@ class Authorities:
         return self.coming.sha256
 
     def finish(self) -> str:
-        """The successor becomes the CA and the old key is destroyed; its SHA-256. RotationError if there is none."""
+        """Make the successor the CA and destroy the old key; returns its SHA-256. RotationError if there is none."""
         if self.coming is None:
             raise RotationError("no rotation is under way: `skerry hub ca rotate` begins one")
         (self._folder / f"{NEXT}.key").replace(self._folder / "ca.key")
@@ -133,9 +145,10 @@ class Authorities:
 
 
 def name_hash(certificate_pem: str) -> str:
-    """The file name under which OpenSSL looks a CA up: SHA-1 of its subject in canonical form, 32 bits, little-endian.
+    """File name under which OpenSSL looks a CA up: SHA-1 of its canonical subject, 32 bits, little-endian, as hex.
 
-    X509_NAME_hash(3): each attribute as UTF8String in lower case, without the outer SEQUENCE. Ours have one, the CN.
+    See X509_NAME_hash(3): each attribute as UTF8String in lower case, without the outer SEQUENCE. Subjects here have
+    one attribute, the CN.
     """
     subject = x509.load_pem_x509_certificate(certificate_pem.encode()).subject
     (attribute,) = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -151,7 +164,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _heal(folder: Path) -> None:
-    """The second half of `finish`: the key has moved already, its certificate follows."""
+    """Complete a `finish` that crashed: the key has been moved already, its certificate follows."""
     following = folder / f"{NEXT}.pem"
     moved = following.exists() and not (folder / f"{NEXT}.key").exists()
     if moved and (folder / "ca.key").exists() and belongs(following, folder / "ca.key"):

@@ -1,7 +1,7 @@
-"""The hub's own certificate authority: one P-256 key that signs servers, clients, devices and enrolment replies.
+"""The hub's certificate authority (X.509, P-256): issues server, client and device certificates, signs replies.
 
-Rule: every name in a certificate is chosen here; of a request only the public key is taken. Profiles follow RFC 5280
-(they pass `openssl verify -x509_strict`): path length 0, key usages critical, one extended key usage per leaf.
+Rule: every name in a certificate is chosen here; of a request only the public key is used. Profiles follow RFC 5280
+(they pass `openssl verify -x509_strict`): path length 0, critical key usages, one extended key usage per leaf.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from wire.process.files import read_private, write_private
 
 CA_LIFE = timedelta(days=3650)
 DEVICE_LIFE = timedelta(days=7)
-OWN_LIFE = timedelta(days=397)  # the server and client certificates of the hub, reissued at a start past two thirds
+OWN_LIFE = timedelta(days=397)  # the hub's own certificates; reissued at a start after two thirds of it
 SKEW = timedelta(minutes=5)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HUB_NAME = "hub"
@@ -39,19 +39,19 @@ _USAGES = (
 
 
 class RequestError(Exception):
-    """A certificate request that cannot be served: one line that says why."""
+    """A certificate request that is refused: one line that says why."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Where a certificate chain and its key (0600) lie."""
+    """Paths of a certificate chain and its key (0600)."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Owns the CA key. `certificate_pem` is what devices pin by `sha256` (hex, of the DER form)."""
+    """The CA with its key. Devices pin `sha256`, the hex fingerprint of its DER certificate."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key
@@ -62,9 +62,9 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, now: datetime, stem: str = "ca") -> "Authority":
-        """Load `ca.key` and `ca.pem`, making both at first start.
+        """Load `ca.key` and `ca.pem`, creating both at first start.
 
-        ExitError(CREDENTIALS) if they do not fit each other.
+        ExitError(CREDENTIALS) if they do not belong together.
         """
         key_file, file = folder / f"{stem}.key", folder / f"{stem}.pem"
         if not key_file.exists():
@@ -78,31 +78,37 @@ class Authority:
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """PEM of every CA whose certificates count; see `cloud_hub.security.authorities` for two at once."""
+        """PEM of every trusted CA; see `cloud_hub.security.authorities` for two at once."""
         return (self.certificate_pem.decode(),)
 
     @property
     def issuer_sha256(self) -> str:
-        """Of the CA that `device` signs with."""
+        """SHA-256 (hex) of the CA that issues device certificates."""
         return self.sha256
 
     def sign(self, body: bytes) -> bytes:
-        """ECDSA P-256 SHA-256 over `body` (DER): how an enrolment reply proves its hub to a holder of `sha256`."""
+        """Sign `body` by ECDSA P-256 with SHA-256 (DER): proves an enrolment reply to a holder of `sha256`."""
         return self._key.sign(body, ec.ECDSA(hashes.SHA256()))
 
     def device(self, csr_pem: bytes, device: str, now: datetime) -> x509.Certificate:
-        """A client certificate of `device_life`, CN = `device`. RequestError if the request is no proper P-256 one."""
+        """Issue a client certificate for `device_life`, CN = `device`.
+
+        RequestError if the request is not a proper P-256 one.
+        """
         return self._leaf(public_key_of(csr_pem), device, self.device_life, now)
 
     def stand_in(self, folder: Path, device: str, now: datetime) -> Pair:
-        """A certificate of five minutes in a device's name, for the hub itself: see `cloud_hub.enrollment.eviction`."""
+        """Issue a five-minute certificate in a device's name to the hub itself: see `cloud_hub.enrollment.eviction`."""
         key = ec.generate_private_key(ec.SECP256R1())
         pair = Pair(folder / "stand-in.pem", folder / "stand-in.key")
         self._write(pair, key, self._leaf(key.public_key(), device, SKEW, now))
         return pair
 
     def ensure_client(self, folder: Path, name: str, now: datetime, hub_time: datetime = EPOCH) -> Pair:
-        """`name.pem` and `name.key` for a client of the broker; kept while a third of its life is left."""
+        """Client certificate `name.pem` and `name.key` for the broker.
+
+        Reissued when less than a third of its life is left.
+        """
         pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
         if not self._good(pair, (), now, hub_time):
             key = ec.generate_private_key(ec.SECP256R1())
@@ -110,9 +116,9 @@ class Authority:
         return pair
 
     def ensure_server(self, folder: Path, names: tuple[str, ...], now: datetime, hub_time: datetime = EPOCH) -> Pair:
-        """`server.pem` (with the CA behind it) and `server.key` for localhost, 127.0.0.1 and `names`.
+        """Server certificate `server.pem` (with the CA appended) and `server.key` for localhost, 127.0.0.1 and `names`.
 
-        Good by this machine's clock (`now`) and beyond `hub_time`, by which devices judge its end.
+        It is valid by this machine's clock (`now`) and also by `hub_time`, with which devices check its end.
         """
         pair = Pair(folder / "server.pem", folder / "server.key")
         wanted = tuple(dict.fromkeys(("localhost", "127.0.0.1", *names)))
@@ -122,7 +128,7 @@ class Authority:
         return pair
 
     def _write(self, pair: Pair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        # The certificate goes first: a crash between the two leaves a pair that `_good` finds unfit and replaces.
+        # The certificate is written first: after a crash in between, `_good` finds a mismatch and replaces both.
         write_private(pair.certificate, _pem(certificate) + self.certificate_pem)
         write_private(pair.key, _key_pem(key))
 
@@ -160,15 +166,20 @@ class Authority:
 
 
 def utc_now() -> datetime:
+    """Current time of this machine, in UTC."""
     return datetime.now(UTC)
 
 
 def pem(certificate: x509.Certificate) -> str:
+    """PEM text of a certificate."""
     return _pem(certificate).decode()
 
 
 def public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
-    """The P-256 key a request proves to hold; its subject and extensions are never read."""
+    """The P-256 key of a certificate request; its subject and extensions are ignored.
+
+    RequestError if it is unusable.
+    """
     if len(csr_pem) > MAX_CSR_BYTES:
         raise RequestError(f"the certificate request has {len(csr_pem)} bytes, at most {MAX_CSR_BYTES}")
     try:
@@ -185,12 +196,12 @@ def public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def belongs(certificate: Path, key: Path) -> bool:
-    """Whether a certificate file and a key file are of one pair."""
+    """Whether a certificate file and a key file are a pair."""
     return _load_certificate(certificate).public_key() == _load_key(key).public_key()
 
 
 def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether `authority` named and signed it."""
+    """Whether `authority` is named as issuer and signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -199,7 +210,7 @@ def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
 
 
 def shows(chain: Path, sha256: str) -> bool:
-    """Whether a server's chain file holds the CA with this fingerprint (hex): what a device looks for."""
+    """Whether a server's chain file contains the CA with this fingerprint (hex), as devices check."""
     try:
         found = x509.load_pem_x509_certificates(chain.read_bytes())
     except (OSError, ValueError):
@@ -212,7 +223,7 @@ def _own_life(now: datetime, hub_time: datetime) -> timedelta:
 
 
 def _root(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
-    # Each generation has a name of its own: while two are trusted nobody has to guess which one issued what.
+    # Each CA has its own name, so that the issuer of a certificate is clear while two are trusted.
     common = f"Skerry hub CA {x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()[:8]}"
     return (
         _builder(common, _name(common), key.public_key(), (now - SKEW, now + CA_LIFE))

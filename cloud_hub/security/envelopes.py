@@ -1,6 +1,8 @@
-"""The hub's keys at work: opening questions, signing notes, sealing verdicts; and a double without cryptography.
+"""Encryption and signatures of the hub: opens questions, signs notes, seals verdicts.
 
-Rule: `HubCore` decides, this seals. Only here does the hub touch a private key.
+And a double without cryptography.
+
+Rule: `HubCore` decides, this module seals. Only here does the hub use its private message keys.
 """
 
 from typing import ClassVar, Protocol
@@ -16,7 +18,7 @@ from wire.protocol.topics import Channel, shard_of
 
 
 class Addressee(Protocol):
-    """What of a key of ours a verdict's header names."""
+    """Epoch and seq of the question that a verdict answers, as its header names them."""
 
     @property
     def epoch(self) -> int: ...
@@ -25,10 +27,10 @@ class Addressee(Protocol):
 
 
 class Envelopes(Protocol):
-    """Seam of the cryptography, so that a simulation of a thousand devices need not pay for it."""
+    """Cryptographic seam of the hub, so that a simulation of a thousand devices can do without cryptography."""
 
     def knows(self, key: bytes) -> bool:
-        """Whether a question sealed to the key with this id can be opened."""
+        """Whether the hub has the HPKE key with this id."""
         ...
 
     def verify(self, frame: Frame, device: Device, channel: Channel) -> None:
@@ -36,7 +38,10 @@ class Envelopes(Protocol):
         ...
 
     def open(self, frame: Frame, channel: Channel = Channel.QUESTION) -> bytes:
-        """The padded plaintext of what was sealed for that channel; RemoteError if it was not sealed to us."""
+        """Padded plaintext of a frame sealed for this channel.
+
+        RemoteError if it was not sealed to one of the hub's keys.
+        """
         ...
 
     def reader(self, device: Device) -> bytes:
@@ -44,23 +49,26 @@ class Envelopes(Protocol):
         ...
 
     def note(self, device: str, note: DownNote, now: float) -> bytes:
-        """A signed frame."""
+        """Make a signed frame of a note. `now` in hub seconds."""
         ...
 
     def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
-        """A sealed frame that opens for the question with this binding alone. LocalError if that cannot be."""
+        """Make a sealed frame of a verdict that opens only for the question with this binding.
+
+        LocalError if that is impossible.
+        """
         ...
 
 
 class HubEnvelopes:
-    """HPKE and Ed25519 with the hub's keys."""
+    """The real implementation: HPKE (RFC 9180) and Ed25519 with the hub's keys."""
 
     def __init__(self, keys: HubKeys) -> None:
         self._keys = keys
         self._signer = key_id(keys.signing_public)
 
     def use(self, keys: HubKeys) -> None:
-        """Other keys to open questions with; the one that signs stays."""
+        """Replace the keys that open questions, after a rotation; the signing key stays the same."""
         self._keys = keys
 
     def knows(self, key: bytes) -> bool:
@@ -83,7 +91,7 @@ class HubEnvelopes:
         return sign(header, encode(note), by=self._keys.signing, channel=channel_of(note))
 
     def testify(self, text: bytes) -> bytes:
-        """Our signature under a statement of its own tag, as no frame has one."""
+        """Sign a statement under a domain tag of its own, so that it cannot pass as a frame."""
         return self._keys.signing.sign(STATEMENT_TAG + text)
 
     def verdict(self, device: Device, key: Addressee, verdict: Verdict, binding: bytes, now: float) -> bytes:
@@ -103,7 +111,10 @@ class HubEnvelopes:
 
 
 class PlainEnvelopes:
-    """No cryptography at all: frames of the right form whose body is readable. For simulations, never for a link."""
+    """Double without cryptography: frames of the right form with a readable body.
+
+    For simulations only, never for a network.
+    """
 
     reader_id: ClassVar[bytes] = bytes(8)
 
@@ -137,7 +148,7 @@ _DOWN = Channel.REPLY
 
 
 def channel_of(note: DownNote) -> Channel:
-    """Where a note goes: notices that deny all and assignments beside the hints, everything else to the replies."""
+    """Channel of a note to a device: deny notices and assignments on DESIRED, everything else on REPLY."""
     return Channel.DESIRED if isinstance(note, DenyAll | Assignment) else _DOWN
 
 

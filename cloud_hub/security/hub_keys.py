@@ -1,7 +1,7 @@
-"""The hub's HPKE and reply-signing keys (files of mode 0600), and the card that shows the public halves.
+"""Files of the hub's HPKE and signing keys (mode 0600), their rotation, and the card with the public halves.
 
 Rule: several HPKE keys are valid at once, each under its key id, so that a question sealed before a rotation still
-opens; `retire` destroys one. The newest is what devices are given at enrolment.
+opens; `retire` destroys one. Devices get the newest at enrolment.
 """
 
 import re
@@ -24,7 +24,7 @@ _SIGNING_FILE = "reply.key"
 
 
 class HubCard(msgspec.Struct, frozen=True):
-    """A hub a device may ask: raw public keys, 32 bytes each."""
+    """Public description of a hub that a device may use: raw public keys, 32 bytes each."""
 
     name: str
     region: str
@@ -34,7 +34,7 @@ class HubCard(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class HubKeys:
-    """`hpke` by key id; `current` is the id of the newest."""
+    """Private keys of a hub: HPKE keys by key id, the id of the newest (`current`), and the signing key."""
 
     hpke: Mapping[bytes, X25519PrivateKey]
     current: bytes
@@ -47,17 +47,17 @@ class HubKeys:
 
     @property
     def signing_public(self) -> bytes:
-        """Raw Ed25519 public key (32 bytes) that devices check replies with."""
+        """Raw Ed25519 public key (32 bytes) that devices verify replies with."""
         return self.signing.public_key().public_bytes_raw()
 
 
 def fresh() -> HubKeys:
-    """Keys that no file knows: for tests and simulations."""
+    """Generate keys in memory, for tests and simulations."""
     return _bind([X25519PrivateKey.generate()], Ed25519PrivateKey.generate())
 
 
 def load_or_create(folder: Path) -> HubKeys:
-    """Read the keys of `folder`, making folder and keys at first start.
+    """Read the keys of `folder`, creating folder and keys at first start.
 
     ExitError(CREDENTIALS) if a file is not a key.
     """
@@ -74,13 +74,16 @@ def load_or_create(folder: Path) -> HubKeys:
 
 
 def rotate(folder: Path) -> HubKeys:
-    """Add a newer HPKE key; the older ones go on opening what was sealed to them."""
+    """Add a new HPKE key; the older ones still open what was sealed to them."""
     _add_hpke(folder, newest_number(folder) + 1)
     return load_or_create(folder)
 
 
 def retire(folder: Path, old: bytes) -> HubKeys:
-    """Destroy the HPKE key with id `old`: questions sealed to it are refused KEY_EXPIRED. The newest stays."""
+    """Destroy the HPKE key with id `old`: questions sealed to it are refused as KEY_EXPIRED.
+
+    The newest is never destroyed.
+    """
     for path in _hpke_files(folder)[:-1]:
         if key_id(_load_hpke(path).public_key().public_bytes_raw()) == old:
             path.unlink()
@@ -88,7 +91,7 @@ def retire(folder: Path, old: bytes) -> HubKeys:
 
 
 def newest_number(folder: Path) -> int:
-    """How many HPKE keys this hub has had: the serial number of its present one."""
+    """Serial number of the newest HPKE key, counted from 1."""
     return int(_HPKE_FILE.fullmatch(_hpke_files(folder)[-1].name)[1])  # type: ignore[index]
 
 

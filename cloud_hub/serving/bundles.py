@@ -1,6 +1,7 @@
-"""The bundles a hub may serve, loaded or not: what there is, and an engine of one when it is asked for.
+"""Catalogue of the model bundles a hub may serve, loaded or not, and the opening of an engine for one of them.
 
-Rule: called from threads other than the event loop's; what is damaged is left out of the list and named when asked for.
+Rule: called from threads other than the event loop's; a damaged bundle is left out of the list and reported when it is
+opened.
 """
 
 from collections import Counter
@@ -16,23 +17,29 @@ from models.bundle.manifest import MANIFEST_FILE, BundleError
 
 
 class Stock(Protocol):
+    """Catalogue of models that can be loaded."""
+
     def cards(self) -> list[ModelCard]:
-        """What could be loaded now, read anew."""
+        """Cards of the models that could be loaded now, read from disk again."""
         ...
 
     def open(self, model: str) -> Engine:
-        """A started engine of `digits@7`, not warm yet. BundleError or EngineError with one line."""
+        """A started engine of `digits@7`, not warmed up. BundleError or EngineError with one line."""
         ...
 
 
 class MemoryStock:
-    """Engines by name, made when asked for: the shipped double, and what a hub has that was given its engines."""
+    """Catalogue in memory: makes engines by name.
+
+    The test double, and the catalogue of a hub that was given its engines.
+    """
 
     def __init__(self, makers: Mapping[str, Callable[[], Engine]], cards: Iterable[ModelCard] = ()) -> None:
         self._makers = dict(makers)
         self._cards = {card.name: card for card in cards}
 
     def put(self, card: ModelCard, make: Callable[[], Engine]) -> None:
+        """Add or replace a model, with the function that makes its engine."""
         self._cards[card.name] = card
         self._makers[card.name] = make
 
@@ -47,7 +54,7 @@ class MemoryStock:
 
 
 class Bundles:
-    """Bundle folders: those that were named, and those that lie in `folder` at the moment (None = no such folder)."""
+    """Catalogue of bundle folders: the configured ones, and those in `folder` at the moment (None = no such folder)."""
 
     def __init__(
         self, named: Iterable[Path], folder: Path | None, settings: HubSettings, make: Callable[[Path], Engine]
@@ -56,12 +63,12 @@ class Bundles:
         self._folder = folder
         self._settings = settings
         self._make = make
-        self._seen: dict[Path, tuple[int, ModelCard]] = {}  # when its manifest was written
+        self._seen: dict[Path, tuple[int, ModelCard]] = {}  # mtime of its manifest in ns, its card
 
     def first(self, retired: frozenset[str] = frozenset()) -> list[Path]:
-        """What is loaded at start: all, or as many as may be, the newest version of each model first.
+        """Folders to load at start: all, or as many as `max_loaded` allows, the newest version of each model first.
 
-        BundleError if one that was named is damaged.
+        BundleError if a configured one is damaged.
         """
         most = self._settings.max_loaded
         if not (most or retired or self._folder):
@@ -81,6 +88,7 @@ class Bundles:
         return [card for _, card in self._found().values()]
 
     def open(self, model: str) -> Engine:
+        """Open the engine of a model. EngineError if there is no valid bundle of it."""
         found = self._found().get(model)
         if found is None:
             raise EngineError(f"there is no sound bundle of {model}")
@@ -104,7 +112,7 @@ class Bundles:
             return None
 
     def _card(self, path: Path) -> ModelCard:
-        """Read once for each time it is written: to be opened every file of a bundle is hashed."""
+        """Card of a bundle, cached by the manifest's mtime, since opening a bundle hashes every file."""
         manifest = path / MANIFEST_FILE
         written = manifest.stat().st_mtime_ns if manifest.exists() else 0
         seen = self._seen.get(path)

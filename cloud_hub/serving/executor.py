@@ -1,11 +1,8 @@
-"""The loaded models and the lanes that compute for them: loading, warming up, giving back.
+"""Execution of batches on the loaded engines, and loading, warming up and unloading of engines.
 
-Rule: an engine takes work only once it is warm; one that goes finishes what it was given. What cannot be loaded costs
-one line in the log, and the versions that serve go on.
-
-Batches on their way through the engines: short ones inline, the others on the threads of their lane.
-
-Rule: one inline batch at a time. The next one comes after whoever else waits for the event loop.
+Short batches run inline, others on the threads of their `Lane`. Rule: an engine takes work once it is warm, and
+finishes its work before it is unloaded; a model that cannot be loaded is logged, and the others go on. One inline
+batch at a time: the next one waits until other tasks of the event loop have run.
 """
 
 import asyncio
@@ -24,11 +21,11 @@ from models.bundle.manifest import BundleError
 from policies.serving.batching import Cost
 from wire.process.logging import Log, name
 
-Loaded = Callable[[str, str, ModelCard | None], None]  # model, why not ("" = it is ready), its engine's card
+Loaded = Callable[[str, str, ModelCard | None], None]  # model, error ("" = ready), card of its engine
 
 
 class Engines:
-    """Every method is called on the event loop; `start` first."""
+    """The loaded engines by model. Call `start` first; every method is called on the event loop."""
 
     def __init__(self, engines: Sequence[Engine], stock: Stock, on_loaded: Loaded, log: Log) -> None:
         self._given = tuple(engines)
@@ -39,15 +36,16 @@ class Engines:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lane(self, model: str) -> Lane:
+        """Worker of a loaded model. KeyError if it is not loaded."""
         return self._lanes[model]
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
-        """Of the engines that were given."""
+        """Cards of the engines that were given at start."""
         return tuple(engine.card for engine in self._given)
 
     async def start(self) -> None:
-        """Warm up what was given. One that does not get warm is down, not missing: it is checked again and again."""
+        """Warm up the given engines. One that fails is down rather than missing: it is checked again later."""
         loop = asyncio.get_running_loop()
         self._lanes = {engine.card.name: Lane(engine, loop) for engine in self._given}
         for model, lane in self._lanes.items():
@@ -56,30 +54,33 @@ class Engines:
                 self._log.warning("engine_failed", model=name(model), error=name(why))
 
     def cost(self, model: str) -> Cost:
-        """As its warm-up measured it."""
+        """Batch cost of a model, as measured by its warm-up."""
         return Cost(*self._lanes[model].cost)
 
     async def look(self) -> list[ModelCard]:
-        """What could be loaded now."""
+        """Cards of the models that could be loaded now."""
         return await asyncio.to_thread(self._stock.cards)
 
     def load(self, model: str) -> None:
+        """Start loading a model; the result goes to `on_loaded`."""
         self._spawn(self._load(model), f"hub-load-{model}")
 
     def unload(self, model: str) -> None:
+        """Remove a model's engine and close it once it has finished."""
         lane = self._lanes.pop(model, None)
         if lane is not None:
             self._log.info("unloaded", model=name(model))
             self._spawn(lane.close(), f"hub-unload-{model}")
 
     async def probe(self) -> list[Probe]:
-        """A fresh round trip through every engine's thread."""
+        """Run the self test of every engine through its thread."""
         lanes = dict(self._lanes)
         results = await asyncio.gather(*(lane.probe() for lane in lanes.values()))
         pairs = zip(lanes, results, strict=True)
         return [Probe(model, not result.error, result.seconds, result.error) for model, result in pairs]
 
     async def close(self) -> None:
+        """Cancel running loads and close all workers."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -117,7 +118,11 @@ Computed = Callable[[int, Result], None]
 
 
 class Runs:
-    """`hear` tells the core one thing and obeys; `told` does so and then the round; `computed` watches."""
+    """Runs the batches that `HubCore` requests and returns their results to it.
+
+    `hears`: two functions that pass an event to the core and execute its commands; the second one also ends the round.
+    `computed` is called with every result, for statistics.
+    """
 
     def __init__(self, core: HubCore, engines: Engines, hears: tuple[Hear, Hear], log: Log, computed: Computed) -> None:
         self._core = core
@@ -129,6 +134,7 @@ class Runs:
         self._checks: set[asyncio.Task[None]] = set()
 
     def infer(self, command: c.Infer) -> None:
+        """Run a batch: inline if it is short, else on a thread."""
         loop = asyncio.get_running_loop()
         if self._inlined:
             loop.call_soon(self.infer, command)
@@ -145,25 +151,25 @@ class Runs:
         loop.call_soon(self._told, self._nothing)
 
     def check(self, command: c.Check) -> None:
-        """The engine's own sample, behind whatever is running."""
+        """Run the engine's self test behind whatever is running, then report it to the core."""
         task = asyncio.create_task(self._checked(command.model), name=f"hub-check-{command.model}")
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
     def on_loaded(self, model: str, why: str, card: object) -> None:
-        """An engine is ready, or `why` it is not."""
+        """An engine is ready, or `why` it is not: reported to the core."""
         if not why:
             self._hear(self._core.lineup.measured, model, self._engines.cost(model))
         self._told(self._core.lineup.on_loaded, model, why, card)
 
     async def start(self) -> None:
-        """Warm up the engines that were given, and tell the core what they cost."""
+        """Warm up the given engines and report their costs to the core."""
         await self._engines.start()
         for card in self._engines.cards:
             self._hear(self._core.lineup.measured, card.name, self._engines.cost(card.name))
 
     def _nothing(self, now: float) -> list[c.Command]:
-        """A round without news."""
+        """An empty event, to end a round."""
         del now
         return []
 

@@ -1,10 +1,7 @@
-"""How long work waited and was computed, by model: what statistics and metrics are made of. Counts alone, no clock.
+"""Inference statistics by model (waiting and compute times, batch sizes), and trace spans of traced requests.
 
-Rule: its size is bounded by the models and by their largest batch, never by what callers send.
-
-Sees every batch come back from its engine: counts its times, and tells traced work as spans, from sample to rank.
-
-Rule: without a sink no span is made. What is remembered until a verdict is stored is bounded; the rest is counted.
+Rule: size is bounded by the models and their largest batch, never by what callers send. Without a sink no span is made;
+what is remembered until a verdict is stored is bounded, and the excess is counted.
 """
 
 from bisect import bisect_left
@@ -21,7 +18,7 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class Sum:
-    """How many, and how long together."""
+    """Number of events and their total time in seconds."""
 
     __slots__ = ("count", "seconds")
 
@@ -35,7 +32,7 @@ class Sum:
 
 
 class Spread:
-    """A histogram over `BUCKETS_S`; its last bucket is everything above."""
+    """Histogram of times over `BUCKETS_S`; the last bucket holds everything above."""
 
     __slots__ = ("buckets", "seconds")
 
@@ -49,7 +46,7 @@ class Spread:
 
 
 class ModelTimings:
-    """Of one version of one model. `batches` by size; `failed` counts items of batches that failed."""
+    """Statistics of one model version. `batches` by batch size; `failed` counts items of failed batches."""
 
     def __init__(self) -> None:
         self.items = 0
@@ -61,17 +58,19 @@ class ModelTimings:
 
 
 class Timings:
+    """Statistics of all model versions."""
+
     def __init__(self) -> None:
         self.models: dict[str, ModelTimings] = {}
 
     def of(self, model: str) -> ModelTimings:
-        """Those of `digits@7`; more models than the hub can hold share one."""
+        """Statistics of `digits@7`; models beyond `MAX_MODELS` share the name `other`."""
         if model not in self.models and len(self.models) >= MAX_MODELS:
             model = "other"
         return self.models.setdefault(model, ModelTimings())
 
     def done(self, model: str, waited_s: Sequence[float], compute_s: float, now: float) -> None:
-        """A batch was computed; `waited_s`, of each item, from its arrival to its batch."""
+        """Count a computed batch. `waited_s`: per item, from its arrival to the start of its batch."""
         found = self.of(model)
         found.items += len(waited_s)
         found.batches.setdefault(len(waited_s), Sum()).add(compute_s)
@@ -81,11 +80,12 @@ class Timings:
         found.last_ms = int(now * 1000)
 
     def failed(self, model: str, items: int, compute_s: float) -> None:
+        """Count a failed batch of so many items."""
         self.of(model).failed.add(compute_s, items)
 
 
 def total(sums: Iterable[Sum]) -> tuple[int, float]:
-    """(how many, seconds together)."""
+    """Sum of several: (number of events, seconds)."""
     kept = list(sums)
     return sum(each.count for each in kept), sum(each.seconds for each in kept)
 
@@ -98,16 +98,20 @@ MAX_WAITING = 4096
 
 
 class Observer:
-    """`sink` takes finished spans; None = tracing is off."""
+    """Observes batches: counts their times, and makes spans for traced items.
+
+    `sink` takes the spans; None = tracing is off.
+    """
 
     def __init__(self, sink: Sink | None = None) -> None:
         self.timings = Timings()
         self.forgotten = 0
         self._sink = sink
-        self._waiting: OrderedDict[Key, tuple[Place, str, float]] = OrderedDict()  # place, about, computed at
+        # Parent span, question id, and hub time (s) at which it was computed.
+        self._waiting: OrderedDict[Key, tuple[Place, str, float]] = OrderedDict()
 
     def computed(self, batch: Batch, result: Result, now: float) -> None:
-        """A batch is back at `now` (hub time)."""
+        """A batch has returned from its engine at `now` (hub seconds)."""
         if result.error:
             self.timings.failed(batch.model, len(batch.items), result.seconds)
             return
@@ -118,20 +122,21 @@ class Observer:
                 self._trace(item, batch, result, now)
 
     def stored(self, key: Key, now: float) -> None:
-        """Its verdict lies in the store and goes to the device now."""
+        """The verdict of this question is stored and sent now: ends its trace."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None and self._sink is not None:
             at, about, computed_s = waiting
             self._sink((at.span(VERDICT, about, (computed_s, now), {}),))
 
     def served(self, traceparent: str, span: str, times: tuple[float, float], status: int) -> None:
-        """A traced web request was answered. `span` is the id its own work was told to belong to."""
+        """A traced web request was answered. `span`: id of the span that its samples' spans have as parent."""
         at = place(traceparent)
         if at is not None and self._sink is not None:
             told: dict[str, Attribute] = {"http.response.status_code": status}
             self._sink((Span(at.trace, span, at.parent, HTTP, *times, attributes=told),))
 
     def _trace(self, item: Item, batch: Batch, result: Result, now: float) -> None:
+        """Make the spans of one item: link, queue, compute, and one per rank."""
         given = place(item.trace)
         if given is None or self._sink is None:
             return

@@ -1,7 +1,7 @@
-"""Where spans go: a file of JSON lines, an OpenTelemetry collector, both, or nowhere.
+"""Export of trace spans: to a file of JSON lines, an OpenTelemetry collector, both, or nowhere.
 
-Rule: the OpenTelemetry packages are imported only where an endpoint is configured. A file that is full, or a collector
-that is away, costs spans and nothing else.
+Rule: OpenTelemetry is imported only where an endpoint is configured. A full file or an unreachable collector loses
+spans and disturbs nothing else.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Sink = Callable[[Sequence[Span]], None]
 
 
 class SpanFile:
-    """JSON lines, appended; it stops at `max_bytes` and counts what it left out."""
+    """Appends spans as JSON lines up to `max_bytes`; counts those it could not write in `lost`."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.lost = 0
@@ -45,7 +45,7 @@ class SpanFile:
 
 
 class Collector:
-    """OTLP over HTTP to `endpoint` (`http://host:4318/v1/traces`), in batches, from a thread of the SDK's own."""
+    """Exports spans by OTLP over HTTP to `endpoint` (`http://host:4318/v1/traces`), batched by a thread of the SDK."""
 
     def __init__(self, endpoint: str, hub: str) -> None:
         try:
@@ -66,7 +66,7 @@ class Collector:
 
 
 def readable(span: Span, resource: Any) -> Any:
-    """The span as the SDK's exporters take it."""
+    """Convert a span to the SDK's `ReadableSpan`."""
     from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415 - only where a collector is configured
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ def readable(span: Span, resource: Any) -> Any:
 
 
 class Tracing:
-    """The sinks of one configuration; `sink` None = off."""
+    """The configured span exporters."""
 
     def __init__(self, file: Path | None, endpoint: str, hub: str) -> None:
         self._sinks: list[SpanFile | Collector] = [SpanFile(file)] if file else []
@@ -95,6 +95,7 @@ class Tracing:
 
     @property
     def sink(self) -> Sink | None:
+        """Function that exports spans, or None if tracing is off."""
         return self._give if self._sinks else None
 
     def _give(self, spans: Sequence[Span]) -> None:

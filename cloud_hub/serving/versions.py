@@ -1,6 +1,6 @@
-"""What people do with versions of models while the hub serves: list, load, unload, retire.
+"""Management of model versions while the hub serves: list, load, unload, retire.
 
-Rule: no request is lost by any of it: a version that goes finishes what it has, one that comes is warm before it works.
+Rule: no request is lost by any of it: a version finishes its queue before it is unloaded, and is warm before it serves.
 """
 
 import asyncio
@@ -22,21 +22,24 @@ _SAYS = {
     ModelState.COLD: "UNAVAILABLE",
 }
 _POLL_S = 0.01
-PATIENCE_S = 30.0  # for loading, and for finishing what a version has
+PATIENCE_S = 30.0  # limit of waiting for a load, and for an unload to finish its queue
 
 Hear = Callable[..., None]
 
 
 class ModelInUseError(Exception):
-    """A version is not retired while devices speak it. `devices`: when each said so last (hub time, ms)."""
+    """A version cannot be retired while devices use it. `devices`: time of each one's last Hello (hub ms)."""
 
     def __init__(self, devices: dict[str, int]) -> None:
-        super().__init__(f"{len(devices)} devices still speak it")
+        super().__init__(f"{len(devices)} devices still use it")
         self.devices = devices
 
 
 class Versions:
-    """`hear` tells the core something and obeys what it answers."""
+    """Lists, loads, unloads and retires model versions.
+
+    `hear` passes an event to the core and executes the commands it returns.
+    """
 
     def __init__(self, lineup: Lineup, engines: Engines, hear: Hear, spoken: Spoken) -> None:
         self._lineup = lineup
@@ -46,7 +49,7 @@ class Versions:
         lineup.speakers.update(spoken.speakers())
 
     def list(self) -> list[Kept]:
-        """Every version of every model the hub has, loaded or not."""
+        """Every version of every model, loaded or not."""
         states = self._lineup.states()
         return [
             Kept(card.ref.name, str(card.ref.version), _SAYS[states[name][0]], states[name][1] or _why(states[name][0]))
@@ -54,9 +57,9 @@ class Versions:
         ]
 
     async def load(self, model: str) -> None:
-        """Until it takes work.
+        """Load a version and wait until it is ready.
 
-        InferRefusedError: MODEL_GONE if there is no such bundle, ENGINE if it does not get ready.
+        InferRefusedError: MODEL_GONE if there is no such bundle, ENGINE if it does not become ready.
         """
         await self.look()
         name = self._named(model)
@@ -66,20 +69,23 @@ class Versions:
             raise InferRefusedError(Reason.ENGINE)
 
     async def unload(self, model: str) -> None:
-        """Until it has finished what it has, or as long as a drain may take.
+        """Unload a version and wait until its queue is finished, at most `PATIENCE_S`.
 
-        InferRefusedError(MODEL_GONE) if unknown.
+        InferRefusedError(MODEL_GONE) if it is unknown.
         """
         name = self._named(model)
         self._hear(self._lineup.unload, name)
         await self._until(name, ModelState.CLOSING)
 
     def speaking(self, model: str, now_ms: int) -> dict[str, int]:
-        """Devices that still speak it, and when they said so last. InferRefusedError(MODEL_GONE) if it is unknown."""
+        """Devices that use a version, with the time of their last Hello (hub ms).
+
+        InferRefusedError(MODEL_GONE) if it is unknown.
+        """
         return self._lineup.speaking(self._named(model), now_ms)
 
     def retire(self, model: str, now_ms: int, *, force: bool = False) -> dict[str, int]:
-        """It is gone, also after a restart; the devices that spoke it.
+        """Retire a version for good, also across restarts; returns the devices that used it.
 
         ModelInUseError if there are any, unless forced.
         """
@@ -92,12 +98,12 @@ class Versions:
         return speaking
 
     async def remember(self, speakers: Mapping[str, Speaker]) -> None:
-        """What devices said that they speak. sqlite3.Error if it cannot be written."""
+        """Store which models devices use. sqlite3.Error if it cannot be written."""
         if speakers:
             await asyncio.to_thread(self._spoken.put, speakers)
 
     async def look(self) -> None:
-        """What lies in the bundle folders now is known from now on, but for what was retired."""
+        """Make the versions in the bundle folders known, except retired ones."""
         retired = self._spoken.retired()
         for card in await self._engines.look():
             if card.name not in self._lineup.known and card.name not in retired:
@@ -107,10 +113,10 @@ class Versions:
         try:
             self._lineup.know(card)
         except CodecError:
-            return  # a bundle this hub cannot decode is no bundle of this hub
+            return  # this hub lacks the codec: the bundle is ignored
 
     def _named(self, model: str) -> str:
-        """`digits@7`, or the newest `digits`."""
+        """Resolve `digits@7`, or `digits` to its newest version. InferRefusedError(MODEL_GONE) if it is unknown."""
         named = [card for card in self._lineup.known.values() if model in (card.name, card.ref.name)]
         if not named:
             raise InferRefusedError(Reason.MODEL_GONE)
@@ -119,10 +125,10 @@ class Versions:
     async def _until(self, name: str, state: ModelState) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while self._lineup.states().get(name, (None,))[0] is state:  # noqa: ASYNC110 - people wait so, once
+                while self._lineup.states().get(name, (None,))[0] is state:  # noqa: ASYNC110 - rare, on an administrator's request
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            return  # it goes on by itself
+            return  # the state change continues in the background
 
 
 def _why(state: ModelState) -> str:

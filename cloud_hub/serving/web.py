@@ -1,11 +1,8 @@
-"""The web API's side of the hub: a request waits here until its samples are computed, refused, or given up.
+"""Web inference: requests of the web API wait here until their samples are computed, refused or abandoned.
 
-Rule: every request ends: with predictions, or with one `InferRefusedError` that says when to come back.
-
-Web requests that come twice under one Idempotency-Key: computed once, answered alike. Pure.
-
-Rule: a key belongs to its tenant and to one payload. Only an answer is kept, for a day and within bounds; what failed
-may be tried again. Kept in memory alone: an inference changes nothing, so a hub that restarted may compute it again.
+Rule: every request ends with predictions or with one `InferRefusedError` that says when to retry. Requests repeated
+under one Idempotency-Key (`Idempotency`, pure) are computed once: a key belongs to its tenant and one payload; only
+answers are kept, for a day and within bounds, in memory alone.
 """
 
 import asyncio
@@ -25,35 +22,39 @@ from wire.protocol.messages import Prediction, Reason
 
 LIFE_S = 86_400.0
 MAX_KEYS = 4096
-MAX_ROWS = 65_536  # predictions kept, of all keys together
+MAX_ROWS = 65_536  # predictions remembered, of all keys together
 
 _Name = tuple[str, str]  # tenant, key
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """It is new: compute it, then `finish` or `abandon`."""
+    """A new request: compute it, then call `finish` or `abandon`."""
 
 
 class Running(msgspec.Struct, frozen=True):
-    """The same request is being computed."""
+    """The same request is being computed right now."""
 
 
 class Differs(msgspec.Struct, frozen=True):
-    """Another payload came under this key before."""
+    """The key was used before with another payload."""
 
 
 class Stored(msgspec.Struct, frozen=True):
+    """The request was answered before, with these predictions."""
+
     predictions: tuple[Prediction, ...]
 
 
 class _Known(msgspec.Struct):
+    """One remembered key and, once computed, its answer."""
+
     fingerprint: bytes
     until_s: float
     answer: tuple[Prediction, ...] | None = None
 
 
 class Idempotency:
-    """Owns what is remembered of keys. Times in seconds on one clock."""
+    """Remembers Idempotency-Keys with their answers. Times in seconds on one clock."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[_Name, _Known] = OrderedDict()
@@ -63,6 +64,7 @@ class Idempotency:
         return len(self._known)
 
     def begin(self, name: _Name, fingerprint: bytes, now: float) -> Begun | Running | Differs | Stored:
+        """Register a request under its key (tenant, key), or say what is known of it."""
         known = self._known.get(name)
         if known is not None and known.answer is not None and known.until_s <= now:
             self.abandon(name)
@@ -76,6 +78,7 @@ class Idempotency:
         return Running() if known.answer is None else Stored(known.answer)
 
     def finish(self, name: _Name, predictions: tuple[Prediction, ...], now: float) -> None:
+        """Keep the answer of a request for `LIFE_S`."""
         known = self._known.get(name)
         if known is not None:
             known.answer, known.until_s = predictions, now + LIFE_S
@@ -84,12 +87,12 @@ class Idempotency:
             self._bound()
 
     def abandon(self, name: _Name) -> None:
-        """There is no answer to keep: the key is free again."""
+        """Free the key: the request failed, or its answer has expired."""
         known = self._known.pop(name, None)
         self._rows -= len(known.answer or ()) if known else 0
 
     def _bound(self) -> None:
-        """The oldest answers go first; what is running stays, it is bounded by the queue."""
+        """Forget the oldest answers above the bounds; running requests stay, the queue bounds them."""
         while len(self._known) > MAX_KEYS or self._rows > MAX_ROWS:
             oldest = next((name for name, known in self._known.items() if known.answer is not None), None)
             if oldest is None:
@@ -97,12 +100,15 @@ class Idempotency:
             self.abandon(oldest)
 
 
-_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # for what was queued and is given up
+_AGAIN_S = {Reason.DRAINING: 5.0, Reason.EXPIRED: 1.0}  # retry time of a request that was queued and then refused
 _PLAIN = Wish()
 
 
 class Reception:
-    """`now` is hub time; `round_` obeys what the core wants next."""
+    """Answers web inference requests through the queue of `HubCore`.
+
+    `now`: hub time in seconds; `round_`: executes the commands that the core has pending.
+    """
 
     def __init__(self, core: HubCore, now: Callable[[], float], round_: Callable[[], None]) -> None:
         self._core = core
@@ -115,36 +121,35 @@ class Reception:
         self._pulse = Pulse()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure the event loop's lag until cancelled."""
         await self._pulse.run()
 
     @property
     def cards(self) -> tuple[ModelCard, ...]:
-        """The models that take work now."""
+        """Cards of the models that take work now."""
         return self._core.lineup.ready
 
     def card(self, model: str) -> ModelCard | None:
-        """The card of `digits@7`, or of the newest `digits` that is loaded."""
+        """Card of `digits@7`, or of the newest loaded version of `digits`; None if there is none."""
         named = [card for card in self.cards if model in (card.name, card.ref.name)]
         return max(named, key=lambda card: card.ref.version, default=None)
 
     def quiet_s(self) -> float:
-        """How long nobody has asked."""
+        """Seconds since the last request."""
         return self._now() - self._asked_s
 
     def overrun(self, tenant: str) -> None:
-        """InferRefusedError if this process has no time to read what is asked, let alone to compute it."""
+        """InferRefusedError if this process is too overloaded to even read the request."""
         refused = self._core.overrun(tenant, self._pulse.lag_s, self._now())
         if refused is not None:
             self._core.counts["web_refused.unread"] += 1
             raise InferRefusedError(refused.reason, refused.retry_after_s)
 
     async def infer(self, model: str, inputs: npt.NDArray[np.generic], wish: Wish = _PLAIN) -> list[Prediction]:
-        """Whole-model inference of `inputs` (batch first) through the queue that questions use.
+        """Predict `inputs` (batch first) with the whole model, through the queue that questions use.
 
-        InferRefusedError otherwise.
-
-        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`).
+        `model` is a name (`digits`, its newest version) or a name with a version (`digits@7`). InferRefusedError if it
+        is refused.
         """
         card = self.card(model)
         if card is None:
@@ -190,6 +195,7 @@ class Reception:
             self._core.drop_local(number)
 
     def hand(self, command: Hand) -> None:
+        """Deliver the result of one sample to the request that waits for it."""
         request = self._requests.get(command.key.epoch)
         if request is not None:
             request.put(command.key.seq, command.result)

@@ -1,7 +1,7 @@
-"""The hub's tables, how the database is opened, and what its errors mean to a person.
+"""Tables of the hub's database, how it is opened and migrated, and readable explanations of its errors.
 
-Rule: the schema only goes forward. A newer one is refused, an older one is migrated in one transaction, a damaged one
-stops the hub: nothing is repaired by guessing.
+Rule: the schema only goes forward. A newer one is refused, an older one is migrated in one transaction, a damaged
+database stops the hub: nothing is repaired by guessing.
 """
 
 import os
@@ -28,7 +28,7 @@ def _key_columns() -> tuple[sa.Column[Any], ...]:
 
 meta = sa.Table("meta", metadata, sa.Column("key", sa.String(32), primary_key=True), sa.Column("value", sa.Text))
 
-# One row per question ever accepted: the hub's effect. `verdict` or `refusal` is set once, with `ended_ms`.
+# One row per accepted question. `verdict` or `refusal` is set once, with `ended_ms`.
 effects = sa.Table(
     "effects",
     metadata,
@@ -43,18 +43,18 @@ effects = sa.Table(
     sa.Column("refusal", sa.Text),
     sa.Column("verdict", sa.LargeBinary),
     # since schema 2
-    sa.Column("keep_until_ms", sa.BigInteger, nullable=False, server_default="0"),  # then the verdict goes
-    sa.Column("subject", sa.LargeBinary(32)),  # keyed hash of whom it is about; only the device can make it again
+    sa.Column("keep_until_ms", sa.BigInteger, nullable=False, server_default="0"),  # then the verdict is deleted
+    sa.Column("subject", sa.LargeBinary(32)),  # device's keyed hash of the person; only the device can compute it
     sa.Index("effects_kept", "kept_ms"),
     sa.Index("effects_keep_until", "keep_until_ms"),
     sa.Index("effects_subject", "device", "subject"),
     sqlite_with_rowid=False,
 )
 
-# The questions still owed: as many rows as are open, so a restart reads this table alone.
+# The sealed frames of unanswered questions only, so that a restart reads this small table alone.
 sealed = sa.Table("sealed", metadata, *_key_columns(), sa.Column("frame", sa.LargeBinary, nullable=False))
 
-# Verdicts of each label, model and day: what is left when they are gone. See `aggregates`.
+# Daily counts of verdicts by label and model, kept after the verdicts are deleted. See `retention`.
 tallies = sa.Table(
     "tallies",
     metadata,
@@ -64,7 +64,7 @@ tallies = sa.Table(
     sa.Column("count", sa.BigInteger, nullable=False),
 )
 
-# Whose rows were erased, by a hash of its keyed hash: nothing that was created before comes in again.
+# Erased subjects, by a hash of their keyed hash: a question created before the erasure is not accepted again.
 tombstones = sa.Table(
     "tombstones",
     metadata,
@@ -77,7 +77,7 @@ tombstones = sa.Table(
 
 
 def _to_2(connection: sa.Connection) -> None:
-    """What was kept before stays as long as any row does."""
+    """Add retention and subject columns; existing verdicts are kept for nine days, as rows were until then."""
     connection.exec_driver_sql("alter table effects add column keep_until_ms bigint not null default 0")
     connection.exec_driver_sql("alter table effects add column subject blob")
     connection.execute(effects.update().values(keep_until_ms=effects.c.kept_ms + _NINE_DAYS_MS))
@@ -93,7 +93,7 @@ _ADVICE = "restore it from a backup, or move it away"
 
 
 def connect(url: str) -> sa.Engine:
-    """One connection for the writer's thread. SQLite: WAL, synchronous=FULL, file mode 0600."""
+    """Open the database for the writer's thread: one connection. SQLite: WAL, synchronous=FULL, file mode 0600."""
     engine = sa.create_engine(url, poolclass=sa.StaticPool, **_thread_arguments(url))
     if engine.dialect.name == "sqlite":
         _create_private(engine.url.database)
@@ -103,7 +103,7 @@ def connect(url: str) -> sa.Engine:
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Check, then migrate forward. ExitError(DATABASE), or the driver's own error (see `explain`)."""
+    """Check the database, then migrate it. ExitError(DATABASE), or the driver's own error (see `explain`)."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
@@ -114,7 +114,7 @@ def prepare(engine: sa.Engine) -> None:
 
 
 def explain(error: sa.exc.DBAPIError, url: str) -> ExitError:
-    """One line that says what to do."""
+    """Exit error for a database error: one line that says what to do. DISK, LOCKED or DATABASE."""
     where = sa.make_url(url).database
     kind = _primary_code(error)
     if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
@@ -125,7 +125,7 @@ def explain(error: sa.exc.DBAPIError, url: str) -> ExitError:
 
 
 def fault_name(error: sa.exc.SQLAlchemyError) -> str:
-    """`SQLITE_FULL`, `IntegrityError`, ...: for logs and counters, without statement or values."""
+    """Name of a database error (`SQLITE_FULL`, `IntegrityError`, ...) for logs: without statement or values."""
     original = getattr(error, "orig", None)
     return str(getattr(original, "sqlite_errorname", type(error).__name__))
 
@@ -157,12 +157,12 @@ def _thread_arguments(url: str) -> dict[str, Any]:
 
 def _create_private(path: str | None) -> None:
     if path and path != ":memory:":
-        with suppress(OSError):  # opening it says it better
+        with suppress(OSError):  # the driver's error on opening it is more precise
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # BEGIN is ours: the driver would begin a deferred one, and none for DDL
+    connection.isolation_level = None  # `_on_begin` sends BEGIN: the driver's would be deferred, and missing for DDL
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=FAST", "busy_timeout=2000"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -1,8 +1,8 @@
-"""The hub's only way to its database: what core and web API want of it, as one job a round, and what became of it.
+"""Gateway between `HubCore` and the database: gathers the core's commands into jobs, and reports their results.
 
-Rule 1: endings are told before keepings: a question that has its verdict needs no receipt. Rule 2: what was not written
-is told as that, and nothing was said of it to anybody. Rule 3: an erasure is answered when it is on disk; two that ask
-for the same share one.
+Rule 1: endings are reported before stored questions: a question that has its verdict needs no receipt. Rule 2: a job
+that failed is reported as failed, and nothing of it was sent to anybody. Rule 3: an erasure is answered once it is on
+disk; two identical ones share one.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Hear = Callable[..., None]
 
 @dataclass(frozen=True)
 class StoredState:
-    """What an earlier process left: the latest hub time it knew (ms), questions without an ending, erased subjects."""
+    """What an earlier process left: the latest hub time (ms), unanswered questions, and erased subjects."""
 
     newest_ms: int
     owed: list[c.Question]
@@ -32,9 +32,10 @@ class StoredState:
 
 
 class StoreGateway:
-    """Owns the thread that writes. `hear` tells the core one thing and obeys; `on_ended` is told what is on disk.
+    """Owns the writer's thread; all methods are called on the event loop.
 
-    `now` is hub time in seconds. `ok` is False while the last job could not be written.
+    `hear` passes an event to the core and executes its commands; `on_ended` gets the key of each ending once it is on
+    disk; `now` is hub time in seconds. `ok` is False while the last job could not be written.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class StoreGateway:
         self._writer: Writer | None = None
         self._erasing: dict[Erase, asyncio.Future[Tombstone]] = {}
 
-    # -- for the process
+    # -- life cycle
 
     def open(self, url: str) -> StoredState:
         """Open the database and start the thread that writes to it. ExitError(DATABASE) if it cannot be used."""
@@ -71,10 +72,11 @@ class StoreGateway:
 
     @property
     def commits(self) -> int:
+        """Number of transactions so far."""
         return self._writer.commits if self._writer else 0
 
     def check(self) -> None:
-        """RuntimeError if the thread has ended: nothing would ever be written again."""
+        """RuntimeError if the writer's thread has ended: nothing would be written any more."""
         if self._writer is None or not self._writer.alive:
             raise RuntimeError("the store's thread has ended")
 
@@ -83,10 +85,13 @@ class StoreGateway:
         if self._writer is not None:
             await self._writer.close()
 
-    # -- for the web API
+    # -- requests of the web API
 
     async def erase(self, wish: Erase) -> Tombstone:
-        """Forget a subject, on disk and in memory. StoreError if that could not be written: then nothing was."""
+        """Erase a subject's questions, on disk and in memory.
+
+        StoreError if that could not be written; then nothing was erased.
+        """
         future = self._erasing.get(wish)
         if future is None:
             future = self._erasing[wish] = asyncio.get_running_loop().create_future()
@@ -95,38 +100,46 @@ class StoreGateway:
         return await asyncio.shield(future)
 
     async def tallies(self) -> list[Tally]:
-        """Counts as they lie in the store; `aggregates.published` says what of them may be shown."""
+        """Daily counts as stored; `retention.published` says which of them may be shown."""
         return await asyncio.to_thread(read_aside, self._url)
 
     def testify(self, text: bytes) -> bytes:
-        """The hub's signature that something was done."""
+        """Sign a statement (an erasure receipt) with the hub's reply key."""
         return self._envelopes.testify(text)
 
-    # -- commands of the core: gathered, then written as one job
+    # -- commands of the core, gathered into one job per round
 
     def write(self) -> None:
-        """Hand over what was gathered."""
+        """Submit the gathered commands as one job."""
         if self._job and self._writer:
             job, self._job = self._job, Job()
             self._writer.submit(job)
 
     def keep(self, command: c.Keep) -> None:
+        """Gather a question to be stored."""
         self._job.keeps.append(command.question)
 
     def end(self, command: c.End) -> None:
+        """Gather an ending to be stored."""
         self._job.endings.append(command.ending)
 
     def forget(self, command: c.Forget) -> None:
+        """Gather a question to be deleted."""
         self._job.forgets.append(command.key)
 
     def find(self, command: c.Find) -> None:
+        """Gather a lookup of keys and of the highest seq of streams."""
         self._job.finds.append(command)
 
     def prune(self, command: c.Prune) -> None:
+        """Gather the deletion of old rows and expired verdicts."""
         self._job.prune_before_ms, self._job.purge_ms = command.before_ms, command.now_ms
 
     def seal(self, command: c.Judged) -> None:
-        """The verdict is sealed to its device and ends its question."""
+        """Seal a verdict to its device and store it as the question's ending.
+
+        `HubCore.on_unsealable` if that is impossible.
+        """
         now = self._now()
         try:
             frame = self._envelopes.verdict(command.device, command.key, command.verdict, command.binding, now)
@@ -137,7 +150,7 @@ class StoreGateway:
         ended = c.Ending(command.key, int(now * 1000), verdict=frame, label=said.label, model=said.model)
         self._job.endings.append(ended)
 
-    # -- what became of the jobs
+    # -- results of the jobs
 
     def _on_written(self, dones: Iterable[Done]) -> None:
         for done in dones:

@@ -1,7 +1,8 @@
-"""The hub's log of the devices' ledger heads: a Merkle tree that only grows, and the mirror of what devices have spent.
+"""Append-only transparency log (Merkle tree) of the devices' ledger heads, and the mirror of their spending.
 
-Rule: the only owner of `ledger.db`. A head is logged as the device signed it, also one that contradicts an earlier one:
-then the log holds both signatures, which is the proof. A leaf is never changed and never removed.
+The tree is as in RFC 6962, see `wire.ledger.merkle`. Rule: the only owner of `ledger.db`. A head is logged as the
+device signed it, also one that contradicts an earlier one: then the log holds both signatures, which is the proof. A
+leaf is never changed and never removed.
 """
 
 import sqlite3
@@ -16,7 +17,7 @@ from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.messages import Heads, Totals
 
 SCHEMA = 1
-KEPT_PERIODS = 400  # of each account: the days, or the longer periods, before its newest one
+KEPT_PERIODS = 400  # periods (days or longer) of spending remembered per account
 _TABLES = """
 create table nodes(level integer, place integer, hash blob not null, primary key(level, place)) without rowid;
 create table leaves(
@@ -33,7 +34,7 @@ _LEAF = "device,signer,epoch,entries,at_ms,head,signature,received_ms,epochs"
 
 
 class Received(NamedTuple):
-    """Believed: the holder of `key` (raw Ed25519) says so for `device`. Times in ms of hub time."""
+    """A verified ledger head of `device`, signed with `key` (raw Ed25519). Times in ms of hub time."""
 
     device: str
     key: bytes
@@ -42,7 +43,10 @@ class Received(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Where a head stands now. `flaw`: "" or how it contradicts what this device had said."""
+    """A logged head with its index.
+
+    `flaw`: "" or how it contradicts earlier heads of this device (`forked`, `rewound`).
+    """
 
     place: int
     leaf: Leaf
@@ -50,7 +54,7 @@ class Logged(NamedTuple):
 
 
 class HubLog:
-    """One connection; every method is called from one thread at a time."""
+    """The transparency log in SQLite: one connection, used by one thread at a time."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -58,7 +62,7 @@ class HubLog:
 
     @classmethod
     def open(cls, path: Path | str, now_ms: int) -> Self:
-        """Opened, or made. ExitError(DATABASE) if it is damaged or written by a newer version."""
+        """Open or create the log. ExitError(DATABASE) if it is damaged or written by a newer version."""
         try:
             if isinstance(path, Path):
                 path.touch(mode=0o600, exist_ok=True)
@@ -82,13 +86,16 @@ class HubLog:
 
     @property
     def begun_ms(self) -> int:
-        """When this log was new. What happened before is not in it."""
+        """Hub time (ms) at which this log was created; earlier heads are not in it."""
         return int(self._db.execute("select value from facts where name='begun_ms'").fetchone()[0])
 
-    # Growing
+    # Appending
 
     def append(self, received: Sequence[Received]) -> list[Logged]:
-        """All of them in one transaction, durable when it returns. sqlite3.Error: none of them. Repeats add nothing."""
+        """Log heads in one transaction, durable when it returns; repeats add nothing.
+
+        Returns where each head stands, in order. On sqlite3.Error none was logged.
+        """
         before = self.size
         self._db.execute("begin immediate")
         try:
@@ -126,7 +133,7 @@ class HubLog:
         return Logged(place, leaf, flaw)
 
     def _flaw(self, heads: Heads, device: str) -> str:
-        """A ledger only ever grows, and an entry has one hash."""
+        """How a head contradicts earlier ones: a ledger only grows, and each length has one hash."""
         mine = (device, heads.epoch)
         query = "select max(entries) from leaves where device=? and epoch=?"
         longest = self._db.execute(query, mine).fetchone()[0]
@@ -144,21 +151,21 @@ class HubLog:
         drop = "delete from spend where device=? and account=? and period < ?"
         self._db.executemany(drop, ((device, account, period - KEPT_PERIODS) for account, period, _ in spend))
 
-    # Proving
+    # Proofs
 
     def tree(self, size: int | None = None) -> Tree:
-        """The tree of now, or as it was when it had `size` leaves. ValueError if it never had."""
+        """Size and root hash of the tree now, or when it had `size` leaves. ValueError if it never had so many."""
         size = self.size if size is None else size
         if not 0 <= size <= self.size:
             raise ValueError(f"the log has {self.size} heads")
         return Tree(size, merkle.root(size, self._node))
 
     def inclusion(self, index: int, size: int) -> tuple[bytes, ...]:
-        """ValueError if there is no such leaf in a tree of that size."""
+        """Inclusion proof of the leaf `index` in the tree of `size` leaves. ValueError if there is no such leaf."""
         return merkle.inclusion(index, self.tree(size).size, self._node)
 
     def consistency(self, first: int, second: int) -> tuple[bytes, ...]:
-        """ValueError unless 0 < first <= second <= size."""
+        """Consistency proof between two tree sizes. ValueError unless 0 < first <= second <= size."""
         return merkle.consistency(first, self.tree(second).size, self._node)
 
     def _node(self, level: int, place: int) -> bytes:
@@ -168,20 +175,21 @@ class HubLog:
     # Reading
 
     def of(self, device: str, after: int = -1, limit: int = 1000) -> list[Logged]:
-        """The heads of a device, oldest first, behind the index `after`."""
+        """Logged heads of a device with an index above `after`, oldest first."""
         query = f"select place,{_LEAF},flaw from leaves where device=? and place>? order by place limit ?"  # noqa: S608
         return [Logged(row[0], Leaf(*row[1:-1]), row[-1]) for row in self._db.execute(query, (device, after, limit))]
 
     def leaf(self, index: int) -> Leaf | None:
+        """The leaf at this index, or None."""
         row = self._db.execute(f"select {_LEAF} from leaves where place=?", (index,)).fetchone()  # noqa: S608
         return Leaf(*row) if row else None
 
     def mirror(self, device: str) -> Totals:
-        """The most that the device ever said it had spent, by account and period."""
+        """Highest spending that the device ever reported: (account, period, amount), newest periods first."""
         query = "select account, period, amount from spend where device=? order by account, period desc"
         return tuple(self._db.execute(query, (device,)))
 
     def flawed(self) -> tuple[str, ...]:
-        """Devices whose heads contradict each other."""
+        """Devices that have contradicting heads."""
         rows: list[tuple[Any, ...]] = self._db.execute("select distinct device from leaves where flaw<>''").fetchall()
         return tuple(sorted(row[0] for row in rows))

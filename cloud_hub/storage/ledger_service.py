@@ -1,11 +1,8 @@
-"""Takes the devices' ledger heads, has them logged in groups, and answers each with a signed checkpoint and its mirror.
+"""Asyncio service of the transparency log: logs heads in groups, and answers with signed checkpoints and mirrors.
 
-Rule: nothing is said before it is logged, and every answer is of the same tree as its signature. What the disk does not
-take is dropped and counted: the device says its head again.
-
-What a hub has logged of one device, as a file that is checked without the hub: `skerry ledger verify --heads`.
-
-Rule: every head comes with its path to one and the same signed checkpoint.
+Also exports a device's heads as a file for `skerry ledger verify --heads`, each with its inclusion proof to one signed
+checkpoint. Rule: nothing is answered before it is logged, and all proofs of an answer are of the signed tree. Heads
+that the disk does not take are dropped and counted: the device sends its head again.
 """
 
 import asyncio
@@ -24,11 +21,14 @@ from wire.ledger.merkle import Tree
 from wire.process.logging import Log, name
 from wire.protocol.messages import Checkpoint, DownNote, Mirror, Totals
 
-AT_ONCE = 10_000
+AT_ONCE = 10_000  # heads in one export
 
 
 def export(log: HubLog, hub: str, key: Ed25519PrivateKey, device: str, after: int = -1) -> dict[str, Any]:
-    """Heads behind the index `after`, at most 10,000, oldest first. Bytes as base64, times in ms of hub time."""
+    """Logged heads of a device above the index `after`, at most 10,000, oldest first, as JSON-able values.
+
+    Bytes as base64, times in ms of hub time.
+    """
     tree = log.tree()
     heads = [_head(each, log.inclusion(each.place, tree.size)) for each in log.of(device, after, AT_ONCE)]
     public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
@@ -43,16 +43,20 @@ def _head(logged: Logged, proof: tuple[bytes, ...]) -> dict[str, Any]:
 
 
 def text_of(data: bytes) -> str:
+    """Encode bytes as base64 text."""
     return base64.b64encode(data).decode()
 
 
 T = TypeVar("T")
-GROUP = 256
+GROUP = 256  # heads per transaction
 MIRRORED = 400  # totals in one Mirror, newest periods first: it has to fit a frame
 
 
 class LedgerBackend(NamedTuple):
-    """`origin`: the name of the log. `enrolled_ms`: when a device got its keys, 0 if unknown."""
+    """What the service needs: the hub's name, its signing key, and how to send a note.
+
+    `enrolled_ms`: hub time at which a device got its keys, 0 if unknown; `words`: the log.
+    """
 
     hub: str
     key: Ed25519PrivateKey
@@ -69,32 +73,34 @@ class _Answer(NamedTuple):
 
 
 class LedgerLogService:
-    """Owned by the event loop; the log is read and written in one thread of its own."""
+    """Logs ledger heads from the event loop; one thread reads and writes the log."""
 
     def __init__(self, log: HubLog, desk: LedgerBackend) -> None:
         self.counts: Counter[str] = Counter()
         self._log = log
         self._desk = desk
-        self.flawed = set(log.flawed())  # devices whose heads contradict each other: a person has to look
+        self.flawed = set(log.flawed())  # devices with contradicting heads, to be examined by an administrator
         self._waiting: list[Received] = []
         self._news = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-ledger")
 
     @property
     def origin(self) -> str:
+        """Origin line (name of the log) of its checkpoints."""
         return origin_of(self._desk.hub)
 
     @property
     def public_key(self) -> bytes:
-        """Raw Ed25519: who checks our checkpoints needs it."""
+        """Raw Ed25519 key that verifies the checkpoints."""
         return self._desk.key.public_key().public_bytes_raw()
 
     def put(self, received: Received) -> None:
+        """Queue a verified head to be logged and answered."""
         self._waiting.append(received)
         self._news.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Log queued heads in groups until cancelled, then close the log."""
         try:
             while True:
                 await self._news.wait()
@@ -107,15 +113,15 @@ class LedgerLogService:
             self._log.close()
 
     async def ask(self, question: Callable[[HubLog], T]) -> T:
-        """What the log says. ValueError or sqlite3.Error as the question raises them."""
+        """Run a query in the log's thread. Raises what the query raises (ValueError, sqlite3.Error)."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, question, self._log)
 
     async def checkpoint(self) -> str:
-        """The log as it stands now, signed."""
+        """Signed checkpoint of the log as it is now."""
         return signed(self.origin, await self.ask(HubLog.tree), self._desk.key)
 
     async def export(self, device: str, after: int = -1) -> dict[str, Any]:
-        """What is logged of a device, with proofs; JSON-able."""
+        """Logged heads of a device with proofs, as JSON-able values; see `export`."""
         desk = self._desk
         return await self.ask(lambda log: export(log, desk.hub, desk.key, device, after))
 
@@ -137,7 +143,7 @@ class LedgerLogService:
 
 
 def _answers(log: HubLog, desk: LedgerBackend, group: list[Received]) -> list[_Answer]:
-    """In the log's thread: append, then everything of one and the same tree."""
+    """Log a group of heads and make their answers, all of the same tree. Runs in the log's thread."""
     logged = log.append(group)
     tree = log.tree()
     text = signed(origin_of(desk.hub), tree, desk.key)
@@ -145,6 +151,7 @@ def _answers(log: HubLog, desk: LedgerBackend, group: list[Received]) -> list[_A
 
 
 def _answer(log: HubLog, desk: LedgerBackend, said: Received, found: tuple[Logged, Tree, str]) -> _Answer:
+    """Answer to one head: checkpoint with proofs, and the mirror of the device's spending."""
     logged, tree, text = found
     heads, leaf = said.heads, logged.leaf
     grown = log.consistency(heads.known, tree.size) if 0 < heads.known <= tree.size else ()
@@ -154,6 +161,6 @@ def _answer(log: HubLog, desk: LedgerBackend, said: Received, found: tuple[Logge
         inclusion=proof, consistency=grown,
     )  # fmt: skip
     spend: Totals = log.mirror(said.device)[:MIRRORED]
-    # a device that is older than the log may have spent what nobody here remembers
+    # The spending of a device enrolled before this log was created is incomplete here.
     whole = leaf.epochs > 1 or desk.enrolled_ms(said.device) >= log.begun_ms
     return _Answer(said.device, checkpoint, Mirror(heads.epoch, spend, whole), logged.flaw)

@@ -1,13 +1,9 @@
-"""Forgetting, on disk: verdicts whose time is over, whatever is about one subject, rare labels of days that are over.
+"""Retention of verdicts: deletion at the end of their time, erasure of a subject, and daily counts without rare labels.
 
-Rule: what goes leaves its key and its hashes, so that it cannot come again as something new, and nothing else. Only the
-store calls this, inside its own transaction.
-
-What is left of verdicts when they are gone: how many of each label on each day, rare ones kept back. Pure.
-
-Rule: a count below `K` is never shown, nor one from which it could be worked out: while all that is kept back of a
-model and day comes to less than `K`, the smallest that would be shown is kept back too. A day is shown when it is over,
-so that nobody can watch a count pass `K`.
+Rule: a deleted row leaves its key and hashes, so that it cannot be accepted as new, and nothing else. Only the store
+calls this, inside its own transaction. Counts (`shown`, pure): one below `K` is never published, nor one from
+which it could be derived: while all suppressed counts of a model and day sum to less, the smallest published one is
+suppressed too. A day is published when it is over, so that nobody can watch a count pass the limit.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +21,7 @@ K = 10
 
 
 class Tally(msgspec.Struct, frozen=True, order=True):
-    """`day`: days since 1970, UTC; `model`: `name@version`; `label`: the verdict's class."""
+    """Count of verdicts of one label on one day. `day`: days since 1970, UTC; `model`: `name@version`."""
 
     day: int
     model: str
@@ -34,7 +30,7 @@ class Tally(msgspec.Struct, frozen=True, order=True):
 
 
 def shown(counts: Mapping[int, int], k: int = K) -> dict[int, int]:
-    """By label, of one model and day. Shown again it stays as it is."""
+    """Counts that may be published, by label, of one model and day; idempotent. `k`: smallest count."""
     kept = {label: count for label, count in counts.items() if count >= k}
     hidden = sum(counts.values()) - sum(kept.values())
     if kept and 0 < hidden < k:
@@ -43,7 +39,7 @@ def shown(counts: Mapping[int, int], k: int = K) -> dict[int, int]:
 
 
 def published(tallies: Iterable[Tally], today: int, k: int = K) -> list[Tally]:
-    """Of all days before `today`, in order."""
+    """Counts that may be published of all days before `today`, in order."""
     groups: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for each in tallies:
         if each.day < today:
@@ -57,7 +53,7 @@ _GONE: dict[str, Any] = {"verdict": None, "refusal": Reason.EXPIRED.value, "subj
 
 
 def purge(connection: sa.Connection, now_ms: int) -> None:
-    """Verdicts may be kept no longer than their policy says; days that are over keep what may be shown."""
+    """Delete verdicts whose retention has ended, and suppress rare counts of days that are over."""
     over = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.verdict.is_not(None))
     connection.execute(effects.update().where(over).values(_GONE))
     nameless = sa.and_(effects.c.keep_until_ms <= now_ms, effects.c.subject.is_not(None))
@@ -74,7 +70,7 @@ def _close_days(connection: sa.Connection, today: int) -> None:
 
 
 def count(connection: sa.Connection, endings: Iterable[Ending]) -> None:
-    """Verdicts that were just written."""
+    """Add verdicts that were just written to the daily counts."""
     told = Counter(
         (each.ended_ms // DAY_MS, each.model, each.label) for each in endings if each.verdict and each.label >= 0
     )
@@ -85,7 +81,7 @@ def count(connection: sa.Connection, endings: Iterable[Ending]) -> None:
 
 
 def erase(connection: sa.Connection, wish: Erase) -> tuple[list[Key], Tombstone]:
-    """The keys of what went, and the stone that stands for it now."""
+    """Erase a subject's questions; returns their keys and the tombstone."""
     its = sa.and_(effects.c.device == wish.device, effects.c.subject == wish.subject)
     query = sa.select(*effects.primary_key).where(its, effects.c.kept_ms <= wish.before_ms)
     keys = [Key(row.device, row.epoch, row.seq) for row in connection.execute(query)]
@@ -97,7 +93,10 @@ def erase(connection: sa.Connection, wish: Erase) -> tuple[list[Key], Tombstone]
 
 
 def _bury(connection: sa.Connection, wish: Erase, rows: int) -> Tombstone:
-    """One stone a subject: asked again, it says how many rows went in all, and the later time."""
+    """Write the tombstone of a subject.
+
+    A repeated erasure adds its rows to the earlier one and takes the later time.
+    """
     same = tombstones.c.mark == wish.mark
     before = connection.execute(tombstones.select().where(same)).first()
     stone = Tombstone(
@@ -113,10 +112,12 @@ def _bury(connection: sa.Connection, wish: Erase, rows: int) -> Tombstone:
 
 
 def read_tombstones(connection: sa.Connection) -> list[Tombstone]:
+    """All tombstones of erased subjects."""
     return [Tombstone(*row) for row in connection.execute(sa.select(*_columns(Tombstone, tombstones)))]
 
 
 def read_tallies(connection: sa.Connection) -> list[Tally]:
+    """All daily counts, unfiltered."""
     return [Tally(*row) for row in connection.execute(sa.select(*_columns(Tally, tallies)))]
 
 

@@ -1,8 +1,8 @@
-"""What the hub remembers of each question, on disk: sealed bytes until it ends, its ending for 9 days at most.
+"""Durable store of questions and verdicts: sealed questions until they end, their endings for nine days at most.
 
-Rule 1: nothing derived from a sample lies here in the clear: a question is the frame as it came, a verdict the frame as
-it is sent. Rule 2: a question's row is unique by (device, epoch, seq) and ends once. Rule 3: only the writer's thread
-calls a `Store`, and every `apply` is one transaction.
+Rule 1: nothing derived from a sample is stored in the clear: a question is stored as its frame came, a verdict as its
+frame is sent. Rule 2: a row is unique by (device, epoch, seq) and ends once. Rule 3: only the writer's thread calls a
+`Store`, and every `apply` is one transaction.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ _PRUNE_ROWS = 5000  # per transaction, so that a long overdue clean-up stalls no
 
 
 class Job(msgspec.Struct):
-    """What one round of the loop wants of the store, in this order."""
+    """Writes and reads of one round of the event loop, executed in this order."""
 
     forgets: list[Key] = msgspec.field(default_factory=list)
     keeps: list[Question] = msgspec.field(default_factory=list)
@@ -38,23 +38,23 @@ class Job(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """What became of a `Job`. No `error`: all of it is durable, but for `vanished`: endings without an open row."""
+    """Result of a `Job`. Without `error` it is durable, except `vanished`: endings that had no open row."""
 
     job: Job
     rows: dict[Key, Row] = msgspec.field(default_factory=dict)
     highest: dict[Stream, int] = msgspec.field(default_factory=dict)
     vanished: set[Key] = msgspec.field(default_factory=set)
     erased: list[tuple[list[Key], Tombstone]] = msgspec.field(default_factory=list)
-    more: bool = False  # to be pruned: there is a next chunk
+    more: bool = False  # more rows are left to be pruned
     error: str = ""
 
 
 class StoreError(Exception):
-    """A transaction did not happen. The message names the database's error class, never a value."""
+    """A transaction failed as a whole. The message is the database's error class, never a value."""
 
 
 class Store:
-    """The tables, by any SQLAlchemy URL. `open` migrates forward; a database of a newer version is refused."""
+    """The hub's tables behind an SQLAlchemy URL. `open` migrates; a database of a newer version is refused."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -65,7 +65,10 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> "Store":
-        """ExitError(DATABASE) if it is damaged or newer than this program, ExitError(DISK) if it cannot be written."""
+        """Open and migrate the database.
+
+        ExitError(DATABASE) if it is damaged or newer than this program, ExitError(DISK) if it cannot be written.
+        """
         engine = connect(url)
         try:
             prepare(engine)
@@ -78,24 +81,24 @@ class Store:
         self._engine.dispose()
 
     def newest_ms(self) -> int:
-        """The latest time this store knows of: the floor of the hub's clock."""
+        """The latest hub time (ms) in the store: the floor of the hub's clock."""
         with self._engine.connect() as connection:
             return int(connection.execute(sa.select(sa.func.max(effects.c.kept_ms))).scalar() or 0)
 
     def owed(self) -> list[Question]:
-        """Every question that has no ending yet, oldest first."""
+        """Every question without an ending, oldest first."""
         joined = sealed.join(effects, sa.and_(*(sealed.c[c.name] == c for c in effects.primary_key)))
         query = sa.select(effects, sealed.c.frame).select_from(joined).order_by(effects.c.kept_ms)
         with self._engine.connect() as connection:
             return [_question(row) for row in connection.execute(query)]
 
     def tombstones(self) -> list[Tombstone]:
-        """Whoever was erased."""
+        """Tombstones of erased subjects."""
         with self._engine.connect() as connection:
             return read_tombstones(connection)
 
     def apply(self, jobs: Sequence[Job]) -> list[Done]:
-        """All of these jobs in one transaction, durable when it returns. StoreError: none of them happened."""
+        """Execute jobs in one transaction, durable when it returns. StoreError: none of them was executed."""
         dones = [Done(job) for job in jobs]
         try:
             with self._engine.begin() as connection:
@@ -132,7 +135,7 @@ class Store:
                 done.more = self._prune(connection, done.job.prune_before_ms)
 
     def _insert(self, connection: sa.Connection, keeps: list[Question], endings: dict[Key, Ending]) -> None:
-        """A question that ended before it was written needs no sealed bytes at all. A row that is there is an error."""
+        """Insert new questions; one that has ended already needs no sealed frame. An existing row is an error."""
         connection.execute(effects.insert(), [_effect(question, endings.get(question.key)) for question in keeps])
         waiting = [{**_columns(q.key), "frame": q.sealed} for q in keeps if q.key not in endings]
         if waiting:
@@ -145,6 +148,7 @@ class Store:
             self._find_vanished(connection, endings, dones)
 
     def _find_vanished(self, connection: sa.Connection, endings: list[Ending], dones: Sequence[Done]) -> None:
+        """Mark endings without an open row as vanished, unless the row already holds the very same ending."""
         rows = _rows(connection, [ending.key for ending in endings])
         kept = {e.key for e in endings if e.key in rows and _outcome(rows[e.key]) == (e.verdict, e.refusal)}
         late = {ending.key for ending in endings}
@@ -167,7 +171,7 @@ class Store:
 
 
 def read_aside(url: str) -> list[Tally]:
-    """Counts as they lie there, over a connection of its own: a commit under way holds nobody up."""
+    """Daily counts over a connection of its own, so that a running commit does not delay them."""
     engine = connect(url)
     try:
         with engine.connect() as connection:
@@ -177,7 +181,10 @@ def read_aside(url: str) -> list[Tally]:
 
 
 def _parts(dones: Sequence[Done]) -> list[list[Done]]:
-    """Jobs whose writes may be merged: a new part begins where a job forgets, since that must see what came before."""
+    """Split jobs into parts whose writes may be merged.
+
+    A job that deletes starts a part, since it must see earlier writes.
+    """
     parts: list[list[Done]] = []
     for done in dones:
         if not parts or done.job.forgets:
@@ -249,7 +256,7 @@ def _question(row: Any) -> Question:
 
 
 def _rows(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Row]:
-    """Point reads by the whole key, grouped by stream: a shorter key would scan."""
+    """Stored rows of these keys: point reads by the whole key, grouped by stream, since a shorter key would scan."""
     streams: dict[Stream, list[int]] = defaultdict(list)
     for key in keys:
         streams[key.device, key.epoch].append(key.seq)
@@ -267,6 +274,7 @@ def _rows(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Row]:
 
 
 def _highest(connection: sa.Connection, streams: Iterable[Stream]) -> dict[Stream, int]:
+    """Greatest seq of each stream that has rows."""
     found: dict[Stream, int] = {}
     for device, epoch in streams:
         query = sa.select(sa.func.max(effects.c.seq)).where(effects.c.device == device, effects.c.epoch == epoch)

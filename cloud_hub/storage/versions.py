@@ -1,7 +1,7 @@
-"""Which device spoke which version of a model last, and which versions a person retired: a file of its own.
+"""Database of model usage: which device announced which model version last, and which versions are retired.
 
-Rule: a device is written when it says something new, or once a day, and never for each message; losing the last second
-of it costs nothing, the device says hello again.
+Rule: a device is written when its models change or once a day, never for each message; losing the last second of it
+costs nothing, since the device says hello again.
 """
 
 import sqlite3
@@ -23,7 +23,7 @@ create table if not exists retired (model text primary key, at_ms integer) witho
 
 
 class Spoken:
-    """One connection; any thread may call, one at a time. ExitError(DATABASE) if the file cannot be used."""
+    """The tables of `versions.db`: one connection, used by one thread at a time (a lock sees to it)."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -31,7 +31,7 @@ class Spoken:
 
     @classmethod
     def open(cls, path: Path | None) -> "Spoken":
-        """None = in memory."""
+        """Open or create the file; None = in memory. ExitError(DATABASE) if it cannot be used."""
         try:
             if path is not None:
                 path.touch(0o600)
@@ -44,6 +44,7 @@ class Spoken:
         return cls(db)
 
     def speakers(self) -> dict[str, Speaker]:
+        """Models used by device, with the time (hub ms) of its last recorded Hello."""
         with self._one:
             rows = self._db.execute("select device, name, version, cut, codec, at_ms from spoken").fetchall()
         found: dict[str, Speaker] = {}
@@ -53,11 +54,11 @@ class Spoken:
         return found
 
     def speaking(self, model: str, now_ms: int, registry: Registry) -> dict[str, int]:
-        """As `lineup.speaking`."""
+        """Devices that use a model; see `lineup.speaking`."""
         return speaking(self.speakers(), model, now_ms, registry)
 
     def put(self, speakers: Mapping[str, Speaker]) -> None:
-        """What these devices speak now, in the place of what they spoke. sqlite3.Error if it cannot be written."""
+        """Replace the recorded models of these devices. sqlite3.Error if it cannot be written."""
         with self._one, self._db:
             self._db.executemany("delete from spoken where device=?", [(device,) for device in speakers])
             rows = [
@@ -68,11 +69,12 @@ class Spoken:
             self._db.executemany("insert into spoken values (?,?,?,?,?,?)", rows)
 
     def retired(self) -> frozenset[str]:
-        """`digits@7`, ..."""
+        """Names of the retired versions, as `digits@7`."""
         with self._one:
             return frozenset(row[0] for row in self._db.execute("select model from retired"))
 
     def retire(self, model: str, at_ms: int) -> None:
+        """Record a version as retired."""
         with self._one, self._db:
             self._db.execute("insert or replace into retired values (?,?)", (model, at_ms))
 

@@ -1,4 +1,4 @@
-"""The one thread that owns the hub's database. Jobs that come while a commit is under way share the next one."""
+"""Writer thread of the hub's database: jobs that arrive during a commit share the next one (group commit)."""
 
 import asyncio
 import queue
@@ -13,7 +13,10 @@ Callback = Callable[[list[Done]], None]
 
 
 class Writer:
-    """`submit` from the event loop; `on_done` is called there with the jobs of one commit, in order."""
+    """Runs store jobs on one thread.
+
+    Call `submit` on the event loop; `on_done` is called there with each commit's results.
+    """
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, on_done: Callback) -> None:
         self._store = store
@@ -25,6 +28,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
+        """Queue a job for the next commit."""
         self._jobs.put(job)
 
     @property
@@ -62,11 +66,11 @@ class Writer:
         except StoreError as error:
             if len(jobs) == 1:
                 return [Done(jobs[0], error=str(error))]
-        # One of them spoils it for all: each for itself.
+        # One of them fails the whole transaction: run each in its own.
         return [done for job in jobs for done in self._apply([job])]
 
     def _report(self, dones: list[Done]) -> None:
         try:
             self._loop.call_soon_threadsafe(self._on_done, dones)
         except RuntimeError:
-            return  # the loop was closed: nobody waits any more
+            return  # the event loop was closed: the results are not wanted any more

@@ -1,6 +1,6 @@
-"""Asks a running hub over its admin API: what `skerry hub invite` and the like stand on.
+"""Blocking client of a running hub's admin API, used by the `skerry hub` commands.
 
-Rule: small and blocking; the token goes only to the address that the hub itself wrote into its state folder.
+Rule: the token is sent only to the address that the hub itself wrote into its state folder.
 """
 
 import ssl
@@ -18,17 +18,21 @@ _CODES = {400: Exit.USAGE, 401: Exit.CREDENTIALS, 403: Exit.CREDENTIALS, 404: Ex
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a running hub is reached: http://..., https://... or unix:PATH. `ca`: the file its TLS is checked with."""
+    """Address of a running hub: http://..., https://... or unix:PATH.
+
+    `ca`: PEM file that its TLS certificate is checked with.
+    """
 
     url: str
     token_file: str
     ca: str = ""
 
     def save(self, path: Path) -> None:
+        """Write the address to `path` (mode 0600)."""
         write_private(path, msgspec.json.encode(self))
 
     def trust(self) -> ssl.SSLContext:
-        """The CAs of this machine, and the hub's own."""
+        """TLS context with this machine's CAs and the hub's own."""
         context = ssl.create_default_context()
         if self.ca:
             context.load_verify_locations(self.ca)
@@ -36,7 +40,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def running_at(path: Path) -> Address | None:
-    """The address a hub left at its start; None if there is none."""
+    """Read the address that a hub wrote at its start; None if there is none. ExitError(HUB) if it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Address)
     except (FileNotFoundError, NotADirectoryError):
@@ -46,9 +50,9 @@ def running_at(path: Path) -> Address | None:
 
 
 def ask(address: Address, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON object that answers.
+    """Send a request and return the JSON object of the reply.
 
-    ExitError with the hub's own line if it refuses, ExitError(HUB) if nobody answers.
+    ExitError with the hub's own error line if it refuses, ExitError(HUB) if it cannot be reached.
     """
     client = HttpClient(
         url=address.url,

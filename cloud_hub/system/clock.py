@@ -1,8 +1,7 @@
-"""Hub time: seconds since 1970 that never run backwards, whatever is done to the machine's clock.
+"""Hub clock that never runs backwards (seconds since 1970), and a monitor of the event loop's lag.
 
-Small forward corrections are followed; a step back, or ahead by more than an hour, is not: the monotonic clock goes on.
-
-How late the event loop is: what a process knows of its own overload, when its engines know nothing of it.
+Small forward corrections of the machine's clock are followed; a step back, or ahead by more than an hour, is not: then
+the monotonic clock continues.
 """
 
 import asyncio
@@ -13,7 +12,10 @@ MAX_STEP_S = 3600.0
 
 
 class HubClock:
-    """`floor_s` = the newest time this hub ever stored: a machine that boots in 1970 starts from there."""
+    """Clock that follows the wall clock but never goes back.
+
+    `floor_s`: the newest time this hub ever stored, so that a machine that boots in 1970 starts from there.
+    """
 
     def __init__(
         self,
@@ -27,6 +29,7 @@ class HubClock:
         self._at = monotonic()
 
     def now(self) -> float:
+        """Hub time in seconds since 1970."""
         at = self._monotonic()
         own = self._last_s + (at - self._at)
         wall = self._wall()
@@ -39,7 +42,7 @@ EVERY_S = 0.02
 
 
 class Pulse:
-    """`lag_s`: by how much the last beats came too late; it falls by half with each beat that is in time."""
+    """Measures how late the event loop runs its timers, which shows overload of this process."""
 
     def __init__(self) -> None:
         self._lag_s = 0.0
@@ -47,11 +50,11 @@ class Pulse:
 
     @property
     def lag_s(self) -> float:
-        """Also the beat that is overdue now counts."""
+        """Recent lag in seconds, halved with each timer in time; a timer overdue now counts too."""
         return max(self._lag_s, time.monotonic() - self._due)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure until cancelled."""
         while True:
             self._due = time.monotonic() + EVERY_S
             await asyncio.sleep(EVERY_S)

@@ -1,4 +1,4 @@
-"""The hub's state folder: which file is what. Folders are 0700, files 0600: nobody but the hub's user reads them."""
+"""Paths and permissions of the hub's state folder. Folders are 0700, files 0600: only the hub's user can read them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from wire.process.files import read_private
 
 @dataclass(frozen=True)
 class StateDir:
-    """Paths below one root. Only `prepare` touches the disk."""
+    """Paths below the root of the state folder. Only `prepare` touches the disk."""
 
     root: Path
 
@@ -23,32 +23,32 @@ class StateDir:
 
     @property
     def access(self) -> Path:
-        """Keys of tenants, as digests."""
+        """API keys of tenants, as digests."""
         return self.root / "access.db"
 
     @property
     def audit(self) -> Path:
-        """Who changed what over the web API, and who was refused."""
+        """Audit log: who changed what over the web API, and who was refused."""
         return self.root / "audit.jsonl"
 
     @property
     def orders(self) -> Path:
-        """What people ordered for good: notices that deny all, floors of policies."""
+        """Standing orders of administrators: deny notices and minimum policy versions."""
         return self.root / "orders.json"
 
     @property
     def ledger(self) -> Path:
-        """The log of the devices' ledger heads, and what they said they have spent."""
+        """Transparency log of the devices' ledger heads, and their reported spending."""
         return self.root / "ledger.db"
 
     @property
     def versions(self) -> Path:
-        """Which device speaks which version of a model, and which versions are retired."""
+        """Which device uses which model version, and which versions are retired."""
         return self.root / "versions.db"
 
     @property
     def rollouts(self) -> Path:
-        """Rollouts: plans, how far each has come, every device of them, and their history."""
+        """Rollouts: plans, progress, devices and history."""
         return self.root / "rollouts.db"
 
     @property
@@ -65,12 +65,12 @@ class StateDir:
 
     @property
     def online(self) -> Path:
-        """The hub's own signing keys of the update repository."""
+        """Online signing keys of the update repository."""
         return self.keys / "online"
 
     @property
     def repository(self) -> Path:
-        """The update repository: what devices and mirrors may read."""
+        """The update repository, readable by devices and mirrors."""
         return self.root / "repository"
 
     @property
@@ -79,7 +79,7 @@ class StateDir:
 
     @property
     def running(self) -> Path:
-        """JSON of the running hub's addresses; stale once its lock is free."""
+        """JSON of the running hub's addresses; stale if its lock is free."""
         return self.root / "api.json"
 
     def prepare(self) -> "StateDir":
@@ -90,7 +90,7 @@ class StateDir:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that nobody else may enter; ExitError(DISK) otherwise."""
+    """Make a folder of mode 0700. ExitError(DISK) otherwise."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -99,5 +99,5 @@ def private_folder(folder: Path) -> None:
 
 
 def read(path: Path) -> bytes:
-    """A secret's bytes; ExitError(CREDENTIALS) if others may read it."""
+    """Read a secret file. ExitError(CREDENTIALS) if others may read it."""
     return read_private(path)

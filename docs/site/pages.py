@@ -128,19 +128,19 @@ def command_line_page() -> str:
         "",
         "What `--help` says of every command, in one page. Exit codes: [a page](../exit-codes.md).",
     ]
-    for name, room in skerry.ROOMS.items():
+    for name, room in skerry.SUBCOMMANDS.items():
         lines += ["", f"## skerry {name}", "", room.help]
         for path, command in [*_commands(name, room), *_guests(name, room)]:
             lines += _described(path, command)
     return "\n".join(lines) + "\n"
 
 
-def _guests(name: str, room: skerry.Room) -> Iterator[tuple[str, click.Command]]:
-    for guest, where in room.guests.items():
+def _guests(name: str, room: skerry.Subcommand) -> Iterator[tuple[str, click.Command]]:
+    for guest, where in room.nested.items():
         yield from _commands(f"{name} {guest}", where)
 
 
-def _commands(path: str, room: skerry.Room) -> Iterator[tuple[str, click.Command]]:
+def _commands(path: str, room: skerry.Subcommand) -> Iterator[tuple[str, click.Command]]:
     module, _, attribute = room.target.partition(":")
     target = getattr(importlib.import_module(module), attribute)
     if not isinstance(target, typer.Typer):

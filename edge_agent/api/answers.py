@@ -1,6 +1,7 @@
-"""The routes of one answer's later life: its record, the event stream, feedback, why.
+"""HTTP routes of recorded answers (`/v1/answers`, `/v1/events`): records, explanation, feedback, erasure, event stream.
 
-Law: delivery here is at least once, under stable ids (`event`, `answer_id`); exactly once is a property of the record.
+Rule: delivery here is at least once, under stable ids (`event`, `answer_id`); exactly once is a property of the record.
+Event streams are server-sent events (WHATWG HTML, section 9.2).
 """
 
 import asyncio
@@ -20,18 +21,23 @@ from wire.http.oip import OipError, short
 
 MAX_WAIT_S = 60.0
 MAX_STREAMS = 16
-HEARTBEAT_S = 5.0  # also how soon a listener that went away is noticed
+HEARTBEAT_S = 5.0  # also how soon a client that went away is noticed
 MAX_FEEDBACK_BYTES = 1024
 _MAX_EVENT = 2**63 - 1
 _KEYED = re.compile(r"[0-9a-f]{64}")
 
 
 class _Feedback(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a feedback request: a label's number or name, or a regressor's value."""
+
     truth: int | float | str
 
 
 class AnswerRoutes:
-    """`/v1/answers`, `/v1/events`. `heartbeat_s`: how often an idle stream shows that it lives."""
+    """Routes under `/v1/answers`, `/v1/events` and `/v1/subjects`.
+
+    `heartbeat_s`: how often an idle event stream sends a comment line, which also detects a client that has gone.
+    """
 
     def __init__(self, service: AnswerService, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._service = service
@@ -39,6 +45,7 @@ class AnswerRoutes:
         self._streams: set[asyncio.Task[Any]] = set()
 
     def routes(self) -> list[web.RouteDef]:
+        """All routes with their handlers, for `web.Application.add_routes`."""
         return [
             web.get("/v1/answers/{id}", self.answer),
             web.get("/v1/answers/{id}/why", self.why),
@@ -48,7 +55,10 @@ class AnswerRoutes:
         ]
 
     async def answer(self, request: web.Request) -> web.Response:
-        """All records of an id: the answer, then its correction. Waits `wait_s` (at most 60) while one is owed."""
+        """`GET /v1/answers/{id}`: all records of an answer, that is the answer and then its correction.
+
+        Waits up to `?wait_s=` seconds (at most 60) while a correction is still owed. 404 for an unknown id.
+        """
         records = await self._service.wait(_id(request), _seconds(request))
         if not records:
             raise _unknown(request)
@@ -56,7 +66,10 @@ class AnswerRoutes:
         return _json({"answer_id": records[0].id, "records": rows})
 
     async def why(self, request: web.Request) -> web.Response:
-        """Everything kept about one answer: its records, what left for it, how it ended."""
+        """`GET /v1/answers/{id}/why`: everything kept about one answer.
+
+        Its records, what left the device for it, and how its question ended. 404 for an unknown id.
+        """
         facts = await self._service.explain(_id(request))
         if not facts:
             raise _unknown(request)
@@ -65,14 +78,20 @@ class AnswerRoutes:
         return _json(facts)
 
     async def erase(self, request: web.Request) -> web.Response:
-        """Forget whom this keyed hash stands for, here; `skerry erase` asks the hubs as well."""
+        """`POST /v1/subjects/{subject}/erase`: forget the data subject that this keyed hash stands for, on this device.
+
+        Returns how many answers were erased. `skerry erase` asks the hubs as well.
+        """
         subject = request.match_info["subject"]
         if not _KEYED.fullmatch(subject):
             raise OipError(404, "a subject is named by its keyed hash: 64 hexadecimal characters")
         return _json({"answers": await self._service.erase(bytes.fromhex(subject))})
 
     async def feedback(self, request: web.Request) -> web.Response:
-        """`{"truth": 7}` or `{"truth": "seven"}`; of a regressor `{"truth": 87.5}`."""
+        """`POST /v1/answers/{id}/feedback`: record the true label, `{"truth": 7}` or `{"truth": "seven"}`.
+
+        For a regressor its true value, `{"truth": 87.5}`. 400 if the model here gives no such answer.
+        """
         body = await read_body(request, MAX_FEEDBACK_BYTES)
         try:
             truth = truth_of(msgspec.json.decode(body, type=_Feedback).truth, self._service.manifest)
@@ -85,7 +104,10 @@ class AnswerRoutes:
         return _json({"answer_id": _id(request), "truth": truth})
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events from after `Last-Event-ID` (or `?after=`) on; without either, from now on."""
+        """`GET /v1/events`: records as server-sent events, from after `Last-Event-ID` (or `?after=`) on.
+
+        Without either it starts with the next record. 503 while 16 streams are open already.
+        """
         after = _after(request)
         if after is None:
             after = await self._service.last_event()
@@ -101,7 +123,7 @@ class AnswerRoutes:
             self._streams.discard(task)
 
     async def close(self, _: web.Application) -> None:
-        """End every stream: a server that stops does not wait for listeners."""
+        """End every event stream: a server that stops does not wait for its listeners."""
         for task in self._streams:
             task.cancel()
 
@@ -115,7 +137,7 @@ class AnswerRoutes:
         return response
 
     def _event(self, record: EventRecord) -> bytes:
-        """`id` is the event's number for ever: what a caller sends back as `Last-Event-ID`."""
+        """One server-sent event. `id` is the event's number for ever: what a client sends back as `Last-Event-ID`."""
         data = msgspec.json.encode({**answer_json(record.answer, self._service.manifest), "event": record.event})
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (record.event, record.answer.kind.encode(), data)
 

@@ -1,6 +1,6 @@
-"""The local HTTP API as one application behind its door checks.
+"""The local HTTP API as one aiohttp application behind its access checks, and the server that runs it.
 
-Law: every route passes the same doors; the only one that ever needs no token is `/healthz`.
+Rule: every route passes the same middlewares (host name, token, TLS); only `/healthz` never needs a token.
 """
 
 from pathlib import Path
@@ -25,7 +25,11 @@ def build_app(
     version: str = "0",
     heartbeat_s: float = HEARTBEAT_S,
 ) -> web.Application:
-    """ExitError(CREDENTIALS) if the door's token file is not private."""
+    """Assemble the application of all routes. `version`: the server version that it reports.
+
+    `door`: who may call, and from where. `limits`: of inference requests. Raises ExitError(CREDENTIALS) if the token
+    file is not private.
+    """
     limits = limits or InferLimits()
     app = web.Application(
         middlewares=security_middlewares(door, token_of(door), OPEN_ROUTES), client_max_size=limits.max_body_bytes
@@ -39,19 +43,20 @@ def build_app(
 
 
 class ApiServer:
-    """Serves an application at a door: `start` returns the address, `stop` ends every request within 2 seconds."""
+    """Server of one application on one address, TCP or a Unix socket."""
 
     def __init__(self, app: web.Application, door: ServerAccess) -> None:
-        # Bodies are checked by `read_body`; access lines would hold ids of answers, and cost more than the answer.
+        # `read_body` checks the bodies; an access log would hold ids of answers, and cost more than the answer.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
         self._door = door
 
     async def start(self) -> str:
-        """ExitError(PORT, CONFIG or CREDENTIALS) if the door cannot be opened."""
+        """Begin to listen, and return the server's URL. ExitError(PORT, CONFIG or CREDENTIALS) if it cannot."""
         await self._runner.setup()
         return await open_site(self._runner, self._door)
 
     async def stop(self) -> None:
+        """Stop listening; running requests are ended within 2 seconds, and a Unix socket is removed."""
         await self._runner.cleanup()
         if self._door.unix:
             Path(self._door.unix).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""The routes that tell how the agent is: for a person, a supervisor and Prometheus.
+"""HTTP routes of the agent's health: liveness, readiness, status, update hint, and Prometheus metrics.
 
-Law: names of metrics and labels are fixed words; nothing a caller or a sample chose ever becomes one.
+Rule: names of metrics and labels are fixed words; nothing that a caller or a sample chose ever becomes one.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from wire.http.oip import OipError
 
 
 class HealthRoutes:
-    """`/healthz`: the event loop turns. `/readyz`: it would answer a sample now."""
+    """Routes `/healthz` (the event loop runs), `/readyz` (a sample would be answered now), `/v1/status`, `/metrics`."""
 
     def __init__(self, service: AnswerService) -> None:
         self._service = service
@@ -27,6 +27,7 @@ class HealthRoutes:
         ProcessCollector(registry=self._registry)
 
     def routes(self) -> list[web.RouteDef]:
+        """All routes with their handlers, for `web.Application.add_routes`."""
         return [
             web.get("/healthz", self.live),
             web.get("/readyz", self.ready),
@@ -36,23 +37,32 @@ class HealthRoutes:
         ]
 
     async def live(self, _: web.Request) -> web.Response:
+        """`GET /healthz`: 200 whenever the event loop runs."""
         return _json(200, {"live": True})
 
     async def ready(self, _: web.Request) -> web.Response:
-        """503 in mode `disabled` and without a model. A link that is down or a full disk do not stop local answers."""
+        """`GET /readyz`: 503 in mode `disabled` and without a model.
+
+        A lost link or a full disk does not stop local answers, so the agent stays ready.
+        """
         ready = self._service.manifest is not None and self._service.status().get("mode") != "disabled"
         return _json(200 if ready else 503, {"ready": ready})
 
     async def refresh(self, _: web.Request) -> web.Response:
-        """Look for updates soon; what comes of it is in the status. 409 where this device has no update repository."""
+        """`POST /v1/refresh`: look for updates soon; the outcome appears in the status.
+
+        409 where this device has no update repository.
+        """
         if not self._service.refresh():
             raise OipError(409, "this device takes no updates: it was enrolled without, or they are switched off")
         return _json(202, {"refresh": "asked"})
 
     async def status(self, _: web.Request) -> web.Response:
+        """`GET /v1/status`: the agent's whole status as JSON."""
         return _json(200, self._service.status())
 
     async def metrics(self, _: web.Request) -> web.Response:
+        """`GET /metrics`: counters, gauges and alarms in the Prometheus text format."""
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
@@ -65,12 +75,13 @@ _GAUGES = {
 
 
 class _AgentCollector(Collector):
-    """Reads the agent's own counters when asked: nothing is counted twice."""
+    """Prometheus collector over the agent's own counters, read at scrape time: nothing is counted twice."""
 
     def __init__(self, service: AnswerService) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
+        """Metrics of this moment."""
         counts = CounterMetricFamily("skerry_agent_events", "What the agent did, by kind.", labels=["kind"])
         for kind, count in sorted(self._service.counts.items()):
             counts.add_metric([kind], count)
@@ -92,12 +103,12 @@ class _AgentCollector(Collector):
         yield alarms
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: a scrape may not happen before the agent runs."""
+        """No metrics: a scrape may not happen before the agent runs."""
         return iter(())
 
 
 def _sent(sent: Any) -> Iterator[Metric]:
-    """Bytes by the rules of policies, and `overhead`; together they are what the sockets sent."""
+    """Bytes by the policies' rules, and `overhead`; together they are what the sockets sent."""
     if not isinstance(sent, dict):
         return
     text = "Bytes handed to the link, by rule; `overhead` is the rest of what the sockets sent."
@@ -111,7 +122,7 @@ def _sent(sent: Any) -> Iterator[Metric]:
 
 
 def _budgets(budgets: Any) -> Iterator[Metric]:
-    """Of each account of the policy's base, in its own unit: bytes, millionths of a price, or units of privacy."""
+    """Each account of the policy's base, in its own unit: bytes, millionths of a price, or units of privacy."""
     if not isinstance(budgets, dict):
         return
     for key, text in (("left", "What is left in this period."), ("limit", "What a period allows.")):
@@ -122,6 +133,7 @@ def _budgets(budgets: Any) -> Iterator[Metric]:
 
 
 def _number(value: object) -> float | None:
+    """The value of a gauge: numbers and booleans as they are, "up" as 1, any other text as 0; else None."""
     if isinstance(value, bool | int | float):
         return float(value)
     return float(value == "up") if isinstance(value, str) else None

@@ -1,12 +1,11 @@
-"""A sample from a file: `.npy` in the model's shape and type, or `.png` scaled into the model's range of values.
+"""Reader of sample files: `.npy` in the model's shape and type, or `.png` scaled into the model's range of values.
 
-Law: the header is judged before the data is read, so a file cannot make the agent allocate more than one sample.
+The PNG decoder takes 8-bit grey or RGB, not interlaced, and refuses anything else by name. Source: Portable Network
+Graphics, third edition (W3C), sections 5, 7.3, 9.2. It is our own because a sample needs these few forms only, and an
+image library would cost a device more memory than the model.
 
-PNG to array, for samples: 8-bit grey or RGB, not interlaced; anything else is refused by name.
-
-Law: nothing is allocated that the header of an accepted size does not justify, and every checksum is checked.
-Source: Portable Network Graphics, third edition (W3C), sections 5, 7.3, 9.2. A decoder of our own because a sample
-needs these few forms only, and an image library would cost a device more memory than the model.
+Rule: the header is checked before the data is read, so that a file cannot make the agent allocate more than one sample;
+every checksum is checked.
 """
 
 import io
@@ -31,11 +30,14 @@ _HEADER_BYTES = 13
 
 
 class PngError(ValueError):
-    """Not a PNG, damaged, or of a form that is not read here: one line."""
+    """The file is not a PNG, is damaged, or of a form that is not read here; one line says which."""
 
 
 def decode(data: bytes, shape: tuple[int, int, int]) -> Image:
-    """`[height, width, channels]` uint8. PngError if the file is not exactly of `shape`, or not sound."""
+    """Decode a PNG into an array `[height, width, channels]` of uint8.
+
+    Raises PngError if the file is not exactly of `shape`, or is damaged.
+    """
     chunks = _chunks(data)
     kind, header = next(chunks, (b"", b""))
     if kind != b"IHDR" or len(header) != _HEADER_BYTES:
@@ -53,6 +55,7 @@ def decode(data: bytes, shape: tuple[int, int, int]) -> Image:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Type and body of each chunk (section 5), after its CRC-32 was checked. PngError if one is cut or damaged."""
     if not data.startswith(_SIGNATURE):
         raise PngError("this is no PNG file")
     at = len(_SIGNATURE)
@@ -67,6 +70,10 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _check_header(header: bytes, shape: tuple[int, int, int]) -> None:
+    """Check the IHDR chunk: size, bit depth, colour type, and no interlacing. PngError says what is not supported.
+
+    `header`: its 13 bytes; `shape`: the height, width and channels that the model takes.
+    """
     width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
     depth, colour, compression, filtering, interlace = header[8:]
     if colour not in _CHANNELS:
@@ -81,7 +88,10 @@ def _check_header(header: bytes, shape: tuple[int, int, int]) -> None:
 
 
 def _inflate(packed: bytes, shape: tuple[int, int, int]) -> Image:
-    """Rows, each behind its filter byte. At most one byte more than the shape needs is ever unpacked."""
+    """Decompress to rows, each behind its filter byte.
+
+    At most one byte more than the shape needs is ever decompressed.
+    """
     height, width, channels = shape
     wanted = height * (1 + width * channels)
     try:
@@ -94,7 +104,7 @@ def _inflate(packed: bytes, shape: tuple[int, int, int]) -> Image:
 
 
 def _unfilter(rows: Image, shape: tuple[int, int, int]) -> Image:
-    """Undo each row's filter; arithmetic is modulo 256."""
+    """Undo each row's filter (section 9.2); arithmetic is modulo 256."""
     height, width, channels = shape
     out = np.zeros((height, width * channels), np.uint8)
     above = np.zeros(width * channels, np.uint8)
@@ -104,6 +114,7 @@ def _unfilter(rows: Image, shape: tuple[int, int, int]) -> Image:
 
 
 def _row(kind: int, row: Image, above: Image, channels: int) -> Image:
+    """Undo one row's filter. `kind`: the filter type 0 to 4; `above`: the decoded row before; all uint8."""
     if kind == 0:
         return row
     if kind == 1:
@@ -117,7 +128,7 @@ def _row(kind: int, row: Image, above: Image, channels: int) -> Image:
 
 
 def _predicted(row: Image, above: Image, channels: int, *, paeth: bool) -> Image:
-    """Average and Paeth need the pixel just decoded: a plain loop."""
+    """Undo the filters Average and Paeth, which need the pixel just decoded: a plain loop."""
     line, up = bytearray(row.tobytes()), above.tobytes()
     for x in range(len(line)):
         left = line[x - channels] if x >= channels else 0
@@ -127,7 +138,7 @@ def _predicted(row: Image, above: Image, channels: int, *, paeth: bool) -> Image
 
 
 def _paeth(left: int, up: int, corner: int) -> int:
-    """Whichever neighbour is nearest to left + up - corner; ties in this order."""
+    """The Paeth predictor: whichever neighbour is nearest to left + up - corner; ties in this order."""
     guess = left + up - corner
     return min((left, up, corner), key=lambda value: abs(guess - value))
 
@@ -142,7 +153,10 @@ SUFFIXES = (".npy", ".png")
 
 
 def sample_of(name: str, data: bytes, spec: InputSpec) -> Sample:
-    """One sample of the model's shape and type. SampleError says what is wrong; values are left to the runner."""
+    """One sample of the model's shape and type, from the bytes of a `.npy` or `.png` file.
+
+    Raises SampleError, which says what is wrong; the runner checks the range of the values.
+    """
     if name.lower().endswith(".npy"):
         return _from_npy(data, spec)
     if name.lower().endswith(".png"):
@@ -151,11 +165,15 @@ def sample_of(name: str, data: bytes, spec: InputSpec) -> Sample:
 
 
 def max_file_bytes(spec: InputSpec) -> int:
-    """No sound sample is larger: its values at 8 bytes, twice, and room for headers."""
+    """An upper bound for the size of a sound sample file: its values at 8 bytes, twice, and room for headers."""
     return math.prod(spec.shape) * 16 + HEADER_ROOM_BYTES
 
 
 def _from_npy(data: bytes, spec: InputSpec) -> Sample:
+    """Parse a NumPy file: its header is compared with the specification before the data is read.
+
+    Fortran order is converted to C order. SampleError for any other type, shape or size.
+    """
     stream = io.BytesIO(data)
     dtype = NUMPY_DTYPES[spec.dtype]
     try:
@@ -173,7 +191,7 @@ def _from_npy(data: bytes, spec: InputSpec) -> Sample:
 
 
 def _from_png(data: bytes, spec: InputSpec) -> Sample:
-    """0..255 becomes low..high of the model's input (as it is, for UINT8)."""
+    """Scale 0..255 to the range low..high of the model's input; UINT8 inputs take it as it is."""
     height, width, channels, first = _layout(spec.shape)
     try:
         image = decode(data, (height, width, channels))
@@ -191,7 +209,7 @@ def _from_png(data: bytes, spec: InputSpec) -> Sample:
 
 
 def _layout(shape: tuple[int, ...]) -> tuple[int, int, int, bool]:
-    """Height, width, channels, and whether channels come first, of an image model's input."""
+    """Height, width and channels of an image model's input, and whether channels come first."""
     if len(shape) == 2:
         return shape[0], shape[1], 1, False
     if len(shape) == 3 and shape[0] in (1, 3):

@@ -1,6 +1,7 @@
-"""What the local API needs of the agent, and how its values look to a caller. No I/O.
+"""Interface of the agent as the local API uses it, and the JSON form of its answers. No I/O.
 
-Law: an answer has one form, whichever route it leaves by: source, reason, model and version, policy hash, ids, timings.
+Rule: an answer has one form, whichever route it leaves by: source, reason, model and version, policy hash, ids,
+timings.
 """
 
 import re
@@ -18,37 +19,60 @@ _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class AnswerService(Protocol):
-    """`edge_agent.app.agent.Agent`, as the API sees it. All calls on the event loop that serves."""
+    """The agent, as the API sees it. All methods are called on the event loop that serves."""
 
-    async def infer(self, sample: Sample) -> AnswerRecord: ...
+    async def infer(self, sample: Sample) -> AnswerRecord:
+        """Answer one sample. Raises SampleError, DisabledError or NoModelError."""
+        ...
 
-    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]: ...  # noqa: A002 - the product's word
+    async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002 - the product's word
+        """All records of an answer; waits up to `timeout_s` while a correction is owed. Empty for an unknown id."""
+        ...
 
-    def events(self, after: int) -> AsyncIterator[EventRecord]: ...
+    def events(self, after: int) -> AsyncIterator[EventRecord]:
+        """Records with an event number above `after`, then each new one as it is committed."""
+        ...
 
-    async def last_event(self) -> int: ...
+    async def last_event(self) -> int:
+        """Number of the newest committed record; 0 if there is none."""
+        ...
 
-    async def feedback(self, id: str, truth: float) -> bool: ...  # noqa: A002
+    async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002
+        """Record the true label or value of an answer. False for an unknown id."""
+        ...
 
-    async def explain(self, id: str) -> dict[str, Any]: ...  # noqa: A002
+    async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """Everything kept about one answer, JSON-able. Empty for an unknown id."""
+        ...
 
-    async def erase(self, subject: bytes) -> int: ...
+    async def erase(self, subject: bytes) -> int:
+        """Forget a data subject by its keyed hash. How many answers were erased."""
+        ...
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> dict[str, Any]:
+        """The agent's status, JSON-able."""
+        ...
 
-    def refresh(self) -> bool: ...
+    def refresh(self) -> bool:
+        """Look for updates soon. False if this device takes none."""
+        ...
 
     @property
-    def manifest(self) -> Manifest | None: ...
+    def manifest(self) -> Manifest | None:
+        """Manifest of the model that answers; None while there is none."""
+        ...
 
     @property
-    def counts(self) -> dict[str, int]: ...
+    def counts(self) -> dict[str, int]:
+        """Counters by name, for metrics."""
+        ...
 
 
 def answer_json(record: AnswerRecord, manifest: Manifest | None) -> dict[str, Any]:
-    """One record for a caller. Times in seconds, `at_ms` hub time; `label_name` "" where the model names none.
+    """One record for a caller. Durations in seconds, `at_ms` hub time in milliseconds.
 
-    `value`: a regressor's; a classifier's is None. A regressor's `label` is -1.
+    `value`: a regressor's, None for a classifier, whose `label` is its class number (-1 for a regressor). `label_name`
+    is "" where the model has no names.
     """
     prediction = record.prediction
     model, version = model_of(record)
@@ -100,23 +124,25 @@ def _facts(record: AnswerRecord) -> dict[str, str | float]:
 
 
 def model_of(record: AnswerRecord) -> tuple[str, str]:
-    """("digits", "7")."""
+    """Name and version of the model that gave an answer, such as ("digits", "7")."""
     name, _, version = record.prediction.model.rpartition("@")
     return name, version
 
 
 def label_name(label: int, manifest: Manifest | None) -> str:
+    """The name of a label number; "" without a model."""
     return name_of(label, manifest.labels) if manifest else ""
 
 
 def value_of(prediction: Prediction) -> float | None:
+    """A regressor's value; None for a classifier's prediction."""
     return prediction.scores[0] if prediction.label < 0 and prediction.scores else None
 
 
 def truth_of(truth: object, manifest: Manifest | None) -> float | None:
-    """The label's number from its number or its name, or a regressor's value; None if this model gives no such answer.
+    """A label's number from its number or name, or a regressor's value. None if this model gives no such answer.
 
-    A label's number is an `int`.
+    A label's number is returned as an `int`.
     """
     if manifest is None:
         return None
@@ -131,15 +157,20 @@ def truth_of(truth: object, manifest: Manifest | None) -> float | None:
 
 
 def trace_id(traceparent: str) -> str:
+    """The trace id (32 hex characters) of a W3C traceparent; "" if it is none."""
     match = _TRACEPARENT.fullmatch(traceparent)
     return match[1] if match else ""
 
 
 def traceparent_of(headers: Mapping[str, str], drawn: str) -> str:
-    """The caller's W3C traceparent if it is one (version 00), else one made of `drawn` (48 hex characters)."""
+    """The caller's W3C traceparent if it is a valid one of version 00.
+
+    Else one made of `drawn`, 48 random hex characters.
+    """
     given = headers.get("traceparent", "").strip()
     return given if _TRACEPARENT.fullmatch(given) else f"00-{drawn[:32]}-{drawn[32:48]}-01"
 
 
 def is_answer_id(text: str) -> bool:
+    """Whether a text has the form of an answer id: 32 hexadecimal characters."""
     return bool(_ANSWER_ID.fullmatch(text))

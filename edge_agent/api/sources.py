@@ -1,6 +1,6 @@
-"""Where samples come from beside the API: a watched folder, and JSON lines on a stream.
+"""Sample sources beside the HTTP API: a watched folder of files, and JSON lines on a stream.
 
-Law: every file ends in `done/` or `failed/`, every line gets a line back, each with the answer or a one-line reason. A
+Rule: every file ends in `done/` or `failed/`, every line gets a line back, each with the answer or a one-line reason. A
 crash between answer and move answers a file again, under a new id: at least once.
 """
 
@@ -24,29 +24,29 @@ from wire.process.logging import Log
 
 MAX_LINE_BYTES = 1 << 20
 LINES_AT_ONCE = 32
-FILES_AT_ONCE = 64  # of one look at the folder
+FILES_AT_ONCE = 64  # in one scan of the folder
 _CHUNK_BYTES = 65536
 
 
 class Feed(msgspec.Struct, frozen=True):
-    """Who answers, and what class a sample is of that names none."""
+    """The agent that answers the samples, and the data class of samples that name none."""
 
     service: AnswerService
     data_class: str
 
     @property
     def manifest(self) -> Manifest:
-        """Of the model that answers now. NoModelError if there is none."""
+        """Manifest of the model that answers now. NoModelError if there is none."""
         if self.service.manifest is None:
             raise NoModelError
         return self.service.manifest
 
 
 class Folder:
-    """Watches one folder by looking at it: works on every file system, needs no library, costs one `scandir` a look.
+    """Watches one folder by scanning it: this works on every file system, and costs one `scandir` a scan.
 
-    Give files their final name when they are whole (write elsewhere or under a dot name, then rename). A file that is
-    written in place is taken when its size and time did not change between two looks.
+    Give files their final name when they are complete (write elsewhere or under a dot name, then rename). A file that
+    is written in place is taken when its size and time did not change between two scans.
     """
 
     def __init__(self, path: Path, feed: Feed, every_s: float, log: Log) -> None:
@@ -58,7 +58,10 @@ class Folder:
         self._told: dict[str, tuple[str, dict[str, Any]]] = {}
 
     async def run(self) -> None:
-        """Look, answer, move, for ever. A folder that is away for a while (a removed disk) is waited for."""
+        """Scan, answer and move files until cancelled.
+
+        A folder that is missing for a while (a removed disk) is waited for.
+        """
         while True:
             try:
                 await self.look()
@@ -67,7 +70,7 @@ class Folder:
             await asyncio.sleep(self._every_s)
 
     async def look(self) -> int:
-        """Answer the files that are whole, oldest first. Returns how many."""
+        """Answer the files that are complete, oldest first, at most 64. Returns how many."""
         for name in ("done", "failed"):
             (self._path / name).mkdir(exist_ok=True)
         ripe = self._ripe()
@@ -76,6 +79,10 @@ class Folder:
         return len(ripe)
 
     def _ripe(self) -> list[Path]:
+        """Sample files that did not change since the last scan, oldest first.
+
+        Names that begin with a dot are left alone.
+        """
         found: dict[str, tuple[int, int]] = {}
         with os.scandir(self._path) as entries:
             for entry in entries:
@@ -88,7 +95,10 @@ class Folder:
         return [self._path / name for name in sorted(ripe, key=lambda name: (found[name][0], name))[:FILES_AT_ONCE]]
 
     async def _take(self, file: Path) -> None:
-        """A disk that does not take the result must not make the file be answered again: what was told is kept."""
+        """Answer a file and move it.
+
+        If the disk refuses the result, the answer is kept so that it is not given again.
+        """
         told = self._told.get(file.name) or await self._tell(file)
         if told is None:
             return
@@ -97,7 +107,7 @@ class Folder:
         del self._told[file.name]
 
     async def _tell(self, file: Path) -> tuple[str, dict[str, Any]] | None:
-        """(where it goes, what is said of it); None while nothing is answered."""
+        """The folder that the file goes to, and its result; None while nothing is answered."""
         try:
             spec = self._feed.manifest.input
             x = sample_of(file.name, _read_plain(file, max_file_bytes(spec)), spec)
@@ -109,7 +119,10 @@ class Folder:
         return "done", {"file": file.name, **answer_json(record, self._feed.service.manifest)}
 
     def _move(self, file: Path, where: str, result: dict[str, Any]) -> None:
-        """The result first: a file in `done/` always has its answer beside it. An older file of that name is kept."""
+        """Write the result first: a file in `done/` always has its answer beside it.
+
+        An older file of that name is kept.
+        """
         target = _free(file.parent / where / file.name)
         target.with_name(target.name + ".json").write_bytes(msgspec.json.encode(result) + b"\n")
         file.rename(target)
@@ -117,6 +130,7 @@ class Folder:
 
 
 def _free(path: Path) -> Path:
+    """A path that does not exist yet: this one, or one with a number before its suffix."""
     count, free = 1, path
     while free.exists():
         count += 1
@@ -125,7 +139,7 @@ def _free(path: Path) -> Path:
 
 
 def _read_plain(file: Path, max_bytes: int) -> bytes:
-    """A plain file's bytes. SampleError for links, pipes, devices, and what is too large for any sample."""
+    """Read a plain file. SampleError for links, pipes, devices, and for what is too large for any sample."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -141,7 +155,7 @@ def _read_plain(file: Path, max_bytes: int) -> bytes:
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """`x`: the sample, nested or flat; `id`: the caller's own word, given back."""
+    """One JSON line. `x`: the sample, nested or flat; `id`: the caller's own, given back with the answer."""
 
     x: msgspec.Raw
     data_class: str | None = None
@@ -152,9 +166,9 @@ _line_decoder = msgspec.json.Decoder(_Line)
 
 
 class Lines:
-    """JSON lines in, one JSON line out for each: `{"x": [...], "data_class": "open", "id": "mine"}`.
+    """Answers JSON lines, each with one JSON line: `{"x": [...], "data_class": "open", "id": "mine"}`.
 
-    Up to 32 are answered at once, so lines come back as they are ready; `line` counts from 1.
+    Up to 32 are answered at once, so answers come back as they are ready; `line` counts from 1.
     """
 
     def __init__(self, feed: Feed, write: Callable[[bytes], None]) -> None:
@@ -162,7 +176,7 @@ class Lines:
         self._write = write
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Until the lines end and every one is answered."""
+        """Answer all lines until they end and every one is answered."""
         room = asyncio.Semaphore(LINES_AT_ONCE)
         number = 0
         async with asyncio.TaskGroup() as tasks:
@@ -173,12 +187,14 @@ class Lines:
                     tasks.create_task(self._one(line, number, room), name=f"line {number}")
 
     async def _one(self, line: bytes, number: int, room: asyncio.Semaphore) -> None:
+        """Answer one line and write the result. `room` is given back whatever happens."""
         try:
             self._write(msgspec.json.encode({"line": number, **await self._answer(line)}) + b"\n")
         finally:
             room.release()
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
+        """The JSON object that answers a line; a failure is its `error`, beside the caller's `id` if there was one."""
         try:
             asked = _parse(line)
         except SampleError as error:
@@ -195,6 +211,7 @@ class Lines:
         return {**own, **answer_json(record, self._feed.service.manifest)}
 
     def _sample(self, asked: _Line) -> Sample:
+        """The line's sample in the model's shape and type. SampleError if it does not fit."""
         spec = self._feed.manifest.input
         head = TensorHead("x", spec.dtype.value, list(spec.shape), {}, asked.x)
         try:
@@ -205,6 +222,7 @@ class Lines:
 
 
 def _parse(line: bytes) -> _Line:
+    """Decode one line. SampleError says why it is not of the form `{"x": [...]}`."""
     if len(line) > MAX_LINE_BYTES:
         raise SampleError(f"a line of more than {MAX_LINE_BYTES} bytes")
     try:
@@ -216,7 +234,7 @@ def _parse(line: bytes) -> _Line:
 
 
 async def read_lines(fd: int) -> AsyncIterator[bytes]:
-    """Lines of a pipe, terminal or file. An over-long one comes shortened, one byte too long, and is refused later."""
+    """Lines of a pipe, terminal or file. An over-long one is cut to one byte too many, and refused by its parser."""
     rest = b""
     async for chunk in _chunks(fd):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -228,7 +246,7 @@ async def read_lines(fd: int) -> AsyncIterator[bytes]:
 
 
 async def _chunks(fd: int) -> AsyncIterator[bytes]:
-    """No thread: one that waits in `read` could not be stopped."""
+    """Bytes as they come, without a thread: a thread that waits in `read` could not be stopped."""
     while True:
         await _readable(fd)
         chunk = os.read(fd, _CHUNK_BYTES)
@@ -238,7 +256,10 @@ async def _chunks(fd: int) -> AsyncIterator[bytes]:
 
 
 async def _readable(fd: int) -> None:
-    """One registration for one read: a wake-up left over from an earlier one would block the whole loop in `read`."""
+    """Wait until a read would not block.
+
+    One registration for each read: a wake-up left over from an earlier one would block the whole loop in `read`.
+    """
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:

@@ -1,9 +1,8 @@
-"""The agent: draws the dice, runs the model, keeps its tasks alive.
+"""The agent: assembles the core, models, database and connections of one device, and supervises their tasks.
 
-Law: an exception in a handler is counted and logged without its text, and the task lives on; what died all the same is
-started again within a second or two. Local answers depend on the model alone: no link, no hub, no disk is waited for.
-
-Waiting, and ending what waits.
+Rule: an exception in a handler is counted and logged without its text, and the task lives on; a task that ended all the
+same is started again within a second or two. Local answers depend on the model alone: no link, hub or disk is waited
+for.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ from wire.transport.base import Incoming
 
 
 async def end(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel until it is heard: a library's `wait_for` may swallow a cancellation (Python 3.11)."""
+    """Cancel tasks until they have ended: a library's `wait_for` may swallow a cancellation (Python 3.11)."""
     while tasks:
         for task in tasks:
             task.cancel()
@@ -58,7 +57,7 @@ async def end(tasks: set[asyncio.Task[None]]) -> None:
 
 
 async def pause(stopping: asyncio.Event, seconds: float) -> None:
-    """Sleep, but not past `stopping`."""
+    """Sleep for so many seconds, but no longer than until `stopping` is set."""
     try:
         async with asyncio.timeout(seconds):
             await stopping.wait()
@@ -72,7 +71,7 @@ _PAUSE_S = 1.0  # before a task that failed starts again
 
 
 class Agent:
-    """One device. `run()` owns every task; the other methods are called on the same event loop."""
+    """One device. `run` owns every task; the other methods are called on the same event loop."""
 
     _database: Callable[..., Database] = Database  # those of a live simulation sync no commit
 
@@ -86,7 +85,10 @@ class Agent:
         *,
         clock: HubClock | None = None,
     ) -> None:
-        """`connect`: how to reach the home broker, or who we are on each line, the home line among them."""
+        """`runner` None: no model yet. `policy` None: nothing may leave.
+
+        `connect`: how to reach the home broker, or the credentials of each line, the home line among them.
+        """
         self._log = Log()
         self._settings = settings
         self._identity = identity
@@ -112,7 +114,7 @@ class Agent:
         self._hint: Callable[[], None] | None = None  # of whoever looks for updates
 
     def _assemble(self, model: Model, vault: Vault) -> None:
-        """What executes the core's commands, and what hears the hubs."""
+        """Create what executes the core's commands, and what receives the hubs' messages."""
         settings, identity, envelopes = self._settings, self._identity, self._envelopes
         self._parts = parts = Parts(
             core=self._core, database=self._db, journal=self._journal, clock=self._clock, counts=self._counts,
@@ -133,10 +135,10 @@ class Agent:
     # Start and stop
 
     async def open(self) -> None:
-        """Open the database and take up where we stopped. `run` does it too.
+        """Open the database and restore its state. `run` does it too.
 
-        ExitError(DATABASE) if a newer one wrote it. A disk that allows no database is an alarm, not an end: the agent
-        answers locally and tries again.
+        Raises ExitError(DATABASE) if a newer version wrote it. A disk that allows no database is an alarm, not an end:
+        the agent answers locally and tries again.
         """
         if self._opened:
             return
@@ -146,7 +148,10 @@ class Agent:
         await self._upkeep.open()
 
     async def run(self) -> None:
-        """Link, watchdog and upkeep until `stop`. The watchdog is this very coroutine: nobody can end it alone."""
+        """Run connections, maintenance and the watchdog until `stop`.
+
+        The watchdog is this very coroutine, so that nothing can end it alone.
+        """
         await self.open()
         async with asyncio.TaskGroup() as group:
             works = {_title(each.line): partial(each.run, self) for each in self._connections}
@@ -160,6 +165,7 @@ class Agent:
         await self._close()
 
     def stop(self) -> None:
+        """Let `run` end."""
         self._stopping.set()
 
     async def _close(self) -> None:
@@ -173,20 +179,27 @@ class Agent:
     # Samples
 
     def answer_now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
-        """The synchronous path, no await and no disk: a confident answer comes back at once, others as a future.
+        """Answer a sample synchronously, without await or disk.
 
-        SampleError if the sample does not fit the model, DisabledError if the mode says so.
+        A confident answer comes back at once, others as a future. Raises SampleError if the sample does not fit the
+        model, DisabledError if the policy's mode answers nothing.
         """
         return self.answering.now(sample)
 
     async def infer(self, sample: Sample) -> AnswerRecord:
-        """Answer one sample. SampleError if it does not fit the model, DisabledError if the mode says so."""
+        """Answer one sample.
+
+        SampleError if it does not fit the model, DisabledError if the policy's mode answers nothing.
+        """
         return await self.answering.later(sample)
 
     # Records
 
     async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002 - the product's word
-        """All records of an answer id; waits up to `timeout_s` while the hub still owes one. Empty: id unknown."""
+        """All records of an answer id; waits up to `timeout_s` while the hub still owes one.
+
+        Empty for an unknown id.
+        """
         return await self._journal.wait(id, timeout_s)
 
     def events(self, after: int) -> AsyncIterator[EventRecord]:
@@ -194,40 +207,45 @@ class Agent:
         return self._journal.events(after)
 
     async def last_event(self) -> int:
-        """The newest committed record's event id, 0 if there is none: a stream from there hears only what is new."""
+        """The newest committed record's event id, 0 if there is none. A stream from there on has only new records."""
         return await self._journal.last_event()
 
     async def feedback(self, id: str, truth: float) -> bool:  # noqa: A002 - the product's word
-        """Keep the true label or value of an answer. False if the id is unknown."""
+        """Record the true label or value of an answer. False if the id is unknown."""
         known = await self._journal.keep_truth(id, truth)
         for record in (await self._journal.of(id))[0][:1]:
             self.answering.judged(record, truth)
         return known
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002 - the product's word
-        """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty: id unknown."""
+        """What is known of one answer: its records, ledger entries and outcome, JSON-able. Empty for an unknown id."""
         return await self._journal.explain(id)
 
     async def erase(self, subject: bytes) -> int:
-        """Forget whom this keyed hash stands for: its questions end, what was said goes. How many answers that was."""
+        """Forget the data subject of this keyed hash: its questions end, its answers are deleted.
+
+        How many answers that was.
+        """
         self._journal.flush()
         self._executor.execute(self._core.on_erased(self._parts.pending.about(subject), self._clock.now()))
         self._journal.forget(subject)
         return await self._db.read(partial(answers.erase, subject=subject))
 
-    # What people and operators decide
+    # Policies, hubs, models
 
     def use_policy(self, policy: Policy | None) -> None:
+        """Decide by this policy from now on; None: nothing may leave."""
         self._guard.expect(policy)
         self._executor.execute(self._core.on_policy(policy, self._clock.now()))
 
     def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
+        """Replace the hub keys of the home line."""
         self._envelopes.use(hubs)
         self.answering.renew()
         self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
 
     def use_further(self, line: str, hubs: tuple[HubKeys, ...]) -> None:
-        """Keys of the hubs on another line; their names stay, policies know them by these."""
+        """Replace the hub keys of another line; the hubs' names stay, as policies know them by these."""
         self._envelopes.on(line).use(hubs)
         self._executor.execute(self._core.on_hubs(self._sites(), self._clock.now()))
 
@@ -244,50 +262,53 @@ class Agent:
 
     @property
     def manifest(self) -> Manifest | None:
-        """Of the model that answers; None while there is none."""
+        """Manifest of the model that answers; None while there is none."""
         model = self.answering.model
         return model.manifest if model.present else None
 
     def on_hint(self, hint: Callable[[], None]) -> None:
-        """From now on `hint` has updates looked for."""
+        """From now on calling `hint` triggers a look for updates."""
         self._hint = hint
 
     def refresh(self) -> bool:
-        """Look for updates soon. False if nobody here does."""
+        """Look for updates soon. False if this agent takes no updates."""
         if self._hint is not None:
             self._hint()
         return self._hint is not None
 
     def count(self, kind: str) -> None:
-        """Add one to a counter; `kind` is a fixed word."""
+        """Add one to a counter; `kind` is a fixed word, never input."""
         self._counts[kind] += 1
 
     def assign(self, install: Install) -> None:
-        """What hubs assign is installed by this one."""
+        """Models that the home hub assigns are installed by this installer."""
         install.attach(self._parts, self.answering, self.outgoing)
         self._install = install
         self.add_side(install)
 
     def take_assignment(self, assignment: Assignment) -> None:
-        """Of our own hub. Ignored where nobody installs."""
+        """Pass on an assignment of our home hub. Ignored without an installer."""
         if self._install is not None:
             self._install.hear(assignment)
 
     def calibrate(self, threshold: Threshold) -> None:
-        """Ask by the threshold of this device's class, while it keeps its promise."""
+        """Escalate by the calibrated threshold of this device's class, while it holds its promised error rate."""
         self.answering.calibrate(threshold)
         self.add_side(threshold)
 
     def add_side(self, side: Side) -> None:
-        """What runs beside us: its facts and alarms become part of our status."""
+        """Add a component's fields and alarms to the agent's status."""
         self._sides.append(side)
 
     async def reconnect(self, line: str = HOME) -> None:
-        """End the connection; another is made at once, with the certificate of now. Rows wait for their outcome."""
+        """Close a line's connection; another is made at once, with the current certificate.
+
+        Stored questions are kept.
+        """
         await self._connections.on(line).drop()
 
     def status(self) -> dict[str, Any]:
-        """JSON-able: device, epoch, model, policy, mode, link, disk, open, alarms, counts, and what the sides say."""
+        """The agent's status, JSON-able: device, epoch, model, policy, mode, link, disk, open questions, alarms."""
         manifest = self.manifest
         named = (self._identity.device, manifest.model if manifest else "")
         sides = [self.answering.model, *self._sides]
@@ -298,9 +319,10 @@ class Agent:
         """Counters by name, for metrics; names are fixed words, never input."""
         return dict(self._counts)
 
-    # What connections tell
+    # Callbacks of the connections
 
     def on_up(self, line: str = HOME) -> None:
+        """A line is connected."""
         self._connections.heard(line)
         self._safely("up", lambda: self._executor.execute(self._core.on_link(True, self._clock.now(), line)))
         if line == HOME:
@@ -313,20 +335,23 @@ class Agent:
                 self.on_up(connection.line)
 
     def on_down(self, line: str = HOME) -> None:
+        """A line has lost its connection."""
         self._safely("down", lambda: self._executor.execute(self._core.on_link(False, self._clock.now(), line)))
 
     def on_batch(self, batch: list[Incoming], line: str = HOME) -> None:
+        """Messages of the reply topic have arrived on a line."""
         self._connections.heard(line)
         for message in batch:
             self._safely("message", partial(self._post.message, message, line))
 
     def on_order(self, payload: bytes, line: str = HOME) -> None:
+        """A message of the topic `down/desired` has arrived on a line."""
         self._safely("order", partial(self._post.order, payload, line))
 
-    # Staying alive
+    # Supervision
 
     def _safely(self, what: str, handler: Callable[[], object]) -> None:
-        """The one place where anything is caught: a handler's failure ends the handler, not the task."""
+        """The one place where any exception is caught: a handler's failure ends the handler, not the task."""
         try:
             handler()
         except Exception as error:  # noqa: BLE001

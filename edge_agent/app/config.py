@@ -1,4 +1,4 @@
-"""An agent's configuration: what its file and its environment (`SKERRY_AGENT_API__PORT=8090`) may say."""
+"""The agent's configuration: the sections of its TOML file, and its environment (`SKERRY_AGENT_API__PORT=8090`)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,9 +73,9 @@ class OutboxSection(_Section):
 
 
 class RecordsSection(_Section):
-    """How many rows of each record are kept; the oldest go first.
+    """How many rows of each record are kept; the oldest are deleted first.
 
-    `heads_every_s`: how often the hub hears how far the egress ledger has come.
+    `heads_every_s`: how often a signed head of the egress ledger is sent to the hub.
     """
 
     answers_max_rows: int = Field(default=_AGENT.answers_max_rows, ge=1000)
@@ -85,7 +85,7 @@ class RecordsSection(_Section):
 
 
 class LinkSection(_Section):
-    """How the link to the broker is kept. Seconds; waits are drawn at random up to the current step."""
+    """How the connection to the broker is kept. Seconds; backoff pauses are drawn at random up to the current step."""
 
     reconnect_base_s: float = Field(default=_AGENT.reconnect_base_s, gt=0, le=60)
     reconnect_cap_s: float = Field(default=_AGENT.reconnect_cap_s, gt=0, le=3600)
@@ -94,11 +94,11 @@ class LinkSection(_Section):
 
 
 class UpdatesSection(_Section):
-    """How often the update repository of the enrolment is looked at, +-20 %. Switched off, what is here goes on.
+    """How often the update repository is polled, +-20 %. Switched off, the device keeps what it has.
 
     `follow` "assignments": a device without a model takes the newest, and then runs what the hub assigns to it;
-    "newest": always the newest. `metered`: models may come over a link that costs. `interval_s`: at most one new model
-    in so long. `spread_s`: an assigned model waits a random part of it.
+    "newest": always the newest. `metered`: models may be downloaded over a metered link. `interval_s`: the shortest
+    time between two new models. `spread_s`: an assigned model waits a random part of it.
     """
 
     enabled: bool = True
@@ -110,9 +110,9 @@ class UpdatesSection(_Section):
 
 
 class HubSection(_Section):
-    """A hub that may be asked. `state`: the folder of this device's enrolment there; "" is the agent's own.
+    """A further hub. `state`: the folder of this device's enrolment there; "" is the agent's own.
 
-    `price`: of one question, in millionths of whatever the owner counts in.
+    `price`: of one question, in millionths of the owner's currency unit.
     """
 
     state: str = ""
@@ -120,7 +120,7 @@ class HubSection(_Section):
 
 
 class DeviceSection(_Section):
-    """What the rules of a policy may ask of this device. "" and [] = unknown, which narrows.
+    """Device attributes that rules of a policy may use. "" and [] = unknown, which narrows what is allowed.
 
     `metered_file` says whether the link is metered now, as `yes` or `no`. `power_supply` "": it runs on mains.
     """
@@ -134,11 +134,11 @@ class DeviceSection(_Section):
 
 
 class AgentConfig(ProcessConfig):
-    """`state`: the enrolled folder (keys, agent.db). `bundle`: the model. `policy` "" means that nothing may leave.
+    """The whole configuration. `state`: the enrolled folder (keys, agent.db). `bundle`: the model.
 
-    `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of the update repository. A list of policies:
-    layers, each of which narrows the others. `airgap`: nothing leaves at all, there is not even a link.
-    `thresholds`: a file of `skerry models calibrate`.
+    `policy` "" means that nothing may leave. `bundle` and `policy` are paths, or `tuf:NAME`: a family and a policy of
+    the update repository. A list of policies: layers, each of which narrows the others. `airgap`: nothing leaves at
+    all, there is not even a link. `thresholds`: a file of `skerry models calibrate`.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, allow_inf_nan=False)
@@ -160,10 +160,12 @@ class AgentConfig(ProcessConfig):
     hub: tuple[HubSection, ...] = Field(default=(), max_length=16)
 
     def layers(self) -> Layers:
+        """The policy layers that the configuration names."""
         named = (self.policy,) if isinstance(self.policy, str) else self.policy
         return layers_of(named, airgap=self.airgap)
 
     def door(self) -> ServerAccess:
+        """Address, TLS and token of the local API."""
         api = self.api
         return ServerAccess(
             host=api.host, port=api.port, unix=api.unix, names=api.names, tls_cert=api.tls_cert, tls_key=api.tls_key,
@@ -171,13 +173,15 @@ class AgentConfig(ProcessConfig):
         )  # fmt: skip
 
     def infer_limits(self) -> InferLimits:
+        """Limits of inference requests over the API."""
         return InferLimits(self.api.max_body_bytes, self.api.max_batch, self.data_class)
 
     def install_limits(self) -> Limits:
+        """Limits of the install machine."""
         return Limits(interval_s=self.updates.interval_s, spread_s=self.updates.spread_s)
 
     def settings(self) -> AgentSettings:
-        """The limits as the loop wants them."""
+        """The limits as the agent takes them."""
         outbox = OutboxLimits(**self.outbox.model_dump())
         d = self.device
         metered = None if d.metered == "" else d.metered
@@ -198,7 +202,10 @@ _PATHS = (
 
 
 def load(file: Path | None, environment: Mapping[str, str] | None = None) -> AgentConfig:
-    """ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible."""
+    """Read the configuration from a file and the environment.
+
+    Raises ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible.
+    """
     data = read_toml(file, Exit.CONFIG, "`skerry agent init` writes one") if file else {}
     check_keys(data, str(file))
     if file:
@@ -209,7 +216,7 @@ def load(file: Path | None, environment: Mapping[str, str] | None = None) -> Age
 
 
 def check_keys(data: Mapping[str, Any], where: str) -> None:
-    """ExitError(CONFIG) for the first key of a table that is not known, with the nearest one that is."""
+    """Raise ExitError(CONFIG) for the first key of a table that is unknown, with the nearest one that is known."""
     known = set(known_keys(AgentConfig))
     for key in _flat(data):
         if key not in known:
@@ -219,7 +226,7 @@ def check_keys(data: Mapping[str, Any], where: str) -> None:
 
 
 def _flat(data: Mapping[str, Any]) -> Iterator[str]:
-    """Keys with their table; a table where a value belongs is left to the types."""
+    """Keys with their table; a table where a value belongs is left to the type check."""
     tables = find_sections(AgentConfig)
     for key, value in data.items():
         if isinstance(value, dict) and (key in tables or key not in AgentConfig.model_fields):

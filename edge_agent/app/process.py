@@ -1,9 +1,7 @@
-"""The process: everything a running agent is made of, started in order, stopped in the reverse order.
+"""The agent's process: loads what a running agent is made of, starts it in order, stops it in the reverse order.
 
-Law: what can be wrong is found before the first sample: configuration, identity, model, policy, address. After that
+Rule: what can be wrong is found before the first sample: configuration, identity, model, policy, address. After that
 only a signal, the end of the lines or a defect ends it.
-
-Runs an agent for its open questions alone: no samples, no API, until nothing is open or the time is over.
 """
 
 import asyncio
@@ -52,10 +50,10 @@ from wire.transport.base import LinkLostError, Transport
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What the agent needs and what may be missing or damaged. `runner` None: the first model is not here yet.
+    """What the agent starts with. `runner` None: the first model is not here yet.
 
     `names`: what comes from the update repository, `installed`: what of it is here; None where there is no repository.
-    `core`: of the install machine, where a hub assigns what runs here.
+    `core`: the install machine, where a hub assigns what runs here.
     """
 
     identity: Identity
@@ -68,9 +66,9 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def prepare(config: AgentConfig, *, starting: bool = False) -> Parts:
-    """ExitError(ENROLMENT, CREDENTIALS, MODEL, POLICY) with one line for whatever cannot be used.
+    """Load identity, policies and model; ExitError(ENROLMENT, CREDENTIALS, MODEL, POLICY) for whatever cannot be used.
 
-    `starting`: a process begins that will serve, and owns the folder: it counts for a model on trial.
+    `starting`: the process will serve, and owns the folder: its start counts for a model on trial.
     """
     identity = load_identity(Path(config.state))
     identity.tls()
@@ -107,7 +105,10 @@ def _prepared(
 
 
 def _machine(config: AgentConfig, identity: Identity, names: Names) -> tuple[InstallMachine | None, str]:
-    """The install machine after its first word, which comes before any model is loaded; and what must not be."""
+    """The install machine after its recovery, which comes before any model is loaded.
+
+    Also the digest of a bundle that must not serve, "" for none.
+    """
     if not names.family or Follow(config.updates.follow) is not Follow.ASSIGNMENTS:
         return None, ""
     folder = Path(config.state) / FOLDER
@@ -121,13 +122,13 @@ def _names(config: AgentConfig, identity: Identity) -> Names | None:
     if not identity.tuf_url:
         if family or policies:
             raise ExitError(
-                Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it anew for tuf:"
+                Exit.ENROLMENT, "this device was enrolled without an update repository: enrol it again to use tuf:"
             )
         return None
     regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
     names = Names(family, policies, tuple(filter(_is_plain, regions)), version(), config.threads)
     if not all(map(_is_plain, filter(None, (family, *policies)))):
-        raise ExitError(Exit.CONFIG, "after tuf: comes a name of small letters, digits, '_' and '-'")
+        raise ExitError(Exit.CONFIG, "tuf: must be followed by a name of small letters, digits, '_' and '-'")
     return names
 
 
@@ -136,9 +137,9 @@ def _is_plain(word: str) -> bool:
 
 
 def _standing(layers: Layers, found: Installed) -> Standing:
-    """Without any layer no policy: nothing may leave.
+    """The policy layers in force; without any there is no policy, and nothing may leave.
 
-    ExitError(POLICY) for layers that cannot be used, or not together.
+    Raises ExitError(POLICY) for layers that cannot be used, or not together.
     """
     try:
         return Standing(read_files(layers), found.policies if layers.published else ())
@@ -147,12 +148,15 @@ def _standing(layers: Layers, found: Installed) -> Standing:
 
 
 async def _no_link() -> Transport:
-    """What an airgapped device connects with."""
+    """The connector of an air-gapped device: it never connects."""
     raise LinkLostError("airgap = true: there is no link")
 
 
 class Process:
-    """One running agent. `lines`: also answer JSON lines from stdin, and end when they end."""
+    """One running agent with its API, updates and renewals.
+
+    `lines`: also answer JSON lines from stdin, and end with them.
+    """
 
     def __init__(self, config: AgentConfig, parts: Parts, log: Log, *, lines: bool = False) -> None:
         self._config = config
@@ -182,12 +186,12 @@ class Process:
         self._state = Path(config.state)
 
     async def run(self) -> None:
-        """Until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start."""
+        """Run until a signal, the end of the lines, or a defect. ExitError(PORT, DATABASE, ...) if it cannot start."""
         self._obey_signals()
         try:
             await self._agent.open()
             if self._parts.installed.hubs:
-                self._agent.use_hubs(self._parts.installed.hubs)  # from now on those of the enrolment count no more
+                self._agent.use_hubs(self._parts.installed.hubs)  # they replace those of the enrolment
             server = await self._open_api()
         except ExitError:
             if self._install:
@@ -278,7 +282,7 @@ class Process:
         )  # fmt: skip
 
     def _job(self, names: Names) -> UpdateJob:
-        """The errand's orders as they are now."""
+        """The update worker's job as of now."""
         identity = self._renewer.identity
         safe = self._install is not None and self._install.machine.row.safe
         return UpdateJob(
@@ -289,7 +293,7 @@ class Process:
         )  # fmt: skip
 
     def _assigned(self, updates: Updates) -> None:
-        """What hubs assign is installed; a model that was on trial before is on trial still."""
+        """Create the installer; a model that was on trial before is on trial still."""
         names, core, committed = self._parts.names, self._parts.core, self._parts.installed.committed
         if names is None or core is None:
             return
@@ -304,7 +308,10 @@ class Process:
             self._agent.answering.beside(committed)
 
     def _reload_policy(self) -> None:
-        """A document that is unsound, older, or another text under the same version changes nothing."""
+        """SIGHUP: read the policy files again.
+
+        One that is unsound, older, or changed under the same version changes nothing.
+        """
         layers = self._config.layers()
         if layers.published:
             self._agent.refresh()
@@ -323,13 +330,14 @@ class Process:
 
 
 async def _feed_watchdog(every_s: float) -> None:
-    """From a task of the loop, so that a loop that hangs is noticed."""
+    """Notify systemd's watchdog, from a task of the loop, so that a loop that hangs is noticed."""
     while True:
         notify("WATCHDOG=1")
         await asyncio.sleep(every_s)
 
 
 def version() -> str:
+    """The installed version of the software; "0" outside an installation."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("skerry")
     return "0"
@@ -339,7 +347,10 @@ _LOOK_S = 0.1
 
 
 async def drain(parts: Parts, settings: AgentSettings, within_s: float) -> int:
-    """How many questions are still open at the end. The caller holds the folder's lock."""
+    """Run an agent for its open questions alone: no samples and no API, until none is open or the time is over.
+
+    Returns how many questions are still open. The caller holds the folder's lock.
+    """
     clock = HubClock(parts.identity.hub_time_ms)
     credentials = Renewer(parts.identity, clock, Log(least="error"))
     connect = dial(credentials, settings.connect_timeout_s)

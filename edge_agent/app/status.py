@@ -1,8 +1,7 @@
-"""How an agent is, as one JSON-able value; and the seam by which what runs beside it (renewal, updates) adds to it.
+"""The agent's status report as one JSON-able value, and trace spans made from its records.
 
-What this device's records say of a trace, in the form that the hub writes its spans in. Made when asked, not before.
-
-Law: a device keeps no tracing of its own: its answers already hold their times and the trace they belong to.
+Spans have the form in which the hub writes its own. They are made on request: a device keeps no tracing of its own, as
+its answers already hold their times and the trace that they belong to.
 """
 
 import sqlite3
@@ -24,21 +23,24 @@ _MS_A_DAY = 86_400_000
 
 
 class Side(Protocol):
-    """A task of the same process. Both are asked on the agent's event loop."""
+    """A component that adds fields and alarms to the agent's status. Called on the agent's event loop."""
 
     def facts(self) -> dict[str, Any]:
-        """JSON-able; names of its own."""
+        """JSON-able fields, under names of its own."""
         ...
 
     def alarms(self) -> set[str]:
-        """Fixed words, each a thing that a person has to look at."""
+        """Alarms: fixed words, each for something that a person has to look at."""
         ...
 
 
 def report(
     parts: Parts, named: tuple[str, str], unrecorded: int, alarms: set[str], sides: Sequence[Side]
 ) -> dict[str, Any]:
-    """`named`: device and model. `unrecorded`: ended questions that no commit covers yet."""
+    """The whole status. `named`: device and model. `unrecorded`: ended questions that no commit covers yet.
+
+    `alarms`: of the database; those of the `sides` (status providers), the disk and the policy's expiry are added.
+    """
     core, policy = parts.core, parts.core.policy
     disk, left = trouble(parts.database), days_left(policy, parts.clock.ms())
     found = alarms.union({f"disk_{disk}"} if disk else set(), _ending(left), *(side.alarms() for side in sides))
@@ -72,14 +74,14 @@ def days_left(policy: Policy | None, now_ms: int) -> int | None:
 
 
 def _ending(left: int | None) -> set[str]:
-    """`policy_expires_soon` from 14 days before; `policy_expired` once the device answers alone for it."""
+    """`policy_expires_soon` from 14 days before the end; `policy_expired` after it, when nothing may leave."""
     if left is None or left > EXPIRY_NOTICE_DAYS:
         return set()
     return {"policy_expired"} if left < 0 else {"policy_expires_soon"}
 
 
 def trouble(database: Database) -> str:
-    """What is wrong with the disk, "" for nothing."""
+    """What is wrong with the database's disk; "" for nothing."""
     closed = "" if database.is_open else Trouble.IO.value
     return database.trouble.value if database.trouble else closed
 
@@ -89,7 +91,7 @@ INFER, CORRECTION = "skerry.infer", "skerry.correction"
 
 
 def of_records(records: Iterable[AnswerRecord]) -> Iterator[Span]:
-    """The sample from its arrival to its answer, the inference inside it, and a correction that came after it."""
+    """Spans of answers: from a sample's arrival to its answer, the inference inside it, and a correction after it."""
     said: dict[str, float] = {}
     for record in records:
         at = place(record.trace)
@@ -108,9 +110,9 @@ def of_records(records: Iterable[AnswerRecord]) -> Iterator[Span]:
 
 
 def of_file(path: Path, trace: str) -> list[Span]:
-    """Of one trace (32 hex characters), from the agent.db of an agent that runs or not.
+    """Spans of one trace (32 hex characters), from an agent.db, whether its agent runs or not.
 
-    ExitError(NOT_FOUND) if none is.
+    Raises ExitError(NOT_FOUND) if no answer belongs to the trace, ExitError(DATABASE) if the file cannot be read.
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:

@@ -1,4 +1,7 @@
-"""`skerry agent` and `skerry why`: what a person types about one device. The running agent never imports this file."""
+"""Commands `skerry agent ...`, `skerry why` and `skerry erase`, for one device.
+
+The running agent never imports this file.
+"""
 
 import json
 import os
@@ -39,14 +42,14 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file; ./agent.toml if it is there.", show_default=False)
 ]
 UrlOption = Annotated[str | None, typer.Option("--url", help="Address of a running agent.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command()
 def init(
     config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE,
 ) -> None:
-    """Write a configuration in which every key is explained."""
+    """Write a configuration file in which every key is explained."""
     text = resources.files("edge_agent").joinpath(TEMPLATE_FILE).read_text(encoding="utf-8")
     write_new(config, text)
     typer.echo(f"wrote {config}; next: skerry agent enrol INVITE --dir device")
@@ -60,9 +63,10 @@ def enrol(
         str, typer.Option("--serial", help="This machine's serial number, if the hub asks for it; auto reads it.")
     ] = "",
 ) -> None:
-    """Make this machine the device the invite names: keys are drawn here, the certificate comes from the hub.
+    """Enrol this machine as the device that the invite names.
 
-    Interrupted, it goes on where it stopped when the same invite is typed again.
+    Its keys are drawn here, its certificate comes from the hub. If it is interrupted, the same command with the same
+    invite goes on where it stopped.
     """
     from edge_agent.identity.enrollment import enrol as enrol_device  # noqa: PLC0415 - the other commands need no cryptography
     from edge_agent.identity.enrollment import machine_serial  # noqa: PLC0415
@@ -81,7 +85,7 @@ def run(
     check: Annotated[bool, typer.Option("--check", help="Check everything that start would need, then end.")] = False,
     stdin_lines: Annotated[bool, typer.Option("--lines", help="Answer JSON lines from stdin, then end.")] = False,
 ) -> None:
-    """Become the agent: this process is replaced by the lean one, `python -m edge_agent`."""
+    """Run the agent: this process is replaced by the lean one, `python -m edge_agent`."""
     config = _file(config)
     given = ["--config", str(config)] if config else []
     flags = [flag for flag, wanted in (("--check", check), ("--lines", stdin_lines)) if wanted]
@@ -91,7 +95,7 @@ def run(
 
 @app.command()
 def renew(state: StateOption = None, config: ConfigOption = None) -> None:
-    """Get a new certificate now, for an agent that is stopped; a running one does it by itself at two thirds."""
+    """Renew the certificate of a stopped agent now; a running one does it by itself at two thirds of its lifetime."""
     from edge_agent.identity.identity import load as load_identity  # noqa: PLC0415
     from edge_agent.identity.renewal_worker import renew as renew_now  # noqa: PLC0415
     from wire.process.daemon import Lock  # noqa: PLC0415
@@ -111,16 +115,18 @@ def retire(
     config: ConfigOption = None,
     *,
     drain: Annotated[int, typer.Option("--drain", help="Seconds to wait for open questions; needs --config.")] = 30,
-    offline: Annotated[bool, typer.Option("--offline", help="The hub cannot be told: do it there by hand.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not contact the hub: retire it there by hand.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """End this device: close what is open, export its ledger, tell the hub, wipe its keys and records. For good."""
+    """Retire this device for good: close open questions, export its ledger, tell the hub, wipe its keys and records."""
     from edge_agent.cli.retirement import retire as retire_device  # noqa: PLC0415
     from wire.process.daemon import Lock  # noqa: PLC0415
 
     folder = state_of(state, config)
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"wipe the keys and records in {folder} for good?")):
-        raise ExitError(Exit.USAGE, "nothing was done: say --yes to wipe the keys and records for good")
+        raise ExitError(Exit.USAGE, "nothing was done: add --yes to wipe the keys and records for good")
     with Lock(folder):
         file = _file(config)
         if file and drain > 0 and (folder / DATABASE_FILE).exists():
@@ -148,6 +154,7 @@ def trace(
 
 
 def _drained(config: Path, within_s: int) -> int:
+    """Run the agent for its open questions alone, for so many seconds. How many are still open."""
     import asyncio  # noqa: PLC0415
 
     from edge_agent.app.config import load  # noqa: PLC0415
@@ -161,7 +168,10 @@ def _drained(config: Path, within_s: int) -> int:
 def status(
     state: StateOption = None, config: ConfigOption = None, url: UrlOption = None, *, as_json: AsJson = False
 ) -> None:
-    """How a running agent is: link, model, policy, what waits, what it did, what came by updates."""
+    """Show the status of a running agent: link, model, policy, what waits, what it did, what came by updates.
+
+    Exit code 41 if no agent runs there, 21 if it does not answer.
+    """
     address = _running(state, config, url)
     facts = get(address, "/v1/status")
     if as_json:
@@ -178,14 +188,17 @@ def status(
 def refresh(
     state: StateOption = None, config: ConfigOption = None, url: UrlOption = None, *, as_json: AsJson = False
 ) -> None:
-    """Make a running agent look for a newer model, policy and hub keys now, and tell what came of it."""
+    """Make a running agent look for a newer model, policy and hub keys now, and show the result.
+
+    Waits up to 90 seconds for the poll to end. Exit code 40 if it met a failure.
+    """
     address = _running(state, config, url)
     before = get(address, "/v1/status").get("updates", {})
     get(address, "/v1/refresh", "POST")
     deadline = time.monotonic() + REFRESH_S
     while (found := get(address, "/v1/status")["updates"])["polls"] == before.get("polls"):
         if time.monotonic() > deadline:
-            raise ExitError(Exit.HUB, f"asked, and nothing came of it in {REFRESH_S:g} s; see `skerry agent status`")
+            raise ExitError(Exit.HUB, f"no update poll ended within {REFRESH_S:g} s; see `skerry agent status`")
         time.sleep(0.2)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -196,7 +209,7 @@ def refresh(
 
 
 def _running(state: Path | None, config: Path | None, url: str | None) -> Address:
-    """ExitError(NOT_FOUND) if no agent runs there."""
+    """The address of the agent that the options name. ExitError(NOT_FOUND) if none runs there."""
     address = Address(url) if url else running_at(state_of(state, config))
     if address is None:
         raise ExitError(Exit.NOT_FOUND, f"no agent runs on {state_of(state, config)}; `skerry agent run` starts one")
@@ -226,7 +239,7 @@ def why(
     try:
         told = lines(facts)
     except (KeyError, TypeError, ValueError):
-        raise ExitError(Exit.HUB, "the agent's words are not understood here: is it of another version?") from None
+        raise ExitError(Exit.HUB, "the agent's reply has an unknown form: is it of another version?") from None
     _show([("id", answer), *told])
 
 
@@ -234,15 +247,15 @@ app.command("why")(why)
 
 
 def erase(
-    subject: Annotated[str, typer.Argument(help="Whom the samples were about, as callers named it; - reads stdin.")],
+    subject: Annotated[str, typer.Argument(help="The data subject, as callers named it; - reads stdin.")],
     state: StateOption = None,
     config: ConfigOption = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a subject: on this device, then at each of its hubs, which sign that they did.
+    """Forget a data subject: on this device, then at each of its hubs, which sign that they did.
 
-    A hub that cannot be reached is said (exit code 21); the same command, typed again, asks it again.
+    A hub that cannot be reached is named (exit code 21); the same command, typed again, asks it again.
     """
     from edge_agent.cli.erasure import erase as erase_subject  # noqa: PLC0415 - the other commands need no cryptography
 
@@ -270,7 +283,10 @@ def _further(config: Path | None) -> list[Path]:
 
 
 def _facts(answer: str, state: Path | None, config: Path | None, url: str | None) -> dict[str, Any]:
-    """From the running agent if one runs (it knows what is not committed yet), else from its database."""
+    """What is kept of an answer: from the running agent if there is one, else from its database.
+
+    The running agent also knows what is not committed yet.
+    """
     folder = None if url else state_of(state, config)
     address = Address(url) if url else running_at(folder) if folder else None
     if address is not None:
@@ -282,7 +298,7 @@ def _facts(answer: str, state: Path | None, config: Path | None, url: str | None
 
 
 def state_of(state: Path | None, config: Path | None) -> Path:
-    """The folder that the options name. ExitError(USAGE) if they name none."""
+    """The state folder that the options name. ExitError(USAGE) if they name none."""
     if state:
         return state
     config = _file(config)
@@ -298,11 +314,12 @@ def _file(config: Path | None) -> Path | None:
 
 
 def _budget(held: dict[str, int]) -> str:
-    """An account of privacy counts in grains: a share says more."""
+    """What is left of an account. Privacy accounts count in small units: a share in percent says more."""
     return f"{held['left']:,} of {held['limit']:,} left ({held['left'] / max(1, held['limit']):.0%})"
 
 
 def _show(rows: Sequence[tuple[str, str]]) -> None:
+    """Print two columns: what a row is about, and its text."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -312,6 +329,7 @@ def _show(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _drift(found: dict[str, Any]) -> str:
+    """The state of drift detection as one sentence."""
     if "since_ms" not in found:
         return f"none seen in {found['samples']} samples (level {found['level']:g} of 1)"
     since = datetime.fromtimestamp(found["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
@@ -319,6 +337,7 @@ def _drift(found: dict[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
+    """A JSON value as text: "yes", "no", "-" for nothing, lists with commas."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, list | tuple):

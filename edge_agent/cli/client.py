@@ -1,6 +1,6 @@
-"""Asks a running agent over its local API: what `skerry agent status` and `skerry why` stand on.
+"""Client of a running agent's local API, for the commands. Small and blocking.
 
-Law: small and blocking; the token goes only to the address that the state folder or the caller names.
+Rule: the API token is sent only to the address that the state folder or the caller names.
 """
 
 import ssl
@@ -18,7 +18,10 @@ _CODES = {404: Exit.NOT_FOUND, 409: Exit.CONFIG, 401: Exit.CREDENTIALS, 403: Exi
 
 
 def running_at(state: Path) -> Address | None:
-    """The address of the agent that owns a state folder; None if none runs."""
+    """The address of the agent that owns a state folder; None if none runs.
+
+    Raises ExitError(CONFIG) if the address file is unreadable.
+    """
     try:
         return msgspec.json.decode((state / ADDRESS_FILE).read_bytes(), type=Address)
     except (FileNotFoundError, NotADirectoryError):
@@ -28,9 +31,10 @@ def running_at(state: Path) -> Address | None:
 
 
 def get(address: Address, path: str, method: str = "GET") -> dict[str, Any]:
-    """The JSON object at `path`.
+    """The JSON object at `path` of the agent's API.
 
-    ExitError(NOT_FOUND) for 404, ExitError(CREDENTIALS) for 401, ExitError(HUB) if nobody answers.
+    Raises ExitError(NOT_FOUND) for 404, ExitError(CONFIG) for 409, ExitError(CREDENTIALS) for 401 and 403, and
+    ExitError(HUB) for any other status or if nobody answers.
     """
     trust = partial(_trusting, address.tls_cert)
     client = HttpClient(url=address.url, server="agent", token_file=address.token_file, tls=trust)
@@ -43,7 +47,10 @@ def get(address: Address, path: str, method: str = "GET") -> dict[str, Any]:
 
 
 def _trusting(certificate_file: str) -> ssl.SSLContext:
-    """Exactly the server's own certificate, whatever name it bears; without one the CAs of this machine."""
+    """A TLS context that trusts exactly the server's own certificate, whatever name it bears.
+
+    Without a certificate file it trusts the CAs of this machine.
+    """
     if not certificate_file:
         return ssl.create_default_context()
     first = Path(certificate_file).read_text(encoding="ascii").split("-----END CERTIFICATE-----")[0]

@@ -1,7 +1,7 @@
-"""Forgets a subject: on this device first, then at each of its hubs, whose signed tombstones are kept.
+"""Erasure of a data subject: on this device first, then at each of its hubs, whose signed tombstones are kept.
 
-Law: nothing more is sent about it before a hub is asked. What could not be reached is said, and typed again it goes on;
-the ledger keeps what it has: digests, sizes and rules, never a name.
+Rule: nothing more is sent about the subject before a hub is asked. Hubs that could not be reached are named, and the
+same command asks them again; the ledger keeps what it has: digests, sizes and rules, never a name.
 """
 
 import base64
@@ -36,7 +36,10 @@ MAX_STONES_BYTES = 64 * 1024 * 1024
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """`answers` that went here; `stones`: what the hubs signed; `unreached`: hubs that did not, and why."""
+    """The result of an erasure. `answers`: how many were erased here; `stones`: the hubs' tombstones.
+
+    `unreached`: hubs that did not erase, and why.
+    """
 
     answers: int
     stones: tuple[Tombstone, ...]
@@ -44,7 +47,10 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 def erase(folder: Path, subject: str, further: Iterable[Path] = ()) -> Erased:
-    """`further`: folders of enrolments with other hubs. ExitError(DATABASE, LOCKED, ...) if it cannot be done here."""
+    """Erase a data subject here and at all hubs. `further`: folders of enrolments with other hubs.
+
+    A hub that fails is part of the result. Raises ExitError(DATABASE, LOCKED, ...) if it cannot be done on this device.
+    """
     home = load(folder)
     keyed = Subjects(Vault(home.payload_key)).of(subject)
     if not keyed:
@@ -61,7 +67,7 @@ def erase(folder: Path, subject: str, further: Iterable[Path] = ()) -> Erased:
 
 
 def _here(folder: Path, home: Identity, keyed: bytes) -> int:
-    """Through the agent that runs on the folder, or by hand while none does."""
+    """Erase through the agent that runs on the folder, or in its database while none does. How many answers went."""
     running = running_at(folder)
     if running is not None:
         return int(get(running, f"/v1/subjects/{keyed.hex()}/erase", "POST")["answers"])
@@ -72,7 +78,10 @@ def _here(folder: Path, home: Identity, keyed: bytes) -> int:
 
 
 def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
-    """One transaction: open questions end, what was said is deleted. How many answers went."""
+    """Erase in one transaction: open questions end, answers are deleted. How many answers went.
+
+    `keyed`: the keyed hash of the subject. `at_ms`: hub time of the end of its questions.
+    """
     db.execute("begin immediate")
     for row in outbox.everything(db):
         if row.subject == keyed:
@@ -87,17 +96,18 @@ def erase_rows(db: sqlite3.Connection, keyed: bytes, at_ms: int) -> int:
 
 
 def _there(identity: Identity, keyed: bytes, folder: Path) -> Tombstone:
-    """The hub's tombstone, believed and written down. ExitError(HUB) otherwise."""
+    """The hub's tombstone, verified and stored. ExitError(HUB) otherwise."""
     if not identity.hub_url:
         raise ExitError(Exit.HUB, "this folder does not know its hub's address: enrol it anew")
     stone, body = _asked(identity, keyed, HubClock(identity.hub_time_ms).ms())
-    if stone.before_ms < stone.at_ms:  # our clock is behind: ask for all that was kept until the hub's now
+    if stone.before_ms < stone.at_ms:  # our clock is behind: ask for all that was kept until now by the hub's clock
         stone, body = _asked(identity, keyed, stone.at_ms)
     _keep(folder / STONES_FILE, body)
     return stone
 
 
 def _asked(identity: Identity, keyed: bytes, before_ms: int) -> tuple[Tombstone, bytes]:
+    """Ask the hub to erase what it kept until `before_ms`, with a signed proof. Its tombstone and the reply's bytes."""
     proof = identity.signing.sign(erase_text(identity.device, keyed.hex(), before_ms))
     asked = {"device": identity.device, "subject": keyed.hex(), "before_ms": before_ms}
     body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
@@ -108,6 +118,10 @@ def _asked(identity: Identity, keyed: bytes, before_ms: int) -> tuple[Tombstone,
 
 
 def _believed(identity: Identity, reply: bytes, mark: str) -> Tombstone:
+    """The tombstone of a hub's reply, if a hub of ours signed it for this device and subject.
+
+    ExitError(HUB) otherwise.
+    """
     try:
         signed = msgspec.json.decode(reply, type=Signed)
         stone = msgspec.json.decode(signed.body, type=Tombstone)
@@ -125,5 +139,6 @@ def _believed(identity: Identity, reply: bytes, mark: str) -> Tombstone:
 
 
 def _keep(path: Path, reply: bytes) -> None:
+    """Append a tombstone to the folder's file of them; the oldest go at 64 MiB."""
     kept = path.read_bytes() if path.exists() else b""
     write_private(path, (kept + reply + b"\n")[-MAX_STONES_BYTES:])

@@ -1,8 +1,8 @@
-"""One past answer in words: where it was made, why, under which policy and rule, what left, when, how it ended. Pure.
+"""Explanation of one past answer as text: where it was made, why, under which policy and rule, what left, how it ended.
 
-Law: every sentence comes from a recorded fact; what was not recorded is said to be unknown or not said at all.
+Also the text of what a device took from the update repository. Pure.
 
-What a device took from the update repository, in words. Pure.
+Rule: every sentence comes from a recorded fact; what was not recorded is said to be unknown or left out.
 """
 
 import datetime as dt
@@ -13,12 +13,12 @@ from policies.model.reasons import Why
 _WHY = {
     Why.CONFIDENT: "the device was sure enough by itself",
     Why.UNSURE: "the device was below the policy's threshold, so the hub was asked",
-    Why.AUDIT: "the device was sure; the question was drawn by lot, to measure quality",
+    Why.AUDIT: "the device was sure; the question was drawn at random, to measure quality",
     Why.HUB_FIRST: "the policy's mode asks the hub whatever the confidence",
     Why.LOCAL_ONLY: "the policy's mode never asks the hub",
     Why.INVALID_CONFIDENCE: "the model's confidence was not a number in 0..1, so the hub was not asked",
     Why.LINK_DOWN: "there was no link to the hub; the question was kept for later",
-    Why.HUB_QUIET: "the hub had asked for silence; the question was kept for later",
+    Why.HUB_QUIET: "the hub had asked this device to pause; the question was kept for later",
     Why.OUTBOX_FULL: "the outbox was full, so the hub was not asked",
     Why.BUDGET_ELAPSED: "the hub did not answer within the policy's budget_s",
     Why.VERDICT: "the hub answered",
@@ -31,7 +31,7 @@ _WHY = {
     Why.DENIED_RULE: "a rule of the policy lets nothing leave in this case",
     Why.DENIED_PURPOSE: "the policy states no purpose for what is this private",
     Why.DENIED_NOTICE: "the hub ordered that nothing leaves, and no policy has ended that order yet",
-    Why.NOT_DRAWN: "under this policy the hub is asked by lot alone, and this sample was not drawn",
+    Why.NOT_DRAWN: "this policy asks the hub for a random share of samples only, and this one was not drawn",
     Why.DENIED_REGION: "the policy allows no region where a hub could serve it",
     Why.DENIED_HUB: "the policy allows none of the hubs this device knows",
     Why.DENIED_UNMEASURED: "the bundle has no measurement of what its codes, changed as the policy says, give away",
@@ -54,14 +54,14 @@ _KINDS = {"resealed": "sealed again: ", "again": "sent once more: ", "withheld":
 
 
 class Line(NamedTuple):
-    """A word of what the sentence is about, and the sentence."""
+    """One line of an explanation: what it is about, and the sentence."""
 
     about: str
     text: str
 
 
 def lines(facts: dict[str, Any]) -> list[Line]:
-    """The whole story of one answer, in the order it happened. `facts` as `past.facts` makes them."""
+    """The explanation of one answer, in the order of events. `facts` as `/v1/answers/{id}/why` gives them."""
     records = facts["records"]
     answer = next((r for r in records if r["kind"] == "answer"), None)
     told = _answer(answer, facts) if answer else [Line("answer", "not recorded here any more; what left still is")]
@@ -74,6 +74,7 @@ def lines(facts: dict[str, Any]) -> list[Line]:
 
 
 def _answer(record: dict[str, Any], facts: dict[str, Any]) -> list[Line]:
+    """Lines about the answer itself: where, when and by which model it was made, why, and under which policy."""
     where = "on this device" if record["source"] == "local" else "by the hub"
     total_ms = 1000 * record["timings"]["total_s"]
     told = [
@@ -87,12 +88,14 @@ def _answer(record: dict[str, Any], facts: dict[str, Any]) -> list[Line]:
 
 
 def _policy(record: dict[str, Any], facts: dict[str, Any]) -> str:
+    """The policy's hash, and the rules that let something leave."""
     rules = dict.fromkeys(entry["rule"] for entry in facts["ledger"])
     rule = f", rule {', '.join(rules)}" if rules else ""
     return (record["policy"] or "none was loaded") + rule
 
 
 def _left(facts: dict[str, Any]) -> list[Line]:
+    """Lines about each ledger entry: size, hub, region, fields with their levels and transforms, time and digest."""
     if not facts["ledger"]:
         return [Line("left", "nothing left this device")]
     told = []
@@ -106,17 +109,20 @@ def _left(facts: dict[str, Any]) -> list[Line]:
 
 
 def _field(name: str, level: str, entry: dict[str, Any]) -> str:
+    """A field's name with its level and transforms, such as `features (P2, clipped to 0..15)`."""
     steps = [_transform(step) for step in entry["transforms"].get(name, [])]
     return f"{name} ({level}{', ' + ', '.join(steps) if steps else ''})"
 
 
 def _transform(step: dict[str, Any]) -> str:
+    """One transform of the policy as text."""
     if step["kind"] == "clip":
         return f"clipped to {step['low']:g}..{step['high']:g}"
     return f"rounded to steps of {step['step']:g}" if step["kind"] == "quantise" else str(step["kind"])
 
 
 def _outcome(facts: dict[str, Any]) -> Line:
+    """How the question ended, or that it is still open."""
     ended = facts["outcome"]
     if ended is None:
         return Line("question", "still open: it is asked until it is answered, refused or too old")
@@ -126,6 +132,7 @@ def _outcome(facts: dict[str, Any]) -> Line:
 
 
 def _correction(record: dict[str, Any], answer: dict[str, Any] | None) -> Line:
+    """The hub's verdict beside the first answer: confirmed or corrected, by which model, and how long it took."""
     times = record["timings"]
     work = f"{1000 * times['queue_s']:.1f} ms queued, {1000 * times['compute_s']:.1f} ms computed there"
     who = f"by {record['prediction']['model']} at the hub"
@@ -142,6 +149,7 @@ def _said(record: dict[str, Any]) -> str:
 
 
 def _label(record: dict[str, Any]) -> str:
+    """The answer with its label's name and its confidence."""
     prediction = record["prediction"]
     known = record.get("label_name", "")
     named = f" ({known})" if known and known != str(prediction["label"]) else ""
@@ -149,6 +157,7 @@ def _label(record: dict[str, Any]) -> str:
 
 
 def _reason(why: str) -> str:
+    """The sentence for a reason code; of a code that is unknown here, its own name."""
     return _WHY.get(Why(why), why.replace("_", " ")) if why in set(Why) else why
 
 
@@ -160,21 +169,27 @@ Row = tuple[str, str]
 
 
 def rows(updates: dict[str, Any]) -> list[Row]:
-    """`updates` as the agent's status has it: what serves, versions of the documents, how the last look went."""
+    """Rows about the agent's updates: what serves, versions of the documents, how the last poll went.
+
+    `updates`: the part of that name of the agent's status.
+    """
     versions = {path: str(version) for path, version in updates["versions"].items()}
     policies = [f"{_named(path)} {version}" for path, version in versions.items() if path.startswith("policy/")]
     keys = [f"{_named(path)} {version}" for path, version in versions.items() if path.startswith("keys/")]
     return [
-        ("updates", f"{updates['polls']} looks, the last that reached it {_when_or_never(updates['refreshed_ms'])}"),
-        ("  model", updates["model"] or "none from there"),
-        ("  policy", ", ".join(policies) or "none from there"),
+        ("updates", f"{updates['polls']} polls, the last that succeeded {_when_or_never(updates['refreshed_ms'])}"),
+        ("  model", updates["model"] or "none from the repository"),
+        ("  policy", ", ".join(policies) or "none from the repository"),
         ("  hub keys", ", ".join(keys) or "those of the enrolment"),
         *(("  failure", failure) for failure in updates["failures"]),
     ]
 
 
 def install_rows(install: dict[str, Any]) -> list[Row]:
-    """`install` as the agent's status has it: what is being tried here, or was last, and why it went back."""
+    """Rows about the agent's install: what is being tried, or was last, and why it was rolled back.
+
+    `install`: the part of that name of the agent's status.
+    """
     state, rollout = install["state"], install["rollout"]
     told = f"{state} since {_when_or_never(install['since_ms'])}" if install["since_ms"] else state
     watched = f"{rollout}: {'version ' + str(install['version'])}, {install['cohort']}" if rollout else "none"
@@ -184,7 +199,7 @@ def install_rows(install: dict[str, Any]) -> list[Row]:
 
 
 def _named(path: str) -> str:
-    """`demo` of `policy/demo.toml`."""
+    """The document's name, such as `demo` for `policy/demo.toml`."""
     return path.partition("/")[2].rpartition(".")[0]
 
 

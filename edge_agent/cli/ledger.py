@@ -1,4 +1,4 @@
-"""`skerry ledger`: what left this device, whether its record is whole, and proofs of it for others."""
+"""Commands `skerry ledger ...`: show what left a device, verify the egress ledger, make and check proofs about it."""
 
 import json
 import os
@@ -25,10 +25,10 @@ from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.messages import Level
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _SPAN = "7d, 12h, 2026-11-22 or 2026-11-22T14:00 (UTC)."
-Since = Annotated[str, typer.Option("--since", "--from", help=f"From when: {_SPAN}")]
-Until = Annotated[str, typer.Option("--until", "--to", help="Up to when; now if not said.")]
+Since = Annotated[str, typer.Option("--since", "--from", help=f"Beginning of the period: {_SPAN}")]
+Until = Annotated[str, typer.Option("--until", "--to", help="End of the period; default: now.")]
 
 
 @app.command()
@@ -38,10 +38,13 @@ def show(
     since: Since = "7d",
     until: Until = "now",
     *,
-    by: Annotated[By, typer.Option("--by", help="What the rows are.")] = By.RULE,
+    by: Annotated[By, typer.Option("--by", help="What to group by.")] = By.RULE,
     as_json: AsJson = False,
 ) -> None:
-    """What left this device: messages, bytes and fields, by rule, day or region."""
+    """Show what left this device: messages, bytes and fields, by rule, day or region.
+
+    The last rows compare the ledger with the bytes that the sockets sent. Entries that were pruned are named.
+    """
     now_ms = _now_ms()
     with reading(state_of(state, config)) as db:
         shown = summary.show(db, moment_ms(since, now_ms), moment_ms(until, now_ms), by)
@@ -61,7 +64,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is the record whole and unchanged? Exit code 40 if not. With --heads beside what the hub has logged of it."""
+    """Verify that the ledger is complete and unchanged. Exit code 40 if not.
+
+    With --heads it is also compared with what the hub has logged of it.
+    """
     folder = state_of(state, config)
     owner = verification.whose(load_identity(folder))
     with reading(folder) as db:
@@ -77,13 +83,17 @@ def prove(  # noqa: PLR0917 - options of a command line
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
     since: Since,
     until: Annotated[
-        str, typer.Option("--until", "--to", help="Up to when; to the newest signed head if not said.")
+        str, typer.Option("--until", "--to", help="End of the period; default: the newest signed head.")
     ] = "",
-    region: Annotated[str, typer.Option("--region", help="To this region; to any if not said.")] = "",
+    region: Annotated[str, typer.Option("--region", help="Only fields sent to this region; default: any.")] = "",
     state: StateOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Write a file that proves what did not leave. Exit code 40, and no file, if it is not so."""
+    """Write a file that proves what did not leave. Exit code 40, and no file, if the claim is false.
+
+    The proof covers the ledger's entries of the period, up to a signed head, and needs no access to the device to
+    check.
+    """
     now_ms = _now_ms()
     if no_field_above not in Level.__members__:
         raise ExitError(Exit.USAGE, f"--no-field-above {no_field_above[:20]!r}: one of {', '.join(Level.__members__)}")
@@ -107,7 +117,7 @@ def prove(  # noqa: PLR0917 - options of a command line
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="A proof file.", show_default=False)],
-    hub_key: Annotated[str, typer.Option("--hub-key", help="The hub's signing key, from somebody you believe.")] = "",
+    hub_key: Annotated[str, typer.Option("--hub-key", help="The hub's signing key, from a source you trust.")] = "",
     device_key: Annotated[str, typer.Option("--device-key", help="The device's signing key.")] = "",
     *,
     as_json: AsJson = False,
@@ -119,11 +129,15 @@ def check(
     where = f"region {claim.region}" if claim.region else "any region"
     span = f"from {_when(claim.since_ms)} to {_when(claim.until_ms)}"
     said = f"{proof.device} sent no field above {claim.level.name} to {where} {span}"
-    basis = "witnessed by a hub" if checked.witnessed else "on the device's word alone: no hub has witnessed it"
+    basis = "witnessed by a hub" if checked.witnessed else "signed by the device alone: no hub has witnessed it"
     _conclude(checked.findings, f"proved: {said} ({basis})", as_json=as_json)
 
 
 def _conclude(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:
+    """Print the findings of a check, as lines or as JSON, and end with exit code 40 if one of them is bad.
+
+    `good`: the line that is printed where all of them hold.
+    """
     found = list(findings)
     holds = all(each.good for each in found)
     if as_json:
@@ -133,12 +147,13 @@ def _conclude(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:
         for each in found:
             mark = typer.style("good ", fg="green") if each.good else typer.style("WRONG", fg="red")
             typer.echo(f"{mark}  {each.proof:<12} {each.words}")
-        typer.echo(good if holds else "this does not hold")
+        typer.echo(good if holds else "the check failed")
     if not holds:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
 def _print_shown(shown: Shown) -> None:
+    """Print a summary as a table, with the overhead of the sockets and the entries that were pruned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in ((shown.by.value, "left"), ("to region", "left"), ("messages", "right"), ("bytes", "right")):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]

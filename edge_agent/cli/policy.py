@@ -1,6 +1,6 @@
-"""`skerry policy`: check a policy, explain what it decides, probe it, compare two, start from a template.
+"""Commands `skerry policy ...`: check a policy, explain its decisions, probe it, compare two, start from a template.
 
-Law: it all works on files alone, without a device, a hub or a model, and decides with the device's own functions.
+Rule: every command works on files alone, without a device, a hub or a model, and decides with the device's own code.
 """
 
 import json
@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 Files = Annotated[list[Path], typer.Argument(help="A policy document (TOML), or all its layers.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command()
@@ -39,7 +39,7 @@ def check(
     region: Annotated[str, typer.Option("--region", help="The proof is about this region alone.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Is it sound? Says what it lets happen at the most, and warns of what it cannot mean.
+    """Check that a policy is sound: show what it allows at most, and warn of what can have no effect.
 
     Exit codes: 11 if it contradicts itself or has expired, 42 if what was to be proven does not hold.
     """
@@ -60,7 +60,7 @@ def explain(
     context: Annotated[str, typer.Option("--context", help="A sample: JSON, or a JSON or TOML file.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """What happens to a sample, decision by decision; then which layer and rule says what of each key.
+    """Explain what happens to a sample, decision by decision; then which layer and rule sets each key.
 
     The sample needs `confidence` and `data_class`. What the device is and where it stands is unknown where it is left
     out; `time` left out is now. docs/policies.md lists all keys.
@@ -96,10 +96,10 @@ def probe(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Run probes: cases with what is expected of them. Without a probes file NAME.probes.toml beside the document.
+    """Run probes: sample cases with their expected decisions, by default those in NAME.probes.toml beside the document.
 
-    Judged on the day on which the youngest document was issued, so that the outcome does not change with the calendar.
-    Exit code 43 if a case comes out otherwise.
+    They are decided as of the day on which the youngest document was issued, so that the outcome does not change with
+    the calendar. Exit code 43 if a case comes out otherwise.
     """
     from policies.analysis.probes import probed  # noqa: PLC0415
     from policies.model.context import day_of  # noqa: PLC0415
@@ -134,7 +134,10 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What becomes allowed and what forbidden from the first to the second, case by case."""
+    """Compare two policies: show what becomes allowed and what forbidden from the first to the second, case by case.
+
+    Exit code 42 if their rules distinguish too many cases to compare, 44 with --only-narrower if the second is wider.
+    """
     from policies.analysis.cases import TooManyError  # noqa: PLC0415
     from policies.analysis.diff import diff as compare  # noqa: PLC0415
 
@@ -157,7 +160,7 @@ def diff(
 def show(
     template: Annotated[str, typer.Argument(help="Its name; without one all are listed.")] = "",
 ) -> None:
-    """Print a shipped template as of today, or list them."""
+    """Print a shipped template as of today, or list the templates."""
     if template:
         typer.echo(files.template(template), nl=False)
         return
@@ -170,7 +173,7 @@ def new(
     template: Annotated[str, typer.Argument(help="; ".join(files.TEMPLATES), show_default=False)],
     file: Annotated[Path | None, typer.Argument(help="TEMPLATE.toml if left out.", show_default=False)] = None,
 ) -> None:
-    """Write a template to start from, issued today, and its probes beside it. What is there is not touched."""
+    """Write a template to start from, issued today, and its probes beside it. Existing files are not overwritten."""
     path = file or Path(f"{template}.toml")
     text = files.template(template)
     write_new(path, text)
@@ -182,6 +185,7 @@ def new(
 
 
 def _facts(context: str) -> Any:
+    """The sample of the option --context. ExitError(SAMPLE) names the key that is missing or wrong."""
     from policies.analysis.facts import FactsError, facts_of  # noqa: PLC0415
 
     try:
@@ -191,7 +195,7 @@ def _facts(context: str) -> Any:
 
 
 def _show_layers(policy: "Policy", *, as_json: bool) -> None:
-    """The ceiling alone: no sample was named, so no rule applies for certain."""
+    """Show the policy's upper bound alone: without a sample no rule applies for certain."""
     from policies.analysis.summary import layered, summary  # noqa: PLC0415
 
     keys = layered(policy, policy.base)
@@ -208,6 +212,7 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _change(change: Any) -> str:
+    """A change as one line, its direction in red (wider), green (narrower) or yellow."""
     colour = {"wider": "red", "narrower": "green"}.get(change.direction, "yellow")
     where = f" ({change.when})" if change.when else ""
     return typer.style(f"{change.direction:<9}", fg=colour) + f" {change.key}: {change.before} -> {change.after}{where}"

@@ -1,4 +1,4 @@
-"""`skerry policy check`: what can be said of a policy without a sample, gathered, and how the command ends."""
+"""Report of `skerry policy check`: everything that can be said of a policy without a sample, and the exit code."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,10 @@ _COLOURS = {"error": "red", "warning": "yellow", "remark": "cyan"}
 
 
 class Report(msgspec.Struct, frozen=True):
-    """`error`: why it cannot be used at all, "" if it can. `claim`: what `proof` is about, in words."""
+    """The report on one policy. `error`: why it cannot be used at all, "" if it can.
+
+    `claim`: what `proof` is about, as text; both are missing where nothing was to be proven.
+    """
 
     files: tuple[str, ...]
     error: str = ""
@@ -34,10 +37,11 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
+        """Whether the policy can be used and no finding is an error."""
         return not self.error and all(each.kind != "error" for each in self.findings)
 
     def lines(self) -> list[str]:
-        """For people. ExitError(POLICY) if it cannot be used at all."""
+        """The report as lines of text. ExitError(POLICY) if the policy is not sound."""
         if self.error or self.policy is None:
             raise ExitError(Exit.POLICY, self.error)
         if not self.sound:
@@ -50,7 +54,7 @@ class Report(msgspec.Struct, frozen=True):
         return said + self._proof_lines()
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The report, JSON-able."""
         policy = self.policy
         told: dict[str, Any] = {"sound": self.sound, "files": self.files, "error": self.error}
         if policy is not None:
@@ -63,13 +67,14 @@ class Report(msgspec.Struct, frozen=True):
         return told
 
     def end(self) -> None:
-        """The exit code: POLICY, UNPROVEN or 0."""
+        """End the command with its exit code: POLICY, UNPROVEN or 0."""
         if not self.sound:
             raise typer.Exit(Exit.POLICY)
         if self.proof is not None and self.proof.counter is not None:
             raise typer.Exit(Exit.UNPROVEN)
 
     def _proof_lines(self) -> list[str]:
+        """The outcome of the proof as text, with the counter-example if it failed."""
         if self.proof is None:
             return []
         if self.proof.counter is None:
@@ -81,7 +86,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def checked(paths: Sequence[Path], above: str, region: str) -> Report:
-    """ExitError(USAGE) for a level that is none; every fault of a document is part of the report."""
+    """Check a policy of these layers, and prove that no field above a level can leave, if `above` names one.
+
+    `region` "": for any region. ExitError(USAGE) for an unknown level; every fault of a document is part of the report.
+    """
     named = tuple(map(str, paths))
     level = _level(above)
     try:
@@ -102,7 +110,7 @@ def checked(paths: Sequence[Path], above: str, region: str) -> Report:
 
 
 def _proof(policy: Policy, level: Level, region: str) -> "Proof":
-    """ExitError(UNPROVEN) where the rules tell apart more cases than can be looked at: that proves nothing."""
+    """The proof of a claim. ExitError(UNPROVEN) where the rules distinguish too many cases to look at them all."""
     from policies.analysis.cases import TooManyError  # noqa: PLC0415
     from policies.analysis.prove import Claim, prove  # noqa: PLC0415 - only where it is asked for
 
@@ -113,18 +121,20 @@ def _proof(policy: Policy, level: Level, region: str) -> "Proof":
 
 
 def _level(word: str) -> Level | None:
+    """The level that an option names; None for "". ExitError(USAGE) for an unknown one."""
     if word and word not in Level.__members__:
         raise ExitError(Exit.USAGE, f"--no-field-above {word[:20]}: a label is one of {', '.join(Level.__members__)}")
     return Level[word] if word else None
 
 
 def _finding(finding: Finding) -> str:
+    """A finding as one line, its kind in colour."""
     where = f"{finding.where}: " if finding.where else ""
     return typer.style(f"{finding.kind:<7}", fg=_COLOURS.get(finding.kind)) + f"  {where}{finding.words}"
 
 
 def _counter(counter: "Counter") -> dict[str, Any]:
-    """JSON-able: what leaves, to where, under which rules, and the case in which it does."""
+    """A counter-example, JSON-able: what leaves, to where, under which rules, and the case in which it does."""
     told: dict[str, Any] = msgspec.to_builtins(counter)
     case = {key: value for key, value in told.pop("context").items() if value not in ("", None, {}, [], ())}
     case.pop("level", None)
@@ -132,6 +142,7 @@ def _counter(counter: "Counter") -> dict[str, Any]:
 
 
 def _said(counter: "Counter") -> str:
+    """A counter-example as one sentence."""
     told = _counter(counter)
     case = ", ".join(f"{key} {_plain(value)}" for key, value in told["case"].items())
     rules = f" under {', '.join(counter.rules)}" if counter.rules else ""
@@ -139,6 +150,7 @@ def _said(counter: "Counter") -> str:
 
 
 def _plain(value: object) -> str:
+    """A value of a counter-example's case as text; local times as a weekday and minute in their zone."""
     if isinstance(value, dict):
         return ", ".join(f"{moment(minute)} in {zone}" for zone, minute in value.items())
     if isinstance(value, list | tuple):

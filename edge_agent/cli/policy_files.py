@@ -1,4 +1,4 @@
-"""Policies from disk for the commands: documents, shipped templates and their probes, samples; a fault is one line."""
+"""Policy files for the commands: documents, shipped templates and their probes, samples. Each fault is one line."""
 
 import json
 import time
@@ -28,17 +28,17 @@ _DATE_CHARS = 10
 
 
 def today() -> int:
-    """Days since 1970, UTC."""
+    """Today as days since 1970, UTC."""
     return int(time.time() // _SECONDS_A_DAY)
 
 
 def read_documents(files: Sequence[Path]) -> "tuple[Document, ...]":
-    """The layers of one policy. ExitError(POLICY) for the first that is unreadable or unsound."""
+    """Parse the layers of one policy. ExitError(POLICY) for the first that is unreadable or unsound."""
     return tuple(read_document(file) for file in files)
 
 
 def read_document(file: Path) -> "Document":
-    """ExitError(POLICY) if it is unreadable or unsound."""
+    """Parse one policy document. ExitError(POLICY) if it is unreadable or unsound."""
     from policies.language.document import PolicyError, parse  # noqa: PLC0415 - `skerry policy show` needs no parser
 
     text = read_text(file, Exit.POLICY, missing=_hint(file))
@@ -49,7 +49,7 @@ def read_document(file: Path) -> "Document":
 
 
 def read_policy(files: Sequence[Path]) -> "Policy":
-    """The composition of all these layers. ExitError(POLICY) if one is unsound, or they do not go together."""
+    """Compose these layers to one policy. ExitError(POLICY) if one is unsound, or they contradict each other."""
     from policies.language.document import compose  # noqa: PLC0415
     from policies.model.policy import PolicyError  # noqa: PLC0415
 
@@ -60,7 +60,10 @@ def read_policy(files: Sequence[Path]) -> "Policy":
 
 
 def split_probes(files: Sequence[Path]) -> tuple[list[Path], Path]:
-    """Documents, and the probes: the last file if it is one, else the one beside the last document."""
+    """Split file arguments into documents and a probes file: the last argument, else the one beside the last document.
+
+    Raises ExitError(USAGE) if only a probes file is named.
+    """
     if files[-1].name.endswith(PROBES) or (len(files) > 1 and "probes" in files[-1].name):
         if len(files) == 1:
             raise ExitError(Exit.USAGE, f"name the policy too: skerry policy test POLICY {files[0]}")
@@ -69,11 +72,12 @@ def split_probes(files: Sequence[Path]) -> tuple[list[Path], Path]:
 
 
 def probes_beside(file: Path) -> Path:
+    """Path of the probes file beside a document: NAME.probes.toml."""
     return file.with_name(file.stem + PROBES)
 
 
 def read_probes(file: Path) -> "tuple[Probe, ...]":
-    """ExitError(SAMPLE) if it is unreadable or no probes file."""
+    """Parse a probes file. ExitError(SAMPLE) if it is unreadable or none."""
     from policies.analysis.probes import ProbesError, parse_probes  # noqa: PLC0415
 
     try:
@@ -94,7 +98,10 @@ def about(name: str) -> str:
 
 
 def read_sample(sample: str) -> object:
-    """Parsed JSON from the command line itself, or from a file; a file named *.toml is TOML."""
+    """Parse a sample: JSON on the command line itself, or a file, in which *.toml is TOML.
+
+    ExitError(SAMPLE) for a fault.
+    """
     inline = sample.lstrip().startswith("{")
     text = sample if inline else read_text(Path(sample), Exit.SAMPLE)
     try:
@@ -111,21 +118,21 @@ def _hint(file: Path) -> str:
 def template(name: str, on: date | None = None) -> str:
     """A shipped template as of today: `issued` and `expires` are moved, all else is as it stands in the package.
 
-    ExitError(NOT_FOUND) for a name that is none.
+    `on`: another day than today. Raises ExitError(NOT_FOUND) for an unknown name.
     """
     day = on or datetime.now(UTC).date()
     return "".join(_dated(line, day) for line in shipped(name).splitlines(keepends=True))
 
 
 def shipped(name: str, ending: str = ".toml") -> str:
-    """A file of `policies/templates` as it is. ExitError(NOT_FOUND) for a name that is none."""
+    """A file of `policies/templates` as it is. ExitError(NOT_FOUND) for an unknown name."""
     if name not in TEMPLATES:
         raise ExitError(Exit.NOT_FOUND, f"{name[:40]!r} is no template; there are {', '.join(TEMPLATES)}")
     return resources.files("policies").joinpath("templates", name + ending).read_text(encoding="utf-8")
 
 
 def _dated(line: str, day: date) -> str:
-    """Only the two keys at the start of a line are touched; a far `expires` (the demo's) stays."""
+    """Move the two dates at the start of a line; a far `expires` (the demo's) stays."""
     if line.startswith(_ISSUED):
         return _ISSUED + day.isoformat() + line[len(_ISSUED) + _DATE_CHARS :]
     if line.startswith(_EXPIRES) and not line.startswith(f"{_EXPIRES}2099"):

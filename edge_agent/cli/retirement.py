@@ -1,7 +1,7 @@
-"""Ends a device: what is open is closed, the ledger goes to a file, the hub is told, keys and records are wiped.
+"""Retirement of a device: close open questions, export the ledger, tell the hub, wipe keys and records.
 
-Law: in this order, each step finished before the next; nothing is wiped before the ledger lies elsewhere and the hub
-has heard, or a person said that it cannot. Stopped half way it goes on where it was when it is typed again.
+Rule: in this order, each step finished before the next; nothing is wiped before the ledger is stored elsewhere and the
+hub has been told, or a person has said that it cannot be. Stopped half way, the same command goes on where it was.
 """
 
 import base64
@@ -48,7 +48,10 @@ _REST = (CA_FILE, ROOT_FILE, ADDRESS_FILE, IDENTITY_FILE)
 
 
 class Retired(msgspec.Struct, frozen=True):
-    """`ledger` None: it was exported before, this time only the wiping was finished. `left`: files that stay."""
+    """`ledger` None: it was exported before, this time only the wiping was finished. `left`: files that stay.
+
+    `expired`: how many open questions were closed.
+    """
 
     ledger: Exported | None
     expired: int
@@ -58,8 +61,8 @@ class Retired(msgspec.Struct, frozen=True):
 def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
     """Retire the device in `folder`, which no agent may be using: the caller holds its lock.
 
-    `offline`: the hub cannot be told; a person retires the device there. ExitError(HUB, DISK, DATABASE, ...): nothing
-    is wiped, and the exported file stays.
+    `ledger`: the new file to export to. `offline`: the hub cannot be told; a person retires the device there. After
+    ExitError(HUB, DISK, DATABASE, ...) nothing is wiped, and the exported file stays.
     """
     if (folder / WIPING_FILE).exists():
         return Retired(None, 0, wipe(folder))
@@ -69,7 +72,7 @@ def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
     with _database(folder) as db:
         clock.raise_floor(tables.get(db, "floor_ms", 0))
         expired = expire(db, clock.ms())
-        # One that is there is of a first try that did not reach the hub.
+        # A file that exists already is from an earlier try that did not reach the hub.
         exported = read(ledger, identity) if ledger.exists() else export(db, identity, ledger, clock.ms())
     if not offline:
         tell_hub(identity, exported.sha256)
@@ -77,7 +80,7 @@ def retire(folder: Path, ledger: Path, *, offline: bool = False) -> Retired:
 
 
 def expire(db: sqlite3.Connection, at_ms: int) -> int:
-    """Every question that is still open ends, on record, in one transaction. How many there were."""
+    """End every open question, on record, in one transaction. How many there were."""
     rows = outbox.everything(db)
     db.execute("begin immediate")
     for row in rows:
@@ -90,7 +93,7 @@ def expire(db: sqlite3.Connection, at_ms: int) -> int:
 
 
 def tell_hub(identity: Identity, ledger_sha256: str) -> None:
-    """ExitError(HUB) unless the hub says that the device is retired there."""
+    """Tell the hub, with a signed proof. ExitError(HUB) unless it confirms that the device is retired there."""
     text = sha256(RETIRE_TAG + identity.device.encode() + b"\0" + ledger_sha256.encode()).digest()
     proof = base64.b64encode(identity.signing.sign(text)).decode()
     body = msgspec.json.encode({"device": identity.device, "ledger": ledger_sha256, "proof": proof})
@@ -105,12 +108,12 @@ def tell_hub(identity: Identity, ledger_sha256: str) -> None:
 
 
 def wipe(folder: Path) -> tuple[str, ...]:
-    """Overwrite and remove keys, certificate and records; the names of what stays. Flash may keep old blocks."""
+    """Overwrite and remove keys, certificate and records; the names of files that stay. Flash may keep old blocks."""
     write_private(folder / WIPING_FILE, b"")
     databases = sorted(path.name for path in folder.glob(f"{DATABASE_FILE}*"))
     for name in (*_SECRETS, *databases):
         _shred(folder / name)
-    shutil.rmtree(folder / UPDATES_FOLDER, ignore_errors=True)  # models and policies: not ours alone, but nobody's now
+    shutil.rmtree(folder / UPDATES_FOLDER, ignore_errors=True)  # models and policies: no secrets, but of no use now
     for name in _REST:
         _shred(folder / name)
     sync_folder(folder)
@@ -120,6 +123,7 @@ def wipe(folder: Path) -> tuple[str, ...]:
 
 
 def _shred(path: Path) -> None:
+    """Overwrite a small file with zeros, and remove it. ExitError(DISK) if the disk refuses."""
     try:
         if path.stat().st_size <= 65536:  # keys; a large file is only removed
             with path.open("r+b") as file:
@@ -133,12 +137,17 @@ def _shred(path: Path) -> None:
 
 
 def _check_place(folder: Path, ledger: Path) -> None:
+    """Raise ExitError(USAGE) if the ledger would be exported into the folder that is wiped."""
     if ledger.absolute().is_relative_to(folder.absolute()):
         raise ExitError(Exit.USAGE, f"{ledger} lies in the folder that is wiped: name a place outside of it")
 
 
 @contextlib.contextmanager
 def _database(folder: Path) -> Iterator[sqlite3.Connection]:
+    """The device's database, closed at the end.
+
+    ExitError(DATABASE) if it cannot be used or was damaged: nothing is wiped.
+    """
     try:
         opened = connect(folder / DATABASE_FILE)
     except sqlite3.Error as error:

@@ -1,6 +1,7 @@
-"""What goes into `EdgeCore` and what comes out of it: frozen values, no behaviour.
+"""Input and output values of `EdgeCore`: the setup, the stored state, and the commands that it returns.
 
-All commands of one returned list are one step: what they write, they write in one transaction.
+All values are frozen and have no behaviour. Rule: the commands of one returned list are one step; whatever they write
+to the database is written in one transaction.
 """
 
 from enum import IntEnum
@@ -21,7 +22,11 @@ KEEP_DAYS = 7
 
 
 class State(IntEnum):
-    """Of an outbox row. NEW is not on disk yet, or is being sealed anew."""
+    """State of a question in the outbox, as stored in agent.db.
+
+    NEW is never on disk: the question is being sealed for the first time, or sealed again. SEALED waits to be sent,
+    SENT waits for the hub's receipt, RECEIPTED waits for the hub's verdict.
+    """
 
     NEW = 0
     SEALED = 1
@@ -30,9 +35,11 @@ class State(IntEnum):
 
 
 class OutboxLimits(msgspec.Struct, frozen=True, gc=False):
-    """Stated loss policy: a full outbox refuses new questions (`outbox_full`, answered locally), never drops old ones.
+    """Limits of the outbox and its retry timing.
 
-    Audit questions may fill at most half of each limit, so that a doubtful sample always finds room before them.
+    Loss policy: a full outbox refuses new questions (`outbox_full`, answered locally) and never drops stored ones.
+    Audit questions may fill at most half of each limit, so that a doubtful sample always finds room. Suffixes: `_s`
+    seconds, `_bytes` bytes.
     """
 
     max_rows: int = 10_000
@@ -42,29 +49,32 @@ class OutboxLimits(msgspec.Struct, frozen=True, gc=False):
     resend_base_s: float = 2.0
     resend_cap_s: float = 30.0
     ask_interval_s: float = 60.0
-    quiet_cap_s: float = 3600.0  # the longest silence a hub may ask for
+    quiet_cap_s: float = 3600.0  # the longest pause that a hub may ask for
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What does not change while a core lives; a thousand cores may share it.
+    """Configuration of a core: the feature schema of its model, its hubs, its limits.
 
-    `frame_bytes`: charged per question whose plaintext has `padded_bytes`; `longest`: one such with every field filled.
+    Constant while a core lives, and shareable between cores (the simulator shares one between thousands).
+    `frame_bytes`: charged for each question whose plaintext is padded to `padded_bytes`. `longest`: a question with
+    every field filled, used to compute the padding. `lines`: hub name to connection name.
     """
 
     schema: tuple[FieldSpec, ...]
     hubs: tuple[HubSite, ...]
     frame_bytes: int
     limits: OutboxLimits = OutboxLimits()
-    evidence: Evidence | None = None  # of what the features give away; None = nothing was measured
-    lines: dict[str, str] = {}  # hub -> the line it is on; those not named are on the home line, ""
+    evidence: Evidence | None = None  # measured leakage of the features; None = nothing was measured
+    lines: dict[str, str] = {}  # hub -> its connection; hubs not named use the home connection, ""
     padded_bytes: int = 0
     longest: Escalation | None = None
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """What a question says of the policy that lets it leave, beside its hash. `padded_bytes`: of its plaintext.
+    """Policy labels that a question carries beside the policy's hash.
 
-    `rule`: those that apply, joined by "+"; `layers`: the documents' hashes if there is more than one.
+    `rule`: names of the rules that apply, joined by "+". `keep_days`: how long the hub may keep it. `layers`: hashes of
+    the policy documents if there is more than one. `padded_bytes`: size of the padded plaintext.
     """
 
     rule: str = ""
@@ -75,7 +85,11 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class Dice(msgspec.Struct, frozen=True, gc=False):
-    """Drawn by the loop for each sample: the answer id (32 hex characters) and two numbers in [0, 1)."""
+    """Random values for one sample, drawn by the caller because the core draws none.
+
+    `id`: the answer id, 32 hex characters. `audit`: decides the audit lottery, in [0, 1). `jitter`: spreads retries, in
+    [0, 1).
+    """
 
     id: str
     audit: float
@@ -83,9 +97,11 @@ class Dice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """Of one sample. `day`: whole days since 1970 in hub time. `subject`: keyed hash of whom it is about, in hex.
+    """Attributes of one sample that the policy is evaluated with.
 
-    `committed`: if it is audited, the features of the committed model go, not of the one on trial that answered.
+    `day`: whole days since 1970 in hub time. `subject`: keyed hash, in hex, of the person the sample is about.
+    `committed`: if the sample is audited, the features of the committed model are sent instead of those of the
+    candidate model that answered.
     """
 
     data_class: str
@@ -95,9 +111,10 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """An accepted question as the outbox remembers it; times are on the core's clock.
+    """A stored question as it is read back from the outbox at start.
 
-    `answered`: its caller has an answer, so that a verdict becomes a correction.
+    Times (`expires`, `not_before`) are seconds on the core's clock. `digest`: SHA-256 of the sealed frame. `size`:
+    bytes charged. `answered`: its caller has an answer already, so a verdict becomes a correction.
     """
 
     seq: int
@@ -118,18 +135,26 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What a database remembers: a core is rebuilt from it at start."""
+    """Everything that a core restores from agent.db at start.
+
+    `epoch`: random number of this database, which tells its question numbers from those of an earlier one. `spend`:
+    what the accounts hold.
+    """
 
     epoch: int
     next_seq: int
     spend: Spend
     rows: tuple[Row, ...] = ()
-    mirrored: bool = True  # False: nothing is sent before the hub has told what it remembers of our spending
+    mirrored: bool = True  # False: nothing is sent before the hub has reported the spending it remembers
     notice: int = 0  # counter of the newest deny-all notice
 
 
 class Rest(msgspec.Struct, frozen=True, gc=False):
-    """A device that waits for nothing, as a core remembers it: so one process may hold a million of them."""
+    """Compact snapshot of an idle core, from which it can be resumed.
+
+    The simulator keeps one per idle device, so that one process can hold a million devices. `day`: whole days since
+    1970.
+    """
 
     epoch: int
     next_seq: int
@@ -138,7 +163,11 @@ class Rest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """The one answer of an id. `seq`: its question, None if none was asked. The last two are the hub's, in seconds."""
+    """Command: give the caller the answer to an id. There is exactly one per id.
+
+    `seq`: number of its question, None if none was asked. `queue_s` and `compute_s`: the hub's own times in seconds, 0
+    for a local answer.
+    """
 
     id: str
     prediction: Prediction
@@ -152,7 +181,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Correction(msgspec.Struct, frozen=True, gc=False):
-    """The hub's verdict on an id that was answered before it came."""
+    """Command: publish the hub's verdict on an id that was answered before the verdict came."""
 
     id: str
     prediction: Prediction
@@ -164,7 +193,12 @@ class Correction(msgspec.Struct, frozen=True, gc=False):
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Transform, seal, then charge + ledger entry + outbox row in one transaction; then `on_stored`."""
+    """Command: transform and seal a question, then write it to the outbox.
+
+    Charge, ledger entry and outbox row go into one transaction; its end is reported with `on_stored` or
+    `on_store_failed`. `budget_s`: how long the caller waits for the hub, in seconds. `charge_bytes`: what the policy's
+    byte account is charged.
+    """
 
     seq: int
     id: str
@@ -179,14 +213,17 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
+    """Command: send the stored frame of question `seq` on connection `line`."""
+
     seq: int
     line: str = ""
 
 
 class Reseal(msgspec.Struct, frozen=True, gc=False):
-    """Seal the stored plaintext again, under the hub's current key and our corrected clock; then `on_stored`.
+    """Command: encrypt the stored plaintext again, under the hub's current key and the corrected clock.
 
-    `target`: for this hub from now on, since the other cannot be reached.
+    Its end is reported with `on_stored`. `target`: the hub that it is for from now on, if the former one cannot be
+    reached; None = the same hub.
     """
 
     seq: int
@@ -194,7 +231,10 @@ class Reseal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """Worth remembering, not worth waiting for: a lost mark costs one resend."""
+    """Command: store a changed delivery state, without waiting for the commit; a lost mark costs one more retry.
+
+    `not_before`: seconds on the core's clock, 0 = none.
+    """
 
     seq: int
     state: State
@@ -203,9 +243,10 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """Terminal: write the outcome and delete the row. `reason`: the hub's on refusal, ours otherwise.
+    """Command: write the final outcome of a question and delete its outbox row.
 
-    `unsent`: the charges of one that never left, to be taken back.
+    `reason`: the hub's reason for a refusal, otherwise ours. `unsent`: charges of a question that was never sent, to be
+    refunded.
     """
 
     seq: int
@@ -216,21 +257,27 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Raise(msgspec.Struct, frozen=True, gc=False):
-    """Write that so much was spent: the hub remembers it."""
+    """Command: raise the stored account totals to those that the hub remembers."""
 
     totals: Totals
 
 
 class SayHello(msgspec.Struct, frozen=True, gc=False):
+    """Command: send a `Hello` on connection `line`, which the hub answers with a `Welcome`."""
+
     line: str = ""
 
 
 class SendAsk(msgspec.Struct, frozen=True, gc=False):
+    """Command: ask the hub on connection `line` for the state of these questions (at most 64 per message)."""
+
     seqs: Seqs  # at most 64
     line: str = ""
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
+    """Command: call `on_wake` at `when`, in seconds on the core's clock."""
+
     when: float
 
 

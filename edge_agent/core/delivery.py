@@ -1,6 +1,6 @@
-"""Delivery of stored questions: what goes out on which line and when, judged again each time; and how questions end.
+"""Delivery of stored questions: sending, retrying, re-routing and finishing them, on all hub connections. Pure.
 
-Rules 1 to 3 of `core` hold here too. Pure.
+Each question's permission is checked again every time it is sent. Rules 1 to 3 of `core` hold here too.
 """
 
 from math import inf
@@ -30,7 +30,11 @@ ASK_AT_MOST = 64  # seqs in one Ask
 
 
 class DeliveryQueue:
-    """The open questions of one device and the lines they leave on; `ruling` says each time whether they may."""
+    """Send queue of one device: its open questions and the connections they leave on.
+
+    At most `OutboxLimits.window` questions are sent and not receipted at a time. `ruling` is asked before each
+    transmission whether the question may still leave.
+    """
 
     __slots__ = ("_ruling", "lines", "questions")
 
@@ -44,23 +48,23 @@ class DeliveryQueue:
         return self._ruling.setup.limits
 
     def reset(self) -> None:
-        """Nothing is open and nothing is awaited; lines that are up stay up."""
+        """Drop all questions and awaited replies; connections that are up stay up."""
         self.questions = Questions()
         self.lines.forget()
 
     def wake_after(self, commands: list[Command]) -> list[Command]:
-        """These, and when to wake if that is earlier than what was said last time."""
+        """Append a `WakeAt` if the next alarm is earlier than the one returned last."""
         when = self.questions.next_wake()
         return commands if when is None else [*commands, WakeAt(when)]
 
-    # What is sent
+    # Sending
 
     def send_after(self, commands: list[Command], now: float) -> list[Command]:
-        """These, whatever may be sent by now, and when to wake."""
+        """These commands, then transmissions of whatever may be sent now, then the next `WakeAt`."""
         return self.wake_after(commands + self._send_ready(now))
 
     def _send_ready(self, now: float) -> list[Command]:
-        """Send what is ready while the window, its line and its hub's wish for silence allow it."""
+        """Send ready questions while the window, the connection and the hub's requested pause allow it."""
         if not self._ruling.ready:
             return []
         commands = self._reroute(now)
@@ -76,7 +80,10 @@ class DeliveryQueue:
         return commands
 
     def _reroute(self, now: float) -> list[Command]:
-        """What waits for a line that is stuck goes to another hub that may have it: sealed anew, under the same id."""
+        """Seal the questions of stuck connections again for other hubs that may have them, under the same id.
+
+        At most one window per call, so that a long queue does not block the event loop.
+        """
         commands: list[Command] = []
         limits = self._limits
         for line in self.lines.stuck(now, limits.resend_base_s):
@@ -88,6 +95,7 @@ class DeliveryQueue:
         return commands
 
     def _send_elsewhere(self, question: Question, now: float) -> list[Command]:
+        """Move one question to another hub that is reachable now, or park it until its own is."""
         ruled = self._ruling.of(question.data_class)
         patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
         target = self.lines.first_open(alternative_hubs(question, self._ruling), patience_s, now)
@@ -101,6 +109,7 @@ class DeliveryQueue:
         return [Reseal(question.seq, target)]
 
     def _send(self, question: Question, now: float) -> list[Command]:
+        """Transmit one question, or finish it if it has expired or is no longer permitted."""
         if now >= question.expires:
             return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
         denied = recheck_permission(question, self._ruling)
@@ -115,7 +124,7 @@ class DeliveryQueue:
         return [Transmit(question.seq, question.line)]
 
     def ring(self, question: Question, now: float) -> list[Command]:
-        """Its alarm rang: it has expired, its caller waits no longer, or it is to be sent again."""
+        """Handle a question's alarm: it expired, its caller waited long enough, or a retry is due."""
         if now >= question.expires and question.state is not State.NEW:
             return self.finish(question, Outcome.EXPIRED, Why.EXPIRED)
         commands: list[Command] = []
@@ -128,7 +137,7 @@ class DeliveryQueue:
         return commands
 
     def defer(self, question: Question, until: float, now: float) -> list[Command]:
-        """Not now. Who cannot be served in time gets the local answer at once."""
+        """Retry not before `until`. A caller whose deadline is earlier gets the local answer at once."""
         commands: list[Command] = [Mark(question.seq, State.SEALED, until, question.attempts)]
         if not question.answered and until >= question.deadline:
             commands.append(question.say_local(Why.HUB_QUIET))
@@ -138,7 +147,11 @@ class DeliveryQueue:
     def finish(
         self, question: Question, outcome: Outcome, reason: Why | Reason, why: Why | None = None
     ) -> list[Command]:
-        """`why`: of the answer to a caller who still waits; by default the reason itself."""
+        """End a question with its outcome; a caller who still waits gets the local answer.
+
+        `reason`: recorded with the outcome. `why`: the reason given with that answer, by default `reason`. If the
+        question is denied and was never sent, its charges are refunded.
+        """
         self.questions.drop(question)
         unsent = question.charges if outcome is Outcome.DENIED else ()
         self._ruling.purse.undo(unsent)
@@ -147,13 +160,17 @@ class DeliveryQueue:
             return [finish]
         return [question.say_local(why or Why(reason)), finish]
 
-    # What is said to hubs beside questions
+    # Hellos and asks
 
     def greet_and_ask(self, now: float) -> list[Command]:
-        """Hellos and Asks that are due: a hello until the hub has answered it, and now and then what a hub owes us."""
+        """The hellos and asks that are due on any connection.
+
+        A `Hello` is repeated until the hub answers it; an `Ask` requests the state of questions whose verdict is
+        overdue.
+        """
         commands: list[Command] = []
         every_s = self._limits.ask_interval_s
-        for line in self.lines:  # the hub may have been away when the line came up
+        for line in self.lines:  # repeated, as the hub may have been away when the connection came up
             if line.up and line.hello_at < inf:
                 if now >= line.hello_at:
                     line.hello_at = now + every_s
@@ -166,6 +183,7 @@ class DeliveryQueue:
         return commands
 
     def _ask(self, line: Line, now: float, every_s: float) -> list[Command]:
+        """Asks for all receipted questions of one connection, if its interval is over."""
         if now < line.ask_at:
             self.questions.arm_tick(line.ask_at)
             return []
@@ -177,12 +195,12 @@ class DeliveryQueue:
         return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), line.name) for i in range(0, len(owed), ASK_AT_MOST)]
 
     def schedule_ask(self, line: Line, at: float) -> None:
-        """Nothing is asked on this line before."""
+        """Send no `Ask` on this connection before the time `at`."""
         line.ask_at = at
         self.questions.arm_tick(at)
 
     def mark_receipted(self, seqs: Seqs, now: float, name: str) -> list[Command]:
-        """The hub of this line has these and owes their outcomes."""
+        """The hub on connection `name` has stored these questions and owes their outcomes."""
         marks: list[Command] = []
         owed_before = self.questions.receipted
         for seq in seqs:
@@ -191,16 +209,17 @@ class DeliveryQueue:
                 self.lines.measure(question, now)
                 self.questions.move(question, State.RECEIPTED)
                 marks.append(Mark(seq, State.RECEIPTED, 0.0, question.attempts))
-        if marks and not owed_before:  # else steady receipts would put the next Ask off for ever
+        if marks and not owed_before:  # otherwise steady receipts would postpone the next Ask for ever
             line = self.lines.get(name)
             self.schedule_ask(line, max(line.ask_at, now + self._limits.ask_interval_s))
         return marks
 
 
 def recheck_permission(question: Question, ruling: Ruling) -> Why | None:
-    """Why it may not leave any more; None if it may. It was charged when it was stored and is not charged again.
+    """Check a stored question's permission again before it is sent: None if it may leave, else the reason.
 
-    Judged before each time it is sent: what it was judged by may have changed since.
+    It was charged when it was stored and is not charged again. Policy, context, day and accounts may all have changed
+    since then.
     """
     ruled = ruling.of(question.data_class)
     if isinstance(ruled, Denied) or ruled.denied:
@@ -213,7 +232,7 @@ def recheck_permission(question: Question, ruling: Ruling) -> Why | None:
     if ruled.terms.key == question.judged:
         return None
     permit = _permit_again(question, ruling)
-    here = (question.target.name, question.target.region)  # its price may be another by now
+    here = (question.target.name, question.target.region)  # not the whole site: its price may have changed
     if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
         return Why.DENIED_POLICY_CHANGED
     question.judged = permit.terms
@@ -221,12 +240,15 @@ def recheck_permission(question: Question, ruling: Ruling) -> Why | None:
 
 
 def alternative_hubs(question: Question, ruling: Ruling) -> tuple[HubSite, ...]:
-    """Every other hub that may have it now. Nothing of its old permit counts: what fails to be judged goes nowhere."""
+    """Every other hub that this question may be sent to now, best first by price and region.
+
+    Computed from a new permit alone: empty if the policy does not permit the question any more.
+    """
     permit = _permit_again(question, ruling)
     return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
 
 
 def _permit_again(question: Question, ruling: Ruling) -> Permit | None:
-    """For what was prepared when it was stored."""
+    """A new permit for a stored question; None if it would send less than the fields already sealed."""
     permit = ruling.permit_again(question.data_class)
     return permit if isinstance(permit, Permit) and covers(permit.egress, question.egress) else None

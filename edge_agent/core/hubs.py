@@ -1,6 +1,7 @@
-"""What the core knows of its lines to the hubs: which is up, which asked for silence, how quick each is. Pure.
+"""State of the connections to the hubs: which are up, which hub asked for a pause, how fast each replies. Pure.
 
-A line is one link to one broker. "" is the home line: of the broker whose folder is the agent's own.
+A connection ("line") is one link to one broker. The home connection, named "", leads to the broker whose identity
+folder is the agent's own; additional hubs have connections of their own. Times are seconds on the core's clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,12 +14,17 @@ from policies.decisions.routing import HubSite, View, rank
 from policies.model.reasons import Why
 
 HOME = ""
-_WEIGHT = 0.2  # of the newest measurement
-_FRESH_S = 60.0  # a line that was not measured for so long is tried again
+_WEIGHT = 0.2  # weight of the newest measurement in the mean
+_FRESH_S = 60.0  # an older latency measurement no longer counts, so that the connection is tried again
 
 
 class Line:
-    """`hello_at`: when to say hello again, inf once it was answered. `ask_at`: not before when to ask what is owed."""
+    """State of one connection: up or down, paused or not, its smoothed latency, and its next `Hello` and `Ask`.
+
+    `hello_at`: when to send the next `Hello`, inf once the hub has answered one. `ask_at`: earliest time of the next
+    `Ask`. `quiet_until`: end of the pause that the hub asked for. `latency_s`: exponentially weighted mean from sending
+    to receipt.
+    """
 
     __slots__ = ("ask_at", "hello_at", "latency_s", "measured_at", "name", "quiet_until", "up")
 
@@ -32,32 +38,42 @@ class Line:
         self.measured_at = -inf
 
     def open(self, now: float) -> bool:
-        """Whether a question may go out on it."""
+        """Whether a question may be sent on it: it is up and the hub asked for no pause."""
         return self.up and now >= self.quiet_until
 
     @property
     def why(self) -> Why:
-        """Of an answer that does not wait for this line."""
+        """Reason recorded with an answer that does not wait for this connection."""
         return Why.HUB_QUIET if self.up else Why.LINK_DOWN
 
     def idle(self, now: float, *, measured: bool) -> bool:
-        """`measured`: whether anybody asks how quick it is."""
+        """Whether nothing is awaited on it: no hello, no ask, no end of a pause.
+
+        `measured`: whether its latency is used for routing; then a fresh measurement counts as awaited too.
+        """
         if self.up and (self.hello_at < inf or self.ask_at > now):
             return False
         return self.quiet_until <= now and not (measured and now - self.measured_at < _FRESH_S)
 
     def measured(self, latency_s: float, now: float) -> None:
-        """A question was receipted this long after it was sent."""
+        """Update the smoothed latency with one measurement, in seconds.
+
+        A measurement after a gap of 60 s replaces the mean instead of being averaged into it.
+        """
         fresh = now - self.measured_at < _FRESH_S
         self.latency_s = self.latency_s * (1 - _WEIGHT) + latency_s * _WEIGHT if fresh else latency_s
         self.measured_at = now
 
     def view(self, now: float) -> View:
+        """What the routing policy sees of it; latency None if it was not measured within the last 60 s."""
         return View(self.open(now), self.latency_s if now - self.measured_at < _FRESH_S else None)
 
 
 class Lines:
-    """Every line, the home line first. `of_hub`: which hub is on which; those not named are on the home line."""
+    """All connections of a device, the home connection first.
+
+    `of_hub`: hub name to connection name; hubs that are not named use the home connection.
+    """
 
     __slots__ = ("_by_name", "_of_hub", "_only")
 
@@ -70,63 +86,75 @@ class Lines:
         return iter(self._by_name.values())
 
     def get(self, name: str) -> Line:
+        """The connection with this name. KeyError if there is none."""
         return self._by_name[name]
 
     def of(self, hub: str) -> Line:
+        """The connection on which this hub is reached."""
         return self._by_name[self._of_hub.get(hub, HOME)]
 
     @property
     def link(self) -> Link:
-        """All of them as one: up if any is, and silent for as long as all that are up are."""
+        """All connections seen as one link: up if any is up, paused as long as all that are up are paused."""
         if self._only is not None:
             return Link(self._only.up, self._only.quiet_until)
         up = [line.quiet_until for line in self if line.up]
         return Link(bool(up), min(up or (line.quiet_until for line in self)))
 
     def open(self, now: float) -> list[Line]:
+        """The connections on which a question may be sent now."""
         return [line for line in self if line.open(now)]
 
     def stuck(self, now: float, patience_s: float) -> list[Line]:
-        """Lines on which nothing will go out for longer than `patience_s`, if there is another on which it would."""
+        """Connections that will send nothing for longer than `patience_s` seconds, if another one would.
+
+        Empty for a device with one connection, and if all are stuck: then there is nowhere to move questions to.
+        """
         if self._only is not None:
             return []
         stuck = [line for line in self if not line.up or line.quiet_until > now + patience_s]
         return stuck if len(stuck) < len(self._by_name) else []
 
     def idle(self, now: float) -> bool:
-        """Nothing is waited for on any, and what was measured on them is too old to count."""
+        """Whether nothing is awaited on any connection and no latency measurement still counts."""
         return all(line.idle(now, measured=len(self._by_name) > 1) for line in self._by_name.values())
 
     def forget(self) -> None:
-        """Nothing that was waited for or measured counts any more; what is up stays up."""
+        """Forget pauses, asks and measurements; connections that are up stay up."""
         for line in self._by_name.values():
             line.quiet_until = line.ask_at = line.latency_s = 0.0
             line.measured_at = -inf
 
     def place(self, question: Question, target: HubSite) -> Line:
-        """From now on it is for this hub, and on its line."""
+        """Assign a question to a hub and to that hub's connection, which is returned."""
         line = self.of(target.name)
         question.target, question.line = target, line.name
         return line
 
     def measure(self, question: Question, now: float) -> None:
-        """A word on it came. Sent more than once it is not known which try was answered."""
+        """Record the latency of a question that the hub just replied to.
+
+        Counts only for a question sent once: of several attempts it is unknown which was answered (Karn's rule).
+        """
         if question.state is State.SENT and question.attempts == 1:
             self._by_name[question.line].measured(now - question.sent_at, now)
 
     def missed(self, question: Question, now: float) -> None:
-        """No word came in time: the line is at least as slow as that. Else one slower than a retry was never known."""
+        """Record that no reply came in time: the latency is at least the time since sending.
+
+        Without this, a connection slower than the retry interval would never get a measurement.
+        """
         line = self._by_name[question.line]
         if question.state is State.SENT and line.up:
             line.measured(now - question.sent_at, now)
 
     def first_open(self, targets: Iterable[HubSite], patience_s: float, now: float) -> HubSite | None:
-        """Whom to ask now; None if nobody can be reached."""
+        """The best of these hubs that can be reached now; None if none can."""
         ranked = self.ranked(targets, patience_s, now)
         return next((hub for hub in ranked if self.of(hub.name).open(now)), None)
 
     def ranked(self, targets: Iterable[HubSite], patience_s: float, now: float) -> tuple[HubSite, ...]:
-        """The same targets, whom to ask first in front."""
+        """The same hubs, the one to ask first in front; `patience_s`: how long the caller waits, in seconds."""
         told = tuple(targets)
         if len(self._by_name) == 1:
             return told

@@ -1,6 +1,7 @@
-"""The open questions of one device: who is next to be sent, whose alarm rings next, how full the window is.
+"""Table of the open questions of one device: send queue, retry alarms, window and byte counts. Pure.
 
-Law: no judgement here, only bookkeeping; each invariant (window, bytes, alarms) is kept in one place.
+Rule: no decisions here, only bookkeeping; each invariant (window, bytes, alarms) is kept in one place. Times are
+seconds on the core's clock.
 """
 
 from collections.abc import Iterator
@@ -16,18 +17,18 @@ from policies.model.reasons import Why
 from policies.monitoring import backoff
 from wire.protocol.messages import Prediction, Verdict
 
-_GOLDEN = (
-    0.6180339887498949  # successive multiples spread evenly over 0..1: one dice per question serves all its retries
-)
-_TICK = 0  # a seq that no question has: the core's own alarm
+_GOLDEN = 0.6180339887498949  # multiples of the golden ratio spread evenly over 0..1: one draw serves all retries
+_TICK = 0  # no question has this number: it marks an alarm of the core itself
 
 
 class Question:
-    """One open question. `at`: when to resend (SENT) or not before when to send (SEALED); `inf` = no such time.
+    """One open question, from its acceptance to its outcome.
 
-    `line`: the link of its `target`; `former`: the target before, while it is being sealed anew for another. `parked`:
-    its line is down and no other may carry it. `charges`: until it is sent for the first time. `early`: why the caller
-    is answered locally as soon as the row is stored; None if the caller waits until `deadline`.
+    `at`: when to resend (SENT) or the earliest time to send (SEALED); `inf` = none. `deadline`: until when the caller
+    waits. `line`: the connection of its `target`; `former`: the target before, while it is sealed again for another
+    hub. `parked`: its connection is down and no other may carry it. `charges`: refundable until it is sent for the
+    first time. `early`: why the caller is answered locally as soon as the row is stored; None if the caller waits until
+    `deadline`.
     """
 
     __slots__ = (
@@ -66,7 +67,10 @@ class Question:
 
     @classmethod
     def reopened(cls, row: Row) -> "Question":
-        """After a restart. SENT counts as SEALED: whether it arrived is for the hub to say."""
+        """Rebuild a question from its outbox row after a restart.
+
+        SENT becomes SEALED: whether the frame arrived is known to the hub alone, which ignores a repeat.
+        """
         permit = Permit(row.policy, (row.target,), row.egress, Spend(), terms=row.policy)
         self = cls(row.seq, Dice(row.id, 0.0, row.jitter), row.local, permit, row.data_class)
         self.state = State.RECEIPTED if row.state is State.RECEIPTED else State.SEALED
@@ -76,12 +80,12 @@ class Question:
         return self
 
     def pause_s(self, limits: OutboxLimits) -> float:
-        """How long to wait before the next try."""
+        """Seconds to wait before the next attempt: exponential backoff with jitter."""
         jitter = (self.jitter + self.attempts * _GOLDEN) % 1.0
         return backoff.delay(self.attempts, jitter, limits.resend_base_s, limits.resend_cap_s)
 
     def say_local(self, why: Why) -> Answer:
-        """The one answer: the device's own."""
+        """Mark it answered and return the answer with the device's own prediction."""
         self.answered = True
         return Answer(
             id=self.id, prediction=self.local, source=Source.LOCAL, why=why, policy=self.policy,
@@ -89,7 +93,7 @@ class Question:
         )  # fmt: skip
 
     def say_verdict(self, verdict: Verdict) -> Answer | Correction:
-        """The hub's word: the one answer, or the one correction if there was an answer."""
+        """The hub's verdict as the answer, or as the correction if the question was answered before."""
         v, policy, data_class = verdict, self.policy, self.data_class
         if self.answered:
             return Correction(
@@ -103,7 +107,7 @@ class Question:
         )  # fmt: skip
 
     def next_alarm(self) -> float:
-        """The earliest moment at which something is due."""
+        """The earliest time at which something is due for it: deadline, expiry or retry; inf if nothing is."""
         when = inf if self.answered else self.deadline
         if self.state is State.NEW:
             return when
@@ -112,7 +116,11 @@ class Question:
 
 
 class Questions:
-    """All open questions of one device, by seq."""
+    """All open questions of one device by number, with the send queue of each connection and one heap of alarms.
+
+    `bytes`: their total size. `sent` and `receipted`: how many are in these states. The heaps are cleaned lazily:
+    entries that no longer match their question are skipped when they come up.
+    """
 
     __slots__ = ("_heap", "_ready", "_rows", "_tick", "_wake", "bytes", "receipted", "sent")
 
@@ -133,28 +141,31 @@ class Questions:
         return iter(self._rows.values())
 
     def get(self, seq: int) -> Question | None:
+        """The open question with this number; None if it has ended."""
         return self._rows.get(seq)
 
     def admit(self, question: Question) -> None:
+        """Add a question, count it and set its alarm."""
         self._rows[question.seq] = question
         self.bytes += question.size
         self.receipted += question.state is State.RECEIPTED
         self.arm(question)
 
     def drop(self, question: Question) -> None:
+        """Remove a question and take it out of the counts."""
         self.move(question, State.NEW)
         del self._rows[question.seq]
         self.bytes -= question.size
 
     def move(self, question: Question, state: State) -> None:
-        """The one place where a state changes: it leaves the queue, and the counts follow."""
+        """Change the state of a question. The only place that does: it leaves the send queue, the counts follow."""
         self.sent += (state is State.SENT) - (question.state is State.SENT)
         self.receipted += (state is State.RECEIPTED) - (question.state is State.RECEIPTED)
         question.state = state
         question.queued = False
 
     def queue(self, question: Question) -> None:
-        """SEALED and ready to go."""
+        """Make a question ready to send. Those whose caller still waits go first, then the oldest."""
         self.move(question, State.SEALED)
         question.queued = True
         question.at = inf
@@ -163,12 +174,13 @@ class Questions:
         heappush(self._ready.setdefault(question.line, []), (not waits, question.seq))
 
     def hold(self, question: Question, until: float) -> None:
-        """SEALED, not before `until`."""
+        """Keep a question SEALED and unsent until the time `until`."""
         self.move(question, State.SEALED)
         question.at = until
         self.arm(question)
 
     def next_ready(self, line: str = "") -> Question | None:
+        """Take the next ready question of this connection from its send queue; None if there is none."""
         ready = self._ready.get(line, [])
         while ready:
             question = self._rows.get(heappop(ready)[1])
@@ -178,34 +190,35 @@ class Questions:
         return None
 
     def asked(self, seqs: list[int]) -> None:
-        """An Ask names these."""
+        """Note that an `Ask` named these questions."""
         for seq in seqs:
             self._rows[seq].asked = True
 
     def waits_on(self, line: str) -> bool:
-        """Whether something was sent on this line and no word came back."""
+        """Whether a question was sent on this connection and no reply has come yet."""
         return self.sent > 0 and any(each.state is State.SENT and each.line == line for each in self)
 
     def unreceipted(self, line: str) -> list[Question]:
-        """On this line: sent and not receipted, or held back because it was down."""
+        """Questions of this connection that were sent and not receipted, or held because it was down."""
         return [each for each in self if each.line == line and (each.state is State.SENT or each.parked)]
 
     # Alarms
 
     def arm(self, question: Question) -> None:
+        """Set the alarm of a question to its next due time, if that is earlier than the alarm it has."""
         when = question.next_alarm()
         if when < question.armed:
             question.armed = when
             heappush(self._heap, (when, question.seq))
 
     def arm_tick(self, when: float) -> None:
-        """An alarm of nobody in particular: the core looks at everything when it rings."""
+        """Set an alarm that belongs to no question: `on_wake` then checks hellos and asks."""
         if when < self._tick:
             self._tick = when
             heappush(self._heap, (when, _TICK))
 
     def due(self, now: float) -> Iterator[Question]:
-        """Take off every alarm that rings; the caller arms each question again."""
+        """Pop every alarm that is due and yield its question; the caller must arm each of them again."""
         self._wake = inf
         while self._heap and self._heap[0][0] <= now:
             when, seq = heappop(self._heap)
@@ -217,7 +230,7 @@ class Questions:
                 yield question
 
     def next_wake(self) -> float | None:
-        """When to wake, if that is earlier than what was said last time."""
+        """The next alarm if it is earlier than the one returned last; None otherwise."""
         if self._heap and self._heap[0][0] < self._wake:
             self._wake = self._heap[0][0]
             return self._wake

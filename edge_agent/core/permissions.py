@@ -1,15 +1,11 @@
-"""What a device may do right now with a sample of one data class, and at what charge.
+"""What a device may send now, per data class, and what it has spent: the policy evaluated and cached. Pure.
 
-Law: whatever a decision depends on is told here, and a change forgets all that was worked out before. Pure.
-
-What a device has spent, as its core knows it: charged before anything leaves, joined with what the hub remembers.
-
-Law: nothing that was on record is ever taken off, by no restart, no lost ledger and no older copy of one. Pure.
-
-What of a report may leave under the policy of now: sums over samples are fields with a label, like any other. Pure.
-
-Law: a class of samples whose terms do not list the field is not counted in it; where the base does not list it, nothing
-of it leaves. The state of an install is no sample's and is always said.
+`Ruling` caches the policy's terms, `Purse` tracks the spending, `disclosed` filters rollout reports.
+Rule: every input of a decision is passed in here, and each change of an input clears the cache.
+Rule: spending that was recorded is never reduced, by no restart, lost ledger or older copy of one.
+Rule: sums over samples (quality, signals) are fields with a label like any other: a data class whose terms do not list
+the field is not counted in it, and where the base terms do not list it none of it leaves. The state of an install is
+always reported.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +28,10 @@ from wire.protocol.rollout import InstallReport, Quality, Signals
 
 
 class Purse:
-    """`mirrored`: the hub has told what it remembers of us since we started."""
+    """Spending of one device: charged before anything leaves, joined with the totals that the hub remembers.
+
+    `mirrored`: the hub has reported its totals since the start. `spend`: the accounts as they are now.
+    """
 
     __slots__ = ("_opened", "mirrored", "spend")
 
@@ -42,38 +41,40 @@ class Purse:
         self.mirrored = True
 
     def open(self, spend: Spend, *, mirrored: bool = True) -> None:
-        """As the database has it. `mirrored` False: nothing that it holds may be sent before the hub has spoken."""
+        """Start from the stored accounts. `mirrored` False: send nothing before the hub has reported its totals."""
         self.spend = self._opened = spend
         self.mirrored = mirrored
 
     def take(self, spend: Spend) -> None:
-        """So much is spent with what was just charged."""
+        """Set the accounts to `spend`, which includes what was just charged."""
         self.spend = spend
 
     def undo(self, charges: Iterable[Charge]) -> None:
-        """They were never put on record."""
+        """Refund charges that were never recorded in the database."""
         self.spend = budget.without(self.spend, charges)
 
     def overspent(self, charges: Iterable[Charge]) -> bool:
-        """Whether an account that was charged holds more than its limit by now: the hub remembered more than we did."""
+        """Whether a charged account exceeds its limit by now, because the hub remembered more than we did."""
         totals = self.spend.totals
         return any(totals.get((each.key, each.period), 0) > each.limit for each in charges)
 
     def overdrawn(self, spend: Spend) -> None:
-        """The database holds more than we knew."""
+        """The database holds more than this tracker: take the greater of each total."""
         self.spend = Spend(
             max(self.spend.day, spend.day), _greater(self.spend.totals, spend.totals), known=self.spend.known
         )
 
     def mirror(self, told: Totals, *, complete: bool) -> Totals:
-        """Join what the hub remembers; the totals that are higher by it. What we charged since the start comes on top.
+        """Merge the totals that the hub remembers; returns those that were raised by it.
 
-        Until a mirror was complete a lost ledger stays exhausted.
+        What was charged here since the start comes on top. Until a `complete` report has come, the accounts of a lost
+        ledger count as exhausted. Accounts of single subjects are ignored unless our own ledger is gone: the hub does
+        not know whose they are.
         """
         totals, raised = dict(self.spend.totals), []
         for key, period, amount in told:
             if self.mirrored and key.endswith(SUBJECT):
-                continue  # which subject's it was is ours to know, unless our ledger is gone
+                continue  # only we know which subject it is, unless our ledger is gone
             held = totals.get((key, period), 0)
             since = 0 if self.mirrored else held - self._opened.totals.get((key, period), 0)
             if amount + since > held:
@@ -86,15 +87,20 @@ class Purse:
 
 
 def _greater(held: Mapping[tuple[str, int], int], told: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """The greater value of each total."""
     return {at: max(held.get(at, 0), told.get(at, 0)) for at in (*held, *told)}
 
 
-_MOST = 64  # data classes are few; a caller that invents them may not fill our memory
-_PAID = Cost(0)  # of what was charged when it was stored
+_MOST = 64  # data classes are few; bounds the memory if a caller makes up new ones
+_PAID = Cost(0)  # for a question that was charged when it was stored
 
 
 class Ruled(msgspec.Struct, frozen=True):
-    """`terms` of this moment; `cleared`: the leakage found under them; `denied`: nothing leaves, whatever they say."""
+    """Permissions of one data class at this moment.
+
+    `terms`: the policy's. `cleared`: fields whose measured leakage is within them. `denied`: set while a deny-all
+    notice is in force.
+    """
 
     terms: Terms
     cleared: Cleared
@@ -103,7 +109,11 @@ class Ruled(msgspec.Struct, frozen=True):
 
 
 class Ruling:
-    """Of one device: its policy in its surroundings, and what it has spent."""
+    """Cache of what the policy permits, per data class, in the device's present context.
+
+    Holds the policy, the context (battery, link, time), the day, the newest deny-all notice and the spending. `setup`:
+    the model's schema and the hubs. At most 64 data classes are cached.
+    """
 
     __slots__ = (
         "_around", "_beside", "_calibrated", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy",
@@ -123,19 +133,20 @@ class Ruling:
 
     @property
     def policy(self) -> Policy | None:
+        """The policy in force, None if there is none."""
         return self._policy
 
     def advance_day(self, day: int) -> None:
-        """Hub time's day. It never goes back."""
+        """Set the day (whole days since 1970, hub time). It never goes back."""
         self.day = max(self.day, day)
 
     def resume(self, spend: Spend, day: int) -> None:
-        """Be the device that has spent this, on that day."""
+        """Take over the spending and the day of another device (see `EdgeCore.resume`)."""
         self.purse.open(spend)
         self.day = day
 
     def committed(self) -> "Ruling":
-        """What may be done with features of the committed model while another is on trial; else of the only one."""
+        """Permissions for features of the committed model while a candidate runs; otherwise these themselves."""
         beside = self._beside
         if beside is None:
             return self
@@ -144,11 +155,11 @@ class Ruling:
         return beside
 
     def on_trial(self, setup: Setup | None) -> None:
-        """Another model than the one this speaks of is the committed one; None: no more."""
+        """Set the committed model's setup while a candidate answers; None = no candidate runs any more."""
         self._beside = None if setup is None else Ruling(self._policy, setup)
 
     def join(self, around: Context, notice: int, policy: Policy | None) -> None:
-        """The moment of another."""
+        """Copy context, notice and policy from another cache."""
         if policy is not self._policy:
             self.use(policy)
         if (around, notice) != (self._around, self.notice):
@@ -157,16 +168,16 @@ class Ruling:
 
     @property
     def around(self) -> Context:
-        """As last seen; of no data class."""
+        """The context as it was last read, with no data class."""
         return self._around
 
     @property
     def noticed(self) -> bool:
-        """Whether a deny-all notice is in force: one that the policy does not clear."""
+        """Whether a deny-all notice is in force, that is, one that the policy does not clear."""
         return self.notice > (self._policy.clears_notice if self._policy else 0)
 
     def of(self, data_class: str) -> Ruled | Denied:
-        """What holds now; the same until something changes."""
+        """Permissions of a data class now, or why all is denied; the same object until an input changes."""
         found = self._found.get(data_class)
         if found is None:
             if len(self._found) >= _MOST:
@@ -175,6 +186,7 @@ class Ruling:
         return found
 
     def _worked_out(self, data_class: str) -> Ruled | Denied:
+        """Evaluate the policy for one data class in the present context."""
         context = msgspec.structs.replace(self._around, data_class=data_class, level=self._level)
         found = terms(self._policy, context)
         if isinstance(found, Denied):
@@ -185,24 +197,26 @@ class Ruling:
         return Ruled(found, self._clearance.of(found), self._labels(found), denied)
 
     def _labels(self, found: Terms) -> Labels:
+        """The labels that questions under these terms carry."""
         keep = found.retention.keep_days if found.retention else KEEP_DAYS
         subject = bool(found.retention and found.retention.subject_field)
         return Labels("+".join(found.rules), keep, self._layers, self._padded_bytes, subject)
 
     @property
     def frame_bytes(self) -> int:
-        """Of one question on the link: the same for every sample and every rule, so that its size tells nothing."""
+        """Bytes of one question on the link: equal for all samples and rules, so that the size reveals nothing."""
         return self.setup.frame_bytes + self._padded_bytes - self.setup.padded_bytes
 
     def permit(self, data_class: str, *, audit: bool, subject: str = "") -> Permit | Denied:
-        """Of a new question."""
+        """A permit with charges for a new question, or why it is denied."""
         return self._judged(data_class, Cost(self.frame_bytes, audit=audit, subject=subject))
 
     def permit_again(self, data_class: str) -> Permit | Denied:
-        """Of one that was charged when it was stored."""
+        """A permit for a question that was charged when it was stored; it charges nothing."""
         return self._judged(data_class, _PAID)
 
     def _judged(self, data_class: str, cost: Cost) -> Permit | Denied:
+        """Evaluate permit rules, leakage and accounts for one question of this cost."""
         ruled, setup = self.of(data_class), self.setup
         if isinstance(ruled, Denied) or ruled.denied:
             return ruled if isinstance(ruled, Denied) else ruled.denied or _NEVER
@@ -213,7 +227,10 @@ class Ruling:
         )  # fmt: skip
 
     def note(self, topic: str, size_bytes: int) -> tuple[Charge, ...] | Denied:
-        """Charges a message that carries nothing of a sample; most policies have no account for these."""
+        """Charge a message that carries no sample data to the account of its topic.
+
+        Most policies have no such account; then, and before the accounts are known, nothing is charged.
+        """
         if self._policy is None or not self.purse.spend.known:
             return ()
         charged = budget.charge(self._policy.base, self.purse.spend, Cost(size_bytes, topic=topic), self.day)
@@ -222,9 +239,10 @@ class Ruling:
         self.purse.take(charged.spend)
         return charged.charges
 
-    # What it depends on
+    # Inputs
 
     def use(self, policy: Policy | None) -> None:
+        """Set the policy; None = none is in force."""
         self._policy = policy
         hashes = tuple(part.hash for part in policy.layers) if policy else ()
         self._layers = hashes if len(hashes) > 1 else ()
@@ -232,6 +250,7 @@ class Ruling:
         self._found.clear()
 
     def model(self, setup: Setup) -> None:
+        """Set the model's setup: schema, hubs, measured leakage."""
         self.setup = setup
         self._level = level_of(setup.schema)
         self._clearance = Clearance(setup.schema, setup.evidence)
@@ -239,20 +258,20 @@ class Ruling:
 
     @property
     def ready(self) -> bool:
-        """Whether anything may be sent: the hub has told what it remembers, and the time if rules ask for it.
+        """Whether anything may be sent: the hub has reported our spending, and the time is known if rules need it.
 
-        What waits is judged when it is sent; for want of a clock it shall not be stopped for good.
+        Waiting questions are checked when they are sent; without a clock they would be denied for good.
         """
         zones = self._policy.zones if self._policy else ()
         return self.purse.mirrored and (not zones or bool(self._around.minute_of_week))
 
     def calibrate(self, threshold: float | None) -> None:
-        """Ask below this confidence, where the policy would ask sooner; None: as the policy says."""
+        """Escalate below this confidence if that is less often than by the policy; None = the policy's threshold."""
         self._calibrated = threshold
         self._found.clear()
 
     def surround(self, around: Context) -> bool:
-        """Battery, link cost, time, the device itself; whether the link is up is told by `link`. True if it is news."""
+        """Set the context (battery, link cost, local time); the link state has its own method. True if it changed."""
         around = msgspec.structs.replace(around, link_up=self._around.link_up)
         if around == self._around:
             return False
@@ -261,12 +280,13 @@ class Ruling:
         return True
 
     def link(self, *, up: bool) -> None:
+        """Set whether any connection is up."""
         if up is not self._around.link_up:
             self._around = msgspec.structs.replace(self._around, link_up=up)
             self._found.clear()
 
     def notify(self, counter: int) -> bool:
-        """A deny-all notice. False if it is not newer than the one we know: it only ever narrows."""
+        """Accept a deny-all notice. False if its counter is not newer than the last one's."""
         if counter <= self.notice:
             return False
         self.notice = counter
@@ -275,7 +295,10 @@ class Ruling:
 
 
 def _longest(question: Escalation | None, policy: Policy | None, layers: tuple[str, ...]) -> int:
-    """Padded bytes of the longest question under this policy: all its rules, the longest of its data classes."""
+    """Padded bytes of the longest question possible under this policy.
+
+    Counts the names of all its rules and the longest of its data classes; 0 without a policy.
+    """
     if question is None or policy is None:
         return 0
     longest = msgspec.structs.replace(
@@ -289,7 +312,10 @@ _NEVER = Denied(Why.DENIED_POLICY_ERROR)
 
 
 def disclosed(report: InstallReport, ruling: Ruling) -> InstallReport:
-    """The report without what has to stay."""
+    """The rollout report without the figures that the policy does not let leave.
+
+    Removes `quality` and `signals` as a whole where the base terms do not list them, and single data classes otherwise.
+    """
     return msgspec.structs.replace(
         report,
         quality=_quality(report.quality, ruling) if _listed(QUALITY, ruling) else None,
@@ -298,10 +324,12 @@ def disclosed(report: InstallReport, ruling: Ruling) -> InstallReport:
 
 
 def _listed(name: str, ruling: Ruling) -> bool:
+    """Whether the base terms list this report field and no deny-all notice is in force."""
     return ruling.policy is not None and not ruling.noticed and reports(ruling.policy.base, name)
 
 
 def _quality(quality: Quality | None, ruling: Ruling) -> Quality | None:
+    """Quality figures of the data classes that may be reported."""
     if quality is None:
         return None
     cells = tuple(each for each in quality.cells if _may(QUALITY, each.data_class, ruling))
@@ -309,6 +337,7 @@ def _quality(quality: Quality | None, ruling: Ruling) -> Quality | None:
 
 
 def _signals(signals: Signals | None, ruling: Ruling) -> Signals | None:
+    """Signals of the data classes that may be reported."""
     if signals is None:
         return None
     classes = tuple(each for each in signals.classes if _may(SIGNALS, each.data_class, ruling))
@@ -316,5 +345,6 @@ def _signals(signals: Signals | None, ruling: Ruling) -> Signals | None:
 
 
 def _may(name: str, data_class: str, ruling: Ruling) -> bool:
+    """Whether the terms of this data class list the report field."""
     ruled = ruling.of(data_class)
     return isinstance(ruled, Ruled) and ruled.denied is None and reports(ruled.terms, name)

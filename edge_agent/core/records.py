@@ -1,4 +1,4 @@
-"""Values the agent hands out: a sample goes in, answers, events and outcomes come out. Frozen, no behaviour."""
+"""Values that the agent hands to its callers: samples in; answers, events and outcomes out. Frozen, no behaviour."""
 
 from enum import StrEnum
 from typing import Any
@@ -11,21 +11,24 @@ from wire.protocol.messages import Prediction
 
 
 class Source(StrEnum):
-    """Where the answer was computed."""
+    """Where an answer was computed: on this device, or by the hub."""
 
     LOCAL = "local"
     HUB = "hub"
 
 
 class Kind(StrEnum):
-    """An id has one answer and at most one correction (the verdict that came after the answer)."""
+    """Kind of an answer record.
+
+    An id has one answer and at most one correction, which is the hub's verdict that came after the answer.
+    """
 
     ANSWER = "answer"
     CORRECTION = "correction"
 
 
 class Outcome(StrEnum):
-    """How an accepted question ended. Exactly one per accepted id."""
+    """How an accepted question ended. Each accepted id has exactly one outcome."""
 
     ANSWERED = "answered"
     EXPIRED = "expired"
@@ -34,9 +37,11 @@ class Outcome(StrEnum):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """`x`: one sample in the model's shape and dtype. `data_class` is what the policy's egress rules speak of.
+    """One input sample of a caller.
 
-    `trace`: W3C traceparent, or "". Both are ASCII of at most 128 characters. `subject`: whom it is about, or "".
+    `x`: array in the model's shape and dtype. `data_class`: the class that the policy's egress rules name. `trace`: W3C
+    traceparent, or "". Both texts are ASCII of at most 128 characters. `subject`: the person it is about, or ""; never
+    stored or sent in clear.
     """
 
     x: npt.NDArray[Any]
@@ -46,7 +51,11 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timings(msgspec.Struct, frozen=True, gc=False):
-    """Seconds. `queue_s` and `compute_s` are the hub's own figures, 0 for a local answer."""
+    """Durations of one answer, in seconds.
+
+    `infer_s`: inference on the device. `total_s`: from sample to answer. `queue_s` and `compute_s`: measured by the
+    hub, 0 for a local answer.
+    """
 
     infer_s: float = 0.0
     total_s: float = 0.0
@@ -55,9 +64,10 @@ class Timings(msgspec.Struct, frozen=True, gc=False):
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, gc=False):
-    """Of a sample that asks: its trace, when it came (on the core's clock), its model's time, whom it is about (hash).
+    """Where an escalated sample came from: its trace, arrival time, inference time and subject.
 
-    `started` is 0 after a restart: who asked then is gone.
+    `started`: seconds on the core's clock, 0 after a restart, when the original caller is gone. `subject`: keyed hash
+    of the person it is about.
     """
 
     trace: str = ""
@@ -67,10 +77,10 @@ class SampleOrigin(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One row of the answer record. `seq` is the escalation id `{epoch:x}-{seq}`, "" if the hub was not asked.
+    """One row of the answer record in agent.db.
 
-    `at_ms`: hub time in milliseconds since 1970 as this device estimates it. `event`: position in the event stream,
-    0 while the row is not committed yet.
+    `seq`: the escalation id `{epoch:x}-{seq}`, "" if the hub was not asked. `at_ms`: estimated hub time in milliseconds
+    since 1970. `event`: position in the event stream, 0 while the row is not committed yet.
     """
 
     id: str
@@ -85,19 +95,19 @@ class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     timings: Timings = Timings()
     at_ms: int = 0
     event: int = 0
-    subject: bytes = b""  # keyed hash of whom it is about, for erasing alone: no interface shows it
+    subject: bytes = b""  # keyed hash of the person it is about, used for erasure only: no interface shows it
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """One server-sent event: `event` is the stable id a caller resumes after (`Last-Event-ID`)."""
+    """One server-sent event; `event` is the stable id after which a caller resumes (`Last-Event-ID`)."""
 
     event: int
     answer: AnswerRecord
 
 
 class DisabledError(Exception):
-    """The policy's mode is `disabled`: no inference at all."""
+    """Inference is switched off: the policy's mode is `disabled`."""
 
 
 class NoModelError(DisabledError):
-    """There is nothing to answer with: the first model is not here yet, or ours was revoked."""
+    """No model is loaded: the first one was not downloaded yet, or the installed one was revoked."""

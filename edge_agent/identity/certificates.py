@@ -1,7 +1,8 @@
-"""What the hub gives a device in writing (certificate, CAs, addresses), believed only after everything fits.
+"""Verifies the hub's signed enrolment and renewal replies, and makes certificate keys and requests.
 
-Law: the signature of a CA that is pinned already comes first; before it holds, nothing in a letter means anything. The
-certificate must be for our key and our id, and a CA that the letter names must have issued it.
+A reply ("letter") holds the certificate, the CAs, and the addresses and keys of the hubs.
+Rule: the signature of a CA that is pinned already is checked first; before it holds, nothing in a reply means anything.
+The certificate must be for our key and our id, and a CA that the reply names must have issued it.
 """
 
 import base64
@@ -23,16 +24,18 @@ _DAY_MS = 86_400_000
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
+    """Host and port of the MQTT broker."""
+
     host: str
     port: int
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What the hub signed. Certificates are PEM, keys raw base64, `hub_time_ms` milliseconds since 1970.
+    """Contents of a reply, signed by the hub's CA.
 
-    `trusted`: every CA of the hub from now on (older hubs name only `ca`). `request`: SHA-256 of the certificate
-    request that is answered, hex. `tuf_root`: the update repository's newest root, `tuf_url` where that repository is;
-    only in the reply to an enrolment.
+    Certificates are PEM, keys raw base64, times milliseconds since 1970. `trusted`: every CA of the hub from now on
+    (older hubs name only `ca`). `request`: SHA-256, hex, of the certificate request that is answered. `tuf_root`: the
+    update repository's newest root, `tuf_url` where that repository is; only in the reply to an enrolment.
     """
 
     device: str
@@ -49,10 +52,13 @@ class Body(msgspec.Struct, frozen=True):
 
     @property
     def authorities(self) -> tuple[str, ...]:
+        """All CAs to pin, as PEM; one for a hub of an older version."""
         return self.trusted or (self.ca,)
 
 
 class _Signed(msgspec.Struct, frozen=True):
+    """The reply as received: the contents as JSON text, and the CA's ECDSA signature over it in base64."""
+
     body: str
     signature: str
 
@@ -61,14 +67,18 @@ Pinned = Callable[[Body], Sequence[x509.Certificate]]
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A letter that fits. `certificate_ms`: beginning and end of the certificate, in hub time."""
+    """A verified reply. `certificate_ms`: begin and end of the certificate, in hub time."""
 
     body: Body
     certificate_ms: tuple[int, int]
 
 
 def open_letter(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinned: Pinned) -> Opened:
-    """ExitError(ENROLMENT) with the reason unless all of it fits. `pinned`: the CAs whose signature counts."""
+    """Verify a reply and return its contents.
+
+    `key`: the public key that the certificate must be for. `pinned`: returns the CAs whose signature counts.
+    ExitError(ENROLMENT) with the reason if anything does not fit.
+    """
     try:
         signed = msgspec.json.decode(reply, type=_Signed)
         body = msgspec.json.decode(signed.body, type=Body)
@@ -87,27 +97,30 @@ def open_letter(reply: bytes, device: str, key: ec.EllipticCurvePublicKey, pinne
         raise unfit("it names no usable hub keys")
     span = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     begins_ms, ends_ms = (int(each.timestamp() * 1000) for each in span)
-    # Its dates are of the clock of the hub's machine; where that is wrong, hub time says when it began.
+    # the hub's machine may have a wrong clock: then hub time says when the certificate began
     astray_ms = body.hub_time_ms - begins_ms if abs(body.hub_time_ms - begins_ms) > _DAY_MS else 0
     return Opened(body, (begins_ms + astray_ms, ends_ms + astray_ms))
 
 
 def unfit(reason: str) -> ExitError:
+    """The ExitError(ENROLMENT) for a reply that was not accepted."""
     return ExitError(Exit.ENROLMENT, f"the hub's reply was not accepted: {reason}; nothing was saved")
 
 
 def request_pem(device: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate request for our key; the hub takes nothing else from it."""
+    """A certificate signing request (PEM) for our key; the hub takes nothing but the key from it."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, device)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
+    """Generate a P-256 key for the TLS certificate."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The private key as unencrypted PKCS #8 PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

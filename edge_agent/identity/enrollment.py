@@ -1,8 +1,9 @@
-"""Makes a device out of an invite: keys are drawn here, one request binds them, the reply is believed last.
+"""Enrols a device at a hub with an invite: generates its keys, sends one request, verifies the signed reply.
 
-Law: no private key leaves the device, the token goes only to the hub the invite names, and a folder is enrolled once.
-Whoever sits between can refuse the enrolment, not change it: the reply is signed by the CA whose hash the invite holds.
-The keys wait in the folder until the reply is there: the same invite, typed again, goes on where it stopped.
+Rule: no private key leaves the device, the token goes only to the hub that the invite names, and a folder is enrolled
+once. A person in the middle can block the enrolment, not change it: the reply is signed by the CA whose hash the invite
+holds. The keys wait in the folder until the reply has come, so that the same invite, typed again, continues where it
+stopped.
 """
 
 import base64
@@ -36,15 +37,16 @@ INVITE_PREFIX = "skerry1:"
 PROOF_TAG = b"skerry-enrol/1\0"
 MAX_INVITE_CHARS = 4096
 PENDING_FILE = "enrolling.key"
-TRIES = 6  # where the hub says "later"
+TRIES = 6  # if the hub answers 429 or 503
 _LATER = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE)
 _MACHINE_SERIALS = ("/proc/device-tree/serial-number", "/sys/class/dmi/id/product_serial")
 
 
 class Invite(msgspec.Struct, frozen=True):
-    """What a person carried to the device. `ca_sha256`: hex, of the CA certificate's DER form. Single use.
+    """An invite as a person brought it to the device; single use.
 
-    `made_ms`: hub time when it was made, the device's first time floor.
+    `ca_sha256`: hash (hex) of the CA certificate's DER form. `root_sha256`: hash of the update repository's root.
+    `made_ms`: hub time when it was made, which becomes the device's first time floor.
     """
 
     url: str
@@ -56,7 +58,7 @@ class Invite(msgspec.Struct, frozen=True):
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """Drawn on this device, all at once."""
+    """The private keys of a new device: TLS certificate, signing (Ed25519), HPKE (X25519)."""
 
     certificate: ec.EllipticCurvePrivateKey
     signing: Ed25519PrivateKey
@@ -64,7 +66,7 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """Keys that were sent and whose reply is not here yet; good for the same token alone."""
+    """Keys that were sent while the reply has not come yet; valid for the same token only."""
 
     token_sha256: bytes
     certificate: bytes
@@ -73,9 +75,10 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
-    """Enrol this device into `folder`. ExitError(ENROLMENT, HUB, DISK, LOCKED): then no identity was written.
+    """Enrol this device into `folder` and return its identity.
 
-    `hardware`: the serial number this machine gives of itself, for hubs that ask.
+    `hardware`: the machine's serial number, for hubs that ask for one. ExitError(ENROLMENT, HUB, DISK, LOCKED): then no
+    identity was written.
     """
     invite = read_invite(invite_text)
     if folder_is_enrolled(folder):
@@ -84,7 +87,7 @@ def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ExitError(Exit.DISK, f"{folder}: {error.strerror}") from None
-    with Lock(folder):  # also proves, before the token is used up, that the folder can be written
+    with Lock(folder):  # also checks that the folder is writable before the token is used up
         keys = _keys(folder, invite)
         reply = _ask(invite, request_body(invite, keys, hardware))
         if not reply.ok:
@@ -102,11 +105,11 @@ def enrol(invite_text: str, folder: Path, hardware: str = "") -> Identity:
 
 
 def read_invite(text: str) -> Invite:
-    """ExitError(ENROLMENT) unless it is a whole invite for an id of ours."""
+    """Decode an invite. ExitError(ENROLMENT) unless it is complete and names a valid device id."""
     text = "".join(text.split())
     if not text.startswith(INVITE_PREFIX) or len(text) > MAX_INVITE_CHARS:
         raise ExitError(
-            Exit.ENROLMENT, f"that is no invite: it begins with {INVITE_PREFIX}; `skerry hub invite` prints one"
+            Exit.ENROLMENT, f"this is not an invite: one begins with {INVITE_PREFIX}; `skerry hub invite` prints one"
         )
     packed = text.removeprefix(INVITE_PREFIX)
     try:
@@ -122,7 +125,7 @@ def read_invite(text: str) -> Invite:
 
 
 def machine_serial() -> str:
-    """The serial number that this machine's maker wrote into it, where the system shows it.
+    """The serial number that the manufacturer wrote into this machine, where the system shows it.
 
     ExitError(USAGE) otherwise.
     """
@@ -139,11 +142,15 @@ def machine_serial() -> str:
 
 
 def draw_keys() -> Keys:
+    """Generate the private keys of a new device."""
     return Keys(new_key(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
 
 def request_body(invite: Invite, keys: Keys, hardware: str = "") -> bytes:
-    """One request, one proof: the signing key signs token, certificate request, both other public keys and serial."""
+    """The enrolment request as JSON: token, certificate request, public keys, serial, and one proof over all of them.
+
+    The proof is the signing key's signature, so that no part can be exchanged on the way.
+    """
     csr = request_pem(invite.device, keys.certificate)
     signing = keys.signing.public_key().public_bytes_raw()
     hpke = keys.hpke.public_key().public_bytes_raw()
@@ -156,7 +163,7 @@ def request_body(invite: Invite, keys: Keys, hardware: str = "") -> bytes:
 
 
 def check_reply(reply: bytes, invite: Invite, keys: Keys) -> Opened:
-    """The letter, once its CA is the invited one, that CA signed it, and the certificate is for our key and id."""
+    """The verified reply: signed by the CA that the invite names, its certificate for our key and id."""
 
     def invited(body: Body) -> list[x509.Certificate]:
         authority = x509.load_pem_x509_certificate(body.ca.encode())
@@ -171,7 +178,10 @@ def check_reply(reply: bytes, invite: Invite, keys: Keys) -> Opened:
 
 
 def _check_root(body: Body, promised: str) -> None:
-    """The one moment in which this device learns whom to believe about models, policies and hub keys."""
+    """Compare the update repository's root metadata with the hash in the invite.
+
+    This is the only root that is not verified by an earlier one.
+    """
     if not hmac.compare_digest(sha256(body.tuf_root).hexdigest(), promised.lower()):
         raise unfit("its update root is not the one the invite names: if it was renewed since, ask for a new invite")
     if not body.tuf_url.startswith(("http://", "https://")):
@@ -179,7 +189,7 @@ def _check_root(body: Body, promised: str) -> None:
 
 
 def _keys(folder: Path, invite: Invite) -> Keys:
-    """Those that were sent with this very token before, or new ones; on disk before they are sent."""
+    """Keys that were sent with this token before, or new ones; stored on disk before they are sent."""
     pending, token = folder / PENDING_FILE, sha256(invite.token.encode()).digest()
     if pending.exists():
         kept = _read_pending(pending)
@@ -207,7 +217,7 @@ def _unpacked(kept: _Pending) -> Keys:
 
 
 def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
-    """Who we are by a letter that `check_reply` believed; not saved yet."""
+    """The identity that a verified reply gives this device; not saved yet."""
     body = letter.body
     return Identity(
         device=body.device,
@@ -225,7 +235,10 @@ def identity_of(letter: Opened, invite: Invite, keys: Keys) -> Identity:
 
 
 def _ask(invite: Invite, body: bytes) -> HttpReply:
-    """Patient with a hub that says "later": a whole fleet may be at its door."""
+    """POST the request, with retries and backoff while the hub answers 429 or 503.
+
+    A whole fleet may enrol at the same time.
+    """
     trust = Trust(invite.made_ms, ca_sha256=invite.ca_sha256)
     for attempt in range(1, TRIES):
         reply = post(invite.url, "/v1/enrol", body, trust)
@@ -236,10 +249,11 @@ def _ask(invite: Invite, body: bytes) -> HttpReply:
 
 
 def _refused(reply: HttpReply, pending: Path) -> ExitError:
+    """The error for a refusal; deletes the pending keys if the hub will never accept them."""
     line = reply.error_line
     if not line:
         return ExitError(Exit.HUB, f"the hub answered {reply.status} and no reason; is the address right?")
     if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _LATER:
         return ExitError(Exit.HUB, f"the hub refused ({reply.status}): {line}")
-    pending.unlink(missing_ok=True)  # these keys will never be anybody's
+    pending.unlink(missing_ok=True)  # the hub will never accept these keys
     return ExitError(Exit.ENROLMENT, f"the hub refused ({reply.status}): {line}")

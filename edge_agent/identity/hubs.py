@@ -1,10 +1,8 @@
-"""The further hubs of a device: each an enrolment of its own in a folder of its own, with its own broker and keys.
+"""Additional hubs of a device, and the hub keys that the update repository publishes (`keys/{region}.json`).
 
-Law: no two hubs that one device may ask have the same name, since policies know them by it.
-
-The hub keys of a region as the update repository has them (`keys/{region}.json`).
-
-Law: this file, brought and verified by TUF, is the only place from which a device learns a hub key once it has it.
+Each additional hub is an enrolment of its own, in a folder of its own, with its own broker and keys.
+Rule: no two hubs of one device have the same name, since policies name them by it.
+Rule: once a device has the published key file, verified by TUF, it learns hub keys from nowhere else.
 """
 
 from collections.abc import Iterable
@@ -18,7 +16,7 @@ from wire.process.exit_codes import Exit, ExitError
 
 
 class HubWish(Protocol):
-    """One `[[hub]]` of the configuration."""
+    """One `[[hub]]` table of the configuration: its identity folder and its price per question."""
 
     @property
     def state(self) -> str: ...
@@ -27,14 +25,21 @@ class HubWish(Protocol):
 
 
 class Hubs(NamedTuple):
-    """Identities of the further lines, each line named by its first hub; prices of one question by hub."""
+    """Identities of the additional hubs by connection name, and prices per question by hub.
+
+    A connection is named by the first of its hubs.
+    """
 
     further: dict[str, Identity]
     prices: dict[str, int]
 
 
 def open_hubs(wishes: Iterable[HubWish], home: Identity) -> Hubs:
-    """ExitError(ENROLMENT or CREDENTIALS) for a folder that is not enrolled, ExitError(CONFIG) for a hub twice."""
+    """Load the identities of the additional hubs.
+
+    ExitError(ENROLMENT or CREDENTIALS) for a folder that is not enrolled, ExitError(CONFIG) for a hub that is listed
+    twice.
+    """
     found = Hubs({}, {})
     known = {hub.name for hub in home.hubs}
     for wish in wishes:
@@ -52,27 +57,29 @@ def open_hubs(wishes: Iterable[HubWish], home: Identity) -> Hubs:
 def _check_new(names: list[str], known: set[str], folder: str) -> None:
     twice = next((name for name in names if name in known), "")
     if twice or not names:
-        raise ExitError(Exit.CONFIG, f"[[hub]] {folder}: the hub '{twice}' is known already: names must differ")
+        raise ExitError(Exit.CONFIG, f"[[hub]] {folder}: the hub '{twice}' is configured twice: names must differ")
 
 
 KEY_BYTES = 32
 
 
 class _Document(msgspec.Struct, frozen=True):
+    """The published key file of one region."""
+
     region: str
     hubs: tuple[HubKeys, ...]
 
 
 def read_keys(data: bytes, region: str) -> tuple[HubKeys, ...]:
-    """Keys are raw 32 bytes, base64 in the file. ValueError, in one line, if it cannot be used for that region."""
+    """Parse the hub keys of a region (raw 32 bytes, base64). ValueError with a one-line reason if unusable."""
     try:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"not a file of hub keys: {error}") from None
     if not document.hubs or {document.region, *(hub.region for hub in document.hubs)} != {region}:
-        raise ValueError(f"no hub keys of region {region[:40]!r} alone")
+        raise ValueError(f"the file is not for region {region[:40]!r} alone")
     if len({hub.name for hub in document.hubs}) != len(document.hubs):
         raise ValueError("one hub has two entries")
     if any(len(key) != KEY_BYTES for hub in document.hubs for key in (hub.hpke_key, hub.signing_key)):
-        raise ValueError(f"a hub key has not {KEY_BYTES} bytes")
+        raise ValueError(f"the length of a hub key is not {KEY_BYTES} bytes")
     return document.hubs

@@ -1,8 +1,8 @@
-"""Who this device is: id, keys, hubs, broker. Made by enrolment; renewal replaces certificate, addresses and hub keys.
+"""The identity folder of a device: id, keys, certificate, pinned CAs, broker address and hub keys.
 
-Hub keys of a letter count where no update repository tells them: on further lines, and before its first refresh.
-
-Law: every secret lies in a file with mode 0600; `identity.json` holds nothing secret. Certificate and key lie in one
+Made by enrolment; renewal replaces certificate, addresses and hub keys. Hub keys from here are used where no update
+repository publishes them: for additional hubs, and before the first refresh.
+Rule: every secret is in a file with mode 0600; `identity.json` holds nothing secret. Certificate and key are in one
 file, so that one rename replaces both. Files of format 1 (two files, no address of the hub) can still be read.
 """
 
@@ -30,9 +30,9 @@ from wire.protocol.topics import check_id
 FORMAT = 2
 IDENTITY_FILE = "identity.json"
 CERTIFICATE_FILE = "device.pem"
-CERTIFICATE_KEY_FILE = "device.key"  # format 1; later the key lies behind its certificate
+CERTIFICATE_KEY_FILE = "device.key"  # format 1 only; in format 2 the key follows its certificate
 CA_FILE = "ca.pem"
-ROOT_FILE = "root.json"  # where trust in the update repository begins
+ROOT_FILE = "root.json"  # root of trust of the update repository
 SIGNING_KEY_FILE = "signing.key"
 HPKE_KEY_FILE = "hpke.key"
 PAYLOAD_KEY_FILE = "payload.key"
@@ -42,7 +42,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 
 class HubKeys(msgspec.Struct, frozen=True, gc=False):
-    """One hub as enrolment pinned it: raw 32-byte public keys, X25519 to seal to and Ed25519 that signs its replies."""
+    """Public keys of one hub, raw 32 bytes each: X25519 to seal to, Ed25519 that signs its messages."""
 
     name: str
     region: str
@@ -51,26 +51,28 @@ class HubKeys(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def seal_to(self) -> X25519PublicKey:
+        """The HPKE key that questions are sealed to."""
         return X25519PublicKey.from_public_bytes(self.hpke_key)
 
     @property
     def signed_by(self) -> Ed25519PublicKey:
+        """The key that verifies this hub's messages."""
         return Ed25519PublicKey.from_public_bytes(self.signing_key)
 
     @property
     def key_id(self) -> bytes:
-        """Names the key a question is sealed to."""
+        """Short id of the HPKE key, sent with each question that is sealed to it."""
         return key_id(self.hpke_key)
 
 
 def sites(hubs: Iterable[HubKeys], prices: Mapping[str, int] | None = None) -> tuple[HubSite, ...]:
-    """Where they are and what they cost, for policies."""
+    """The hubs as policies see them: name, region, and price per question (0 if none is given)."""
     told = prices or {}
     return tuple(HubSite(hub.name, hub.region, told.get(hub.name, 0)) for hub in hubs)
 
 
 class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`identity.json`."""
+    """The contents of `identity.json`."""
 
     device: str
     broker_host: str
@@ -84,18 +86,19 @@ class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Format(msgspec.Struct, frozen=True):
-    """Any `identity.json`, of whatever version."""
+    """The format number of an `identity.json` of any version."""
 
     format: int = 1
 
 
 @dataclass(frozen=True, repr=False)  # no repr: it would print keys
 class Identity:
-    """`hub_time_ms`: the latest hub time the CA signed, at enrolment or renewal. `payload_key`: AES-256, stays here.
+    """Keys and addresses of one device.
 
-    `hub_url`: where certificates are renewed; "" in a folder of format 1. `certificate_ms`: beginning and end of our
-    certificate in hub time; (0, 0) if nobody noted it. `tuf_url`: the update repository, above metadata/ and targets/;
-    "" if the hub had none when this device enrolled.
+    `hub_time_ms`: the latest hub time that the CA signed, at enrolment or renewal. `payload_key`: AES-256 key of the
+    outbox, which stays here. `hub_url`: where certificates are renewed; "" in a folder of format 1. `certificate_ms`:
+    begin and end of our certificate in hub time; (0, 0) if unknown. `tuf_url`: the update repository, above metadata/
+    and targets/; "" if the hub had none when this device enrolled.
     """
 
     device: str
@@ -113,15 +116,17 @@ class Identity:
 
     @property
     def hpke_id(self) -> bytes:
+        """Short id of our HPKE key."""
         return key_id(self.hpke.public_key().public_bytes_raw())
 
     @property
     def signing_id(self) -> bytes:
+        """Short id of our signing key."""
         return key_id(self.signing.public_key().public_bytes_raw())
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """PEM of every CA we pin: one, or two while the hub replaces its own. ExitError(CREDENTIALS) if unreadable."""
+        """PEM of every pinned CA: one, or two while the hub replaces its own. ExitError(CREDENTIALS) if unreadable."""
         path = (self.folder or Path()) / CA_FILE
         return split_pem(read_private(path).decode("ascii", "replace"), path)
 
@@ -131,9 +136,9 @@ class Identity:
         return read_private((self.folder or Path()) / ROOT_FILE, MAX_ROOT_BYTES)
 
     def tls(self) -> ssl.SSLContext:
-        """Context for the broker: our certificate, the pinned CAs and nothing else.
+        """TLS context for the broker: our certificate, the pinned CAs and no others.
 
-        ExitError(CREDENTIALS) if unusable.
+        ExitError(CREDENTIALS) if certificate, key or CAs cannot be used.
         """
         folder = self.folder or Path()
         try:
@@ -146,11 +151,12 @@ class Identity:
     def save(
         self, folder: Path, certificate: bytes = b"", certificate_key: bytes = b"", ca: bytes = b"", root: bytes = b""
     ) -> "Identity":
-        """Write keys first and `identity.json` last: a folder with that file is complete.
+        """Write the identity folder: keys first and `identity.json` last, so that a folder with that file is complete.
 
-        ExitError(DISK) if it cannot.
+        Certificate, key and CAs are PEM, `root` is the update repository's root metadata. ExitError(DISK) if it cannot
+        be written.
         """
-        with contextlib.suppress(OSError):  # write_private says it better
+        with contextlib.suppress(OSError):  # write_private raises the better error
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = {
             SIGNING_KEY_FILE: self.signing.private_bytes_raw(),
@@ -167,14 +173,14 @@ class Identity:
         return replace(self, folder=folder)
 
     def renewed(self, certificate: bytes, certificate_key: bytes, ca: bytes) -> None:
-        """Put a new certificate (with its key) and the CAs it came with in place of the old ones, each in one rename.
+        """Replace certificate, key and CAs (PEM) on disk, each by one rename.
 
-        The CAs go first: they are those of now, and the old certificate is good under them as long as the hub likes.
+        The CAs are written first: the old certificate is still valid under them if the process ends in between.
         """
         folder = self.folder or Path()
         write_private(folder / CA_FILE, ca)
         write_private(folder / CERTIFICATE_FILE, certificate + certificate_key)
-        with contextlib.suppress(OSError):  # beside a new pair it is read by nobody
+        with contextlib.suppress(OSError):  # left over from format 1; the new file holds the key
             (folder / CERTIFICATE_KEY_FILE).unlink()
         self._write_card(folder)
 
@@ -187,9 +193,9 @@ class Identity:
 
 
 def load(path: Path) -> Identity:
-    """The identity in a folder (or the folder of an `identity.json`).
+    """Load the identity of a folder (or of the folder of an `identity.json`).
 
-    ExitError(ENROLMENT or CREDENTIALS) if unusable.
+    ExitError(ENROLMENT) if there is none, ExitError(CREDENTIALS) if it cannot be used.
     """
     folder = path.parent if path.name == IDENTITY_FILE else path
     card = _card(folder / IDENTITY_FILE)
@@ -211,7 +217,7 @@ def load(path: Path) -> Identity:
 
 
 def new_payload_key() -> bytes:
-    """AES-256 key for what rests in the outbox."""
+    """Generate the AES-256 key that encrypts payloads in the outbox."""
     return secrets.token_bytes(_KEY_BYTES)
 
 
@@ -240,7 +246,7 @@ def _key(path: Path) -> bytes:
 
 
 def split_pem(text: str, path: Path | str) -> tuple[str, ...]:
-    """Each certificate of a PEM text. ExitError(CREDENTIALS) if there is none."""
+    """Split a PEM text into its certificates. ExitError(CREDENTIALS) if there is none."""
     found = tuple(match[0] + "\n" for match in _PEM.finditer(text))
     if not found:
         raise ExitError(Exit.CREDENTIALS, f"{path}: no certificate; enrol again")
@@ -248,10 +254,11 @@ def split_pem(text: str, path: Path | str) -> tuple[str, ...]:
 
 
 def _pair(folder: Path) -> tuple[Path, Path | None]:
-    """Certificate and key as `load_cert_chain` wants them: one file, or the two of format 1."""
+    """Paths of certificate and key as `load_cert_chain` takes them: one file, or the two of format 1."""
     certificate = folder / CERTIFICATE_FILE
     return certificate, None if b"PRIVATE KEY" in read_private(certificate) else folder / CERTIFICATE_KEY_FILE
 
 
 def folder_is_enrolled(folder: Path) -> bool:
+    """Whether the folder holds a complete identity."""
     return os.path.isfile(folder / IDENTITY_FILE)  # noqa: PTH113 - one stat, no exception on odd paths

@@ -1,8 +1,8 @@
-"""Keeps the device's certificate young: a new key and a new certificate at two thirds of its life, for years.
+"""Renews the device's TLS certificate at about two thirds of its life, for as long as the agent runs.
 
-Law: the identity key (Ed25519) of the enrolment asks, so an expired certificate renews like any other. The old pair
-stays until the new one lies complete on disk; a renewal that fails costs nothing but its next try, and local answers
-wait for none of it.
+Rule: the request is signed by the identity key (Ed25519) of the enrolment, so an expired certificate renews like any
+other. The old pair stays until the new one is complete on disk; a renewal that fails costs only a retry, and local
+answers never wait for it.
 """
 
 import asyncio
@@ -20,20 +20,23 @@ from wire.process.exit_codes import Exit, ExitError
 from wire.process.files import PACKAGES_FOLDER
 from wire.process.logging import Log, name
 
-AT = 2 / 3  # of a certificate's life ...
-SPREAD = 0.1  # ... earlier or later by up to half of this, so that a fleet enrolled in one hour does not renew in one
+AT = 2 / 3  # share of the certificate's life after which it is renewed, on average
+SPREAD = 0.1  # width of the random spread around it: devices enrolled in one hour do not all renew in one hour
 RETRY_BASE_S = 30.0
 RETRY_CAP_S = 3600.0
-AGAIN_S = 600.0  # from one renewal to the next, at least
+AGAIN_S = 600.0  # least time from one renewal to the next
 CHILD_S = 120.0
-LOOK_EVERY_S = 60.0  # a clock may be put right while we wait
+LOOK_EVERY_S = 60.0  # longest sleep, as the clock may be corrected meanwhile
 Reconnect = Callable[[], Awaitable[None]]
 Errand = Callable[[Identity], Awaitable[Identity]]
 _STALE_LINK = ("certificate", "refused before CONNACK", "SSL")
 
 
 def due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
-    """When to renew (hub time, ms). `dice` in 0..1, drawn once per certificate. 0 = at once, for a life unknown."""
+    """When to renew a certificate, in hub milliseconds; 0 = at once, if its life is unknown.
+
+    `certificate_ms`: its begin and end. `dice`: random number in 0..1, drawn once per certificate.
+    """
     begins, ends = certificate_ms
     if ends <= begins:
         return 0
@@ -41,9 +44,9 @@ def due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
 
 
 async def in_a_child(identity: Identity) -> Identity:
-    """One renewal by `edge_agent.identity.renewal_worker`, in a process of its own.
+    """Run one renewal in a child process (`edge_agent.identity.renewal_worker`).
 
-    The device as it is now; ExitError with why not.
+    Returns the identity as it is on disk afterwards; ExitError with the reason if it failed or took longer than 120 s.
     """
     folder = (identity.folder or Path()).absolute()
     words = (sys.executable, "-m", "edge_agent.identity.renewal_worker", str(folder))
@@ -66,12 +69,12 @@ async def in_a_child(identity: Identity) -> Identity:
     if child.returncode:
         code = Exit(child.returncode) if child.returncode in set(Exit) else Exit.INTERNAL
         last = said.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ExitError(code, last[:300] or "the renewal ended without a word")
+        raise ExitError(code, last[:300] or "the renewal process failed without an error message")
     return load(folder)
 
 
 class Renewer:
-    """A task of the running agent. `identity` is always the one on disk; `connect` dials with it."""
+    """Background task that keeps the certificate fresh. `identity` is always the one on disk."""
 
     def __init__(
         self,
@@ -94,18 +97,18 @@ class Renewer:
         self._hurried = False
 
     def link_refused(self, error: str) -> None:
-        """The broker hung up during the handshake: perhaps our certificate is not what it wants any more."""
+        """The broker refused the TLS handshake: renew early if the error points at our certificate."""
         self._hurried = self._hurried or any(word in error for word in _STALE_LINK)
 
     async def run(self, reconnect: Reconnect, look_every_s: float = LOOK_EVERY_S) -> None:
-        """Until cancelled. `reconnect` is called after each renewal; nothing is lost, rows live until their outcome."""
+        """Renew whenever it is due, until cancelled; `reconnect` is called after each renewal."""
         while True:
             if self._is_due():
                 await self._try(reconnect)
             await asyncio.sleep(self._pause_s(look_every_s))
 
     def facts(self) -> dict[str, Any]:
-        """JSON-able, for the status: `certificate_ends_ms`, `renewal_due_ms`, `renewal_error`, `renewals`."""
+        """Fields of the status: `certificate_ends_ms`, `renewal_due_ms`, `renewal_error`, `renewals`. JSON-able."""
         return {
             "certificate_ends_ms": self.identity.certificate_ms[1],
             "renewal_due_ms": self._due_ms,
@@ -114,12 +117,13 @@ class Renewer:
         }
 
     def alarms(self) -> set[str]:
-        """`certificate_expired` while ours is over, `renewal_refused` while the hub says no."""
+        """`certificate_expired` while ours has expired, `renewal_refused` while the hub refuses to renew it."""
         expired = 0 < self.identity.certificate_ms[1] <= self._clock.sure_ms()
         refused = self.error.startswith(f"the hub refused ({http.HTTPStatus.FORBIDDEN})")
         return ({"certificate_expired"} if expired else set()) | ({"renewal_refused"} if refused else set())
 
     def _is_due(self) -> bool:
+        """Whether to try now: due or hurried, and no retry pause in force."""
         return (self._hurried or self._clock.ms() >= self._due_ms) and self._clock.now() >= self._not_before_s
 
     def _pause_s(self, look_every_s: float) -> float:
@@ -127,6 +131,7 @@ class Renewer:
         return min(look_every_s, max(0.05, due_s))
 
     async def _try(self, reconnect: Reconnect) -> None:
+        """One attempt; on success sets the clock to the hub's signed time and reconnects."""
         try:
             self.identity = await self._errand(self.identity)
         except ExitError as stop:
@@ -135,13 +140,14 @@ class Renewer:
         self._clock.hear(self.identity.hub_time_ms)
         self._due_ms = due_ms(self.identity.certificate_ms, self._dice())
         self._failures, self._hurried, self.error = 0, False, ""
-        # A broker that refuses the new one too, or a hub whose clock is far off, must not be hammered.
+        # a broker that refuses the new certificate too must not cause renewals in a loop
         self._not_before_s = self._clock.now() + min(AGAIN_S, self._life_s() / 10)
         self.renewals += 1
         self._log.info("certificate_renewed", ends_ms=self.identity.certificate_ms[1])
         await reconnect()
 
     def _failed(self, stop: ExitError) -> None:
+        """Record a failure and schedule the retry, with backoff and scaled to the certificate's life."""
         self.error = str(stop)[:200]
         base_s = min(RETRY_BASE_S, max(0.1, self._life_s() / 100))
         self._not_before_s = self._clock.now() + base_s / 2 + delay(self._failures, self._dice(), base_s, RETRY_CAP_S)

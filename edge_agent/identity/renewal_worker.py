@@ -1,8 +1,9 @@
-"""One renewal, in a process that ends with it: `python -m edge_agent.identity.renewal_worker FOLDER`.
+"""Process of one certificate renewal: `python -m edge_agent.identity.renewal_worker FOLDER`.
 
-Law: what certificates and HTTP need in memory is never the agent's: 4 MB of an agent that may have 110, once in five
-days. Everything goes by the folder: what is there before is the request, what is there after is the result. The
-identity key asks, so an expired certificate renews like any other.
+A process of its own because certificates and HTTP would cost the agent 4 MB of memory for good, for one use in about
+five days.
+Rule: the identity folder is the whole interface: its contents before are the request, its contents after are the
+result. The identity key signs the request, so an expired certificate renews like any other.
 """
 
 import base64
@@ -24,9 +25,9 @@ RENEW_TAG = b"skerry-renew/1\0"
 
 
 def renew(identity: Identity) -> Identity:
-    """Ask the hub and replace the files; the device as it is now.
+    """Ask the hub for a new certificate and replace the files; returns the new identity.
 
-    ExitError(HUB, ENROLMENT, CREDENTIALS, DISK): why not.
+    ExitError(HUB, ENROLMENT, CREDENTIALS, DISK) with the reason if it failed; then the files are as before.
     """
     if not identity.hub_url:
         raise ExitError(
@@ -60,7 +61,7 @@ def renew(identity: Identity) -> Identity:
 
 
 def request_body(identity: Identity, csr: bytes) -> bytes:
-    """The certificate request and whose it is, signed by the identity key."""
+    """The renewal request as JSON: device id, certificate request, and the identity key's signature over both."""
     text = sha256(RENEW_TAG + identity.device.encode() + b"\0" + csr).digest()
     proof = base64.b64encode(identity.signing.sign(text)).decode()
     return msgspec.json.encode({"device": identity.device, "csr": csr.decode(), "proof": proof})
@@ -71,7 +72,10 @@ def _refused(reply: HttpReply) -> ExitError:
 
 
 def main() -> int:
-    """The exit code; one line on standard error says why it is not 0. The caller holds the folder's lock."""
+    """Renew the identity of the folder in `sys.argv[1]`; returns the exit code.
+
+    One line on stderr says why it is not 0. The caller holds the folder's lock.
+    """
     try:
         renew(load(Path(sys.argv[1])))
     except ExitError as stop:

@@ -1,6 +1,7 @@
-"""What the model that answers is seen to do: figures for the device's own gates, agreement for the hub's.
+"""Evaluation of the model that answers: statistics for the device's gates, agreement counts for the hub's gate. Pure.
 
-Law: only counts; of a sample nothing is kept but two labels of an audited one, until its verdict is there or forgotten.
+Rule: only counts are kept; of a sample nothing but the two predictions of an audited one, until its verdict has come or
+is given up.
 """
 
 from collections import OrderedDict
@@ -11,17 +12,19 @@ import msgspec
 from wire.protocol.messages import Prediction
 from wire.protocol.rollout import MOST_CELLS, Agreement, Assignment, ClassSignals, Cohort, Quality, Signals
 
-MOST_PENDING = 4096  # audits whose verdict may still come, and answers that a person may still judge
-_STEPS = 8  # of the histogram, to an octave: 9 %
+MOST_PENDING = 4096  # audits that await a verdict, and answers that may still get feedback
+_STEPS = 8  # histogram bins per octave: 9 % width
 _BINS = 26 * _STEPS  # up to a minute
 _P95 = 0.95
 _NOTHING, _UNKNOWN = Signals(), Quality()
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """An audited sample: what answered it, and what the committed model says.
+    """An audited answer whose verdict has not come yet.
 
-    `committed` None: that is the one that answers.
+    `served`: the prediction given to the caller. `committed`: the committed model's prediction, None if that is the
+    model that answered. `share`: share of answers that were audited then, in 0..1. `tolerance`: in units of the target,
+    for regressors.
     """
 
     data_class: str
@@ -32,7 +35,11 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Seen:
-    """Sums over answers since it was made. `already`: what an earlier process had counted."""
+    """Statistics of the answers since it was created: counts, confidence sums, latency histogram.
+
+    Sums and sums of squares allow mean and variance of the confidence per data class. Latencies go into logarithmic
+    bins of 9 % width, from 1 microsecond to a minute. `already`: counts of an earlier process, to continue from.
+    """
 
     __slots__ = ("_already", "_bins", "_classes", "confidence", "confidence_sq", "errors", "escalated", "inferences")
 
@@ -47,7 +54,11 @@ class Seen:
         self.confidence, self.confidence_sq = already.confidence, already.confidence_sq
 
     def add(self, data_class: str, confidence: float, spent_s: float, *, unsure: bool) -> None:
-        """One answer."""
+        """Count one answer.
+
+        `spent_s`: inference time in seconds. `unsure`: it was below the threshold and was escalated. A confidence
+        outside 0..1 (or NaN) counts as an error.
+        """
         self.inferences += 1
         if not 0.0 <= confidence <= 1.0:  # false for NaN too
             self.errors += 1
@@ -69,12 +80,12 @@ class Seen:
         sums[3] += square
 
     def failed(self) -> None:
-        """The model gave none."""
+        """Count an inference that raised an error."""
         self.inferences += 1
         self.errors += 1
 
     def p95_us(self) -> int:
-        """The upper end of the bin that 95 of 100 answers of this process lie below."""
+        """95th percentile of this process's inference times in microseconds: the bin's upper end; 0 without answers."""
         most, found = sum(self._bins) * _P95, 0
         for bin_, count in enumerate(self._bins):
             found += count
@@ -83,6 +94,7 @@ class Seen:
         return 0
 
     def signals(self, rss_bytes: int) -> Signals:
+        """The statistics as sent to the hub; `rss_bytes`: memory of the process."""
         classes = (
             ClassSignals(name, int(n), int(asked), total, square)
             for name, (n, asked, total, square) in self._classes.items()
@@ -95,7 +107,11 @@ class Seen:
 
 
 class Trial:
-    """Owned by the event loop. While nobody watches, only figures are counted: they are the next one's baseline."""
+    """Evaluates a candidate model while a rollout assignment is active. Owned by the event loop.
+
+    Without an assignment only the statistics are counted, as baseline for the next one. Agreement is counted in cells,
+    one for each data class and audit share; at most `MOST_CELLS` of them.
+    """
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -104,10 +120,13 @@ class Trial:
         self._unaudited: set[str] = set()
         self._dropped = 0
         self._pending: OrderedDict[int, Drawn] = OrderedDict()
-        self._told: OrderedDict[str, Drawn | None] = OrderedDict()  # by answer id; None: judged already
+        self._told: OrderedDict[str, Drawn | None] = OrderedDict()  # by answer id; None: has its feedback
 
     def watch(self, assignment: Assignment | None, already: Signals = _NOTHING, quality: Quality = _UNKNOWN) -> None:
-        """Begin anew. `already`, `quality`: what was counted for it before."""
+        """Start the evaluation for an assignment, or end it with None.
+
+        `already`, `quality`: what an earlier process has counted for it.
+        """
         self.assignment = assignment
         self.seen = Seen(already)
         self._cells = {(cell.data_class, cell.share): cell for cell in quality.cells}
@@ -117,27 +136,32 @@ class Trial:
         self._told.clear()
 
     def quality(self) -> Quality:
+        """The agreement counts as sent to the hub."""
         return Quality(tuple(self._cells.values()), tuple(sorted(self._unaudited))[:MOST_CELLS], self._dropped)
 
     @property
     def is_candidate(self) -> bool:
-        """What answers is on trial itself."""
+        """Whether the model that answers is the candidate itself."""
         return self.assignment is not None and self.assignment.cohort is Cohort.CANDIDATE
 
     # Samples
 
     def share(self, audit_share: float) -> float:
-        """Of all answers under this policy that are audited for the assignment; 0 if nobody watches."""
+        """Share of all answers that is audited for the assignment; 0 without one.
+
+        `audit_share`: the share that the policy allows, which the assignment cannot exceed.
+        """
         if self.assignment is None:
             return 0.0
         return min(audit_share, self.assignment.audit_share)
 
     def not_audited(self, data_class: str) -> None:
+        """Note a data class whose policy allows no audits, so that the hub knows of the gap."""
         if self.assignment is not None and len(self._unaudited) < MOST_CELLS:
             self._unaudited.add(data_class)
 
     def drawn(self, seq: int, id: str, drawn: Drawn) -> None:  # noqa: A002 - the product's word
-        """An audit that was stored."""
+        """An audit was stored under this question number and answer id."""
         self._pending[seq] = drawn
         self._told[id] = drawn
         for kept in (self._pending, self._told):
@@ -145,7 +169,7 @@ class Trial:
                 kept.popitem(last=False)
 
     def verdict(self, seq: int, said: Prediction) -> None:
-        """The committed model's tail has answered."""
+        """The hub's verdict on an audit: count whether the served and the committed model agree with it."""
         drawn = self._pending.pop(seq, None)
         if drawn is None:
             return
@@ -161,7 +185,10 @@ class Trial:
         )  # fmt: skip
 
     def told(self, id: str, served: Drawn, truth: float) -> None:  # noqa: A002 - the product's word
-        """A person has judged an answer of the model that serves: once for each."""
+        """A user's feedback on an answer: count it as right or wrong, once per answer.
+
+        `served`: how it was answered, for an answer that was not audited. `truth`: the true label or value.
+        """
         known = self._told.get(id, served)
         if self.assignment is None or known is None:
             return
@@ -177,6 +204,7 @@ class Trial:
         )  # fmt: skip
 
     def _cell(self, data_class: str, share: float) -> Agreement | None:
+        """The counts of this cell, a new one if there is room, otherwise None."""
         found = self._cells.get((data_class, share))
         if found is None and len(self._cells) < MOST_CELLS:
             found = Agreement(data_class, share)
@@ -184,7 +212,7 @@ class Trial:
 
 
 def agrees(one: Prediction, other: Prediction, tolerance: float) -> bool:
-    """The same label; of a regressor, values no further apart than its tolerance."""
+    """Whether two predictions agree: the same label; for a regressor, values within `tolerance`."""
     if one.label >= 0 or other.label >= 0:
         return one.label == other.label
     if not one.scores or not other.scores:
@@ -193,6 +221,7 @@ def agrees(one: Prediction, other: Prediction, tolerance: float) -> bool:
 
 
 def is_true(said: Prediction, truth: float, tolerance: float) -> bool:
+    """Whether a prediction matches the truth: the same label; for a regressor, within `tolerance`."""
     if said.label >= 0:
         return said.label == truth
     return bool(said.scores) and isfinite(said.scores[0]) and abs(said.scores[0] - truth) <= tolerance

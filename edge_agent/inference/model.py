@@ -1,6 +1,7 @@
-"""Runs the model: in the event loop if it is quicker than a thread hop, else in the one thread that owns it.
+"""Runs the model on the device, on the event loop or in a thread of its own, and watches its inputs for drift.
 
-Law: there may be none, at first or after a revocation; then nothing is guessed and `NoModelError` is raised.
+A model faster than a thread hop runs on the event loop. Rule: without a model (none downloaded yet, or revoked) nothing
+is guessed: `NoModelError` is raised.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ _SUBJECT_BYTES = 32
 
 
 class Absent:
-    """Stands where a model will be. Its manifest describes nothing that could be asked."""
+    """Stands in for the runner while there is no model: every inference raises NoModelError."""
 
     manifest = echo_manifest(labels=1, version=0)
     codec = codec_of(manifest.codec, manifest.features)
@@ -45,11 +46,14 @@ class Absent:
         raise NoModelError
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class Model:
-    """`hop_s`: what a thread hop costs (0.1 to 0.3 ms): only a model slower than that gets a thread of its own."""
+    """The loaded model with its drift monitor.
+
+    `hop_s`: cost of a thread hop in seconds (0.1 to 0.3 ms); only a slower model gets a thread.
+    """
 
     def __init__(self, runner: Runner | None, hop_s: float) -> None:
         self.present = runner is not None
@@ -66,10 +70,10 @@ class Model:
         self._thread: ThreadPoolExecutor | None = None
 
     def measure(self) -> None:
-        """Run it a few times. Call it before the model serves."""
+        """Time a few inferences and choose the thread; call it before the model serves."""
         if not self.present:
             return
-        for note in self._notes:  # its first word is the processor's name; the status has the rest
+        for note in self._notes:  # only the first word, the processor's name; the status shows the rest
             Log().warning("runner_note", about=name(note.split()[0]))
         sample = blank(self.manifest)
         times_s = []
@@ -82,15 +86,16 @@ class Model:
 
     @property
     def refs(self) -> tuple[ModelRef, ...]:
-        """What this device says it runs."""
+        """The models that this device reports to run."""
         return (self.manifest.ref,) if self.present else ()
 
     @property
     def is_quick(self) -> bool:
+        """Whether inference runs on the event loop."""
         return self._thread is None
 
     def watch(self, inference: Inference, clock: HubClock) -> None:
-        """One more answer was given. Counts whether samples still look like those the model was calibrated on."""
+        """Update the drift monitor with one answer, to see whether samples still look like the calibration data."""
         if any(self._calibrated):
             before = self._drift.alarm
             self._drift = observe(self._drift, self._calibrated, inference.novelty, inference.prediction.confidence)
@@ -98,7 +103,7 @@ class Model:
                 self._drifting_since_ms = clock.ms()
 
     def facts(self) -> dict[str, Any]:
-        """For the status. `drift.level`: from 1 up it is no chance."""
+        """Fields of the status: runner notes and drift. From `drift.level` 1 on the drift is significant."""
         facts: dict[str, Any] = {"notes": list(self._notes)} if self._notes else {}
         if any(self._calibrated):
             told = {"level": round(self._drift.statistic, 3), "samples": self._drift.samples}
@@ -106,19 +111,21 @@ class Model:
         return facts
 
     def alarms(self) -> set[str]:
+        """`drift` while samples no longer look like the calibration data."""
         return {"drift"} if self._drift.alarm else set()
 
     async def infer_aside(self, sample: Sample) -> Inference:
-        """In the model's own thread. SampleError if the sample does not fit."""
+        """Run the model in its thread. SampleError if the sample does not fit its input."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.infer_one, sample.x)
 
     def close(self) -> None:
+        """Stop the thread without waiting for it."""
         if self._thread is not None:
-            self._thread.shutdown(wait=False)  # what runs in it ends by itself
+            self._thread.shutdown(wait=False)  # a running inference ends by itself
 
 
 def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes, limits: OutboxLimits) -> Setup:
-    """What the core has to know of a model."""
+    """The core's configuration for this model: schema, hubs, frame size, measured leakage."""
     manifest = form.manifest
     derived = egress.derived(regressor=manifest.kind is Kind.REGRESSOR)
     evidence = Evidence(manifest.leakage, partial(digest, manifest.cut, manifest.codec))
@@ -132,7 +139,7 @@ def setup_of(form: ModelFormat, hubs: tuple[HubSite, ...], envelopes: Envelopes,
 
 
 def _longest(form: ModelFormat, derived: tuple[FieldSpec, ...], region: str) -> Escalation:
-    """A question with every field that could be in it; what a policy adds is not in it yet."""
+    """A question with every field filled, which gives the padded size; names from the policy are added later."""
     manifest = form.manifest
     fields = {spec.name: Tensor(spec.dtype, spec.shape, bytes(egress.raw_bytes(spec))) for spec in derived}
     for spec in manifest.features:

@@ -1,8 +1,6 @@
-"""What a caller says beside the values of a sample: words are checked, the data class becomes facts for the core.
+"""Checks what callers send with a sample, hashes subjects, and caches the core's sample attributes by data class.
 
-Whom a sample is about, as a keyed hash: only this device can make it, and so only here can a name be looked for.
-
-Law: the name itself is never stored, sent or logged.
+Rule: the name of a subject is never stored, sent or logged; only this device can compute its keyed hash.
 """
 
 import hmac
@@ -19,21 +17,22 @@ PURPOSE = b"subject"
 
 
 class Subjects:
-    """Names become 32 bytes; "" is nobody and becomes nothing."""
+    """Hashes subject names to 32 bytes with a key of this device (HMAC-SHA-256)."""
 
     def __init__(self, vault: Vault) -> None:
         self._key = vault.derived(PURPOSE)
 
     def of(self, name: str) -> bytes:
+        """The keyed hash of a name; b"" for "", which is nobody."""
         return hmac.digest(self._key, name.encode(), sha256) if name else b""
 
 
 MAX_TEXT_CHARS = 128
-_CLASSES_KEPT = 64  # classes are few; a caller that invents them may not fill our memory
+_CLASSES_KEPT = 64  # classes are few; bounds the memory if a caller makes up new ones
 
 
 def check_words(sample: Sample) -> None:
-    """SampleError if data class or trace are not short ASCII."""
+    """Validate a sample's texts. SampleError if data class or trace are not short ASCII or the subject is too long."""
     if len(sample.subject) > MAX_CHARS:
         raise SampleError(f"a subject has at most {MAX_CHARS} characters")
     for text in (sample.data_class, sample.trace):
@@ -42,13 +41,14 @@ def check_words(sample: Sample) -> None:
 
 
 class DataClasses:
-    """Facts by data class, made anew after `clear`: they hold the day."""
+    """Cache of sample attributes by data class. Clear it when the day changes, which they contain."""
 
     def __init__(self, clock: HubClock) -> None:
         self._clock = clock
         self._facts: dict[str, Facts] = {}
 
     def of(self, data_class: str) -> Facts:
+        """The attributes for this data class, with the current day."""
         facts = self._facts.get(data_class)
         if facts is None:
             if len(self._facts) > _CLASSES_KEPT:
@@ -57,4 +57,5 @@ class DataClasses:
         return facts
 
     def clear(self) -> None:
+        """Forget all, for a new day."""
         self._facts.clear()

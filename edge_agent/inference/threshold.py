@@ -1,8 +1,8 @@
-"""The threshold of this device's class, while it keeps its promise; after that, and for any other model, the policy's.
+"""Escalation threshold calibrated for this device's class, used while audits confirm its risk bound.
 
-Law: it only ever narrows: devices ask less than the policy's threshold would have them, never more. Whoever breaks its
-promise, or no longer sees what it was calibrated on, goes back to the policy's threshold at once, and stays there over
-restarts until a newer edition is put in its place.
+Rule: it only narrows: the device escalates less often than with the policy's threshold, never more. If the risk bound
+is violated, or the inputs drift from the calibration data, the policy's threshold applies at once, over restarts too,
+until a newer edition is installed.
 """
 
 from pathlib import Path
@@ -19,13 +19,13 @@ from wire.process.files import read_bytes
 from wire.process.logging import Log, name
 from wire.protocol.messages import Prediction
 
-OFF_FILE = "threshold-off"  # the counter of an edition that has failed here
+OFF_FILE = "threshold-off"  # holds the counter of the edition that has failed here
 ANY = "any"
 MOST_PENDING = 1024
 
 
 class Threshold:
-    """`kind`: the device's class. `folder`: where a failure is remembered."""
+    """The calibrated threshold. `kind`: the device's class. `folder`: where a failure is recorded."""
 
     def __init__(self, edition: Thresholds, kind: str, folder: Path) -> None:
         self._edition = edition
@@ -39,32 +39,33 @@ class Threshold:
 
     @property
     def entry(self) -> ClassThreshold | None:
-        """Of this class; None if the edition has none, or is another model's."""
+        """The threshold of this class; None if the edition has none, or is for another model."""
         return self._edition.classes.get(self._kind) if self._serving == self._edition.model else None
 
     @property
     def in_force(self) -> float | None:
-        """None: the policy's own."""
+        """The threshold in force; None = the policy's own."""
         return None if self._failed or self.entry is None else self.entry.threshold
 
     def attach(self, ruling: Ruling) -> None:
+        """Connect it to the permissions that it sets the threshold of."""
         self._ruling = ruling
 
     def serving(self, model: str) -> None:
-        """What answers from now on."""
+        """Another model serves from now on: restart the count and apply or withdraw the threshold."""
         self._serving, self._kept = model, Kept()
         self._pending.clear()
         self._apply()
 
     def audited(self, seq: int, said: Prediction) -> None:
-        """An answer that was drawn for an audit, and is stored."""
+        """An answer that was drawn for an audit was stored under this question number."""
         if self.in_force is not None:
             self._pending[seq] = said
             if len(self._pending) > MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
 
     def verdict(self, seq: int, said: Prediction, tolerance: float) -> None:
-        """What the hub says of it."""
+        """The hub's verdict on an audit: update the risk monitor, and fail if the bound is violated."""
         ours, entry = self._pending.pop(seq, None), self.entry
         if ours is None or entry is None or self._failed:
             return
@@ -73,7 +74,7 @@ class Threshold:
             self.fail("promise")
 
     def fail(self, why: str) -> None:
-        """Back to the policy's threshold, for good."""
+        """Return to the policy's threshold for good, and record that in a file."""
         if self._failed or self.entry is None:
             return
         self._failed = True
@@ -89,7 +90,7 @@ class Threshold:
             self._ruling.calibrate(self.in_force)
 
     def facts(self) -> dict[str, Any]:
-        """For the status."""
+        """Fields of the status: which threshold applies, and how close the risk monitor is to its limit."""
         entry = self.entry
         if entry is None:
             return {"threshold": {"of": "policy"}}
@@ -98,20 +99,24 @@ class Threshold:
         return {"threshold": told | {"level": round(self._kept.level, 3)}}
 
     def alarms(self) -> set[str]:
+        """`threshold` after the calibrated threshold has failed."""
         return {"threshold"} if self._failed and self.entry is not None else set()
 
 
 def promise_of(entry: ClassThreshold) -> Promise:
-    """What the calibration says of it, seen from the hub, which is not always right itself."""
+    """The risk bound of a calibrated threshold, as audits by the hub can see it.
+
+    The hub is wrong sometimes itself, so its own error rate is added to the bound.
+    """
     figures = entry.figures
-    counts = figures.metric is Metric.ACCURACY  # an error in units of the target is no share: only the guarantee is
+    counts = figures.metric is Metric.ACCURACY  # a regression error is no share of answers; only the guarantee is
     hub_wrong, wrong = (1.0 - figures.hub, 1.0 - figures.edge) if counts else (0.0, 1.0)
     sure = entry.guarantee.max_risk if entry.guarantee else wrong
     return Promise(entry.threshold, min(1.0, sure + hub_wrong), min(1.0, wrong + hub_wrong))
 
 
 def open_thresholds(path: Path) -> Thresholds:
-    """ExitError(CONFIG), one line, for a file that cannot be used."""
+    """Read an edition of thresholds. ExitError(CONFIG) with one line if it cannot be used."""
     try:
         return decode_thresholds(read_bytes(path, Exit.CONFIG))
     except BundleError as error:
@@ -119,6 +124,7 @@ def open_thresholds(path: Path) -> Thresholds:
 
 
 def _counter(path: Path) -> int:
+    """The edition counter in a failure file; -1 if there is none."""
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):

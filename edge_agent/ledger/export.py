@@ -1,7 +1,8 @@
-"""Writes the egress ledger of a device to a file that proves itself: JSON lines, the last one signed.
+"""Exports the egress ledger of a device to a signed file: JSON lines, the last one the signature.
 
-Law: what left this device, under which rule, to which region, and how each question ended; never a value of a sample.
-The signature is the identity key's, which the hub knows, so the file is evidence after the device is gone.
+Rule: the file lists what left this device, under which rule, to which region, and how each question ended; it holds no
+value of a sample. It is signed with the identity key, which the hub knows, so it remains evidence after the device is
+gone.
 """
 
 import base64
@@ -25,7 +26,7 @@ FORMAT = 1
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """`sha256` of the whole file, hex."""
+    """Result of an export: path, counts, and `sha256` (hex) of the whole file."""
 
     path: Path
     entries: int
@@ -34,7 +35,7 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 class _Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last line."""
+    """The last line: counts, SHA-256 (hex) of all lines before, Ed25519 signature (base64)."""
 
     entries: int
     outcomes: int
@@ -43,7 +44,10 @@ class _Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -> Exported:
-    """Durable and private (0600) when it returns. ExitError(DISK) if it cannot be written or is there already."""
+    """Write the ledger and all outcomes to a new private file (mode 0600), durable when this returns.
+
+    ExitError(DISK) if it cannot be written or exists already.
+    """
     head = {
         "skerry_ledger": FORMAT,
         "device": identity.device,
@@ -71,6 +75,7 @@ def export(db: sqlite3.Connection, identity: Identity, path: Path, at_ms: int) -
 
 
 def _lines(db: sqlite3.Connection, head: dict[str, Any], counts: dict[str, int]) -> Iterator[bytes]:
+    """Header, entries and outcomes as JSON lines; counts them in `counts`."""
     yield _line(head)
     for entry in ledger.everything(db):
         counts["entries"] += 1
@@ -81,7 +86,7 @@ def _lines(db: sqlite3.Connection, head: dict[str, Any], counts: dict[str, int])
 
 
 def _signed(digest: bytes, identity: Identity, counts: dict[str, int]) -> bytes:
-    """The last line: how much there is, the SHA-256 of all lines before, and the device's signature over it."""
+    """The last line: the counts, the SHA-256 of all lines before, and the device's signature over it."""
     signature = identity.signing.sign(EXPORT_TAG + digest)
     return _line({**counts, "sha256": digest.hex(), "signature": base64.b64encode(signature).decode()})
 
@@ -91,10 +96,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def read(path: Path, identity: Identity) -> Exported:
-    """An export of this device that is there already, if it is whole and its signature holds.
-
-    ExitError(DISK) otherwise.
-    """
+    """Check an existing export of this device. ExitError(DISK) unless it is complete and its signature is valid."""
     hashed, last = sha256(), b""
     try:
         with path.open("rb") as file:

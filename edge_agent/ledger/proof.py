@@ -1,12 +1,9 @@
-"""A proof of what did not leave, as one JSON file that another machine checks without the hub and without this device.
+"""Proofs of what did not leave the device: writes one JSON file, and checks such a file on any other machine.
 
-Law: the file holds every entry between two signed heads, so nothing in between can be left out; what a hub signed of
-these heads comes with them. Whoever checks it computes everything anew and believes no word of it but two keys.
-
-Checks a proof file on any machine: no device, no hub, no network. Pure but for reading the file.
-
-Law: the file is an accuser's as much as a friend's: everything in it is computed anew. What it proves rests on the
-device's key and, where a hub witnessed it, on the hub's: without that, a thief of the device's key could have made it.
+Rule: the file holds every entry between two signed heads, so nothing in between can be left out; what a hub signed of
+these heads is included. Whoever checks the file computes everything again and trusts nothing but two public keys.
+Rule: the checker needs no device, no hub and no network. What a proof is worth rests on the device's key and, where a
+hub witnessed the heads, on the hub's key too: without that, a thief of the device's key could have made it.
 """
 
 import sqlite3
@@ -30,7 +27,10 @@ FORMAT = 1
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No field above `level` was sent to `region` ("" = to any) from `since_ms` up to, not including, `until_ms`."""
+    """The statement to prove: no field above `level` was sent to `region` in a span of time.
+
+    From `since_ms` up to, not including, `until_ms` (hub time). `region` "" = to any region.
+    """
 
     level: Level
     region: str
@@ -39,6 +39,8 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProofHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A signed head of the ledger, as the file holds it."""
+
     entry: int
     at_ms: int
     hash: bytes
@@ -59,7 +61,7 @@ class Witness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProofEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A `Link`; `form` counts into the file's forms."""
+    """One ledger entry; `form` is an index into the file's forms."""
 
     entry: int
     at_ms: int
@@ -74,7 +76,10 @@ class ProofEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class ProofFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`start` None: the entries begin with the ledger itself. `epoch` in hex, as everywhere; bytes are base64."""
+    """A proof file.
+
+    `start` None: the entries begin with the ledger itself. `epoch` is hexadecimal, bytes are base64.
+    """
 
     skerry_proof: int
     claim: Claim
@@ -97,9 +102,9 @@ class _Span(NamedTuple):
 
 
 def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
-    """The file's bytes.
+    """Make the proof of a claim: the file's bytes.
 
-    ExitError(CHECK_FAILED) if it is not so, ExitError(NOT_FOUND) if the ledger does not reach that far.
+    ExitError(CHECK_FAILED) if the claim is false, ExitError(NOT_FOUND) if the ledger does not cover its time.
     """
     epoch = tables.get(db, "epoch", 0)
     span = _span(db, claim)
@@ -121,12 +126,16 @@ def prove(db: sqlite3.Connection, identity: Identity, claim: Claim) -> bytes:
     )
     against = next(breaking(claim, links, forms), None)
     if against is not None:
-        raise ExitError(Exit.CHECK_FAILED, f"it is not so: {against}; no proof was written")
+        raise ExitError(Exit.CHECK_FAILED, f"the claim is false: {against}; no proof was written")
     return msgspec.json.format(msgspec.json.encode(file), indent=0) + b"\n"
 
 
 def reaches_ms(db: sqlite3.Connection) -> int:
-    """How late a claim may reach: to the newest head that a hub has witnessed, failing that the newest signed."""
+    """The latest time that a claim can cover, in hub milliseconds.
+
+    It is that of the newest head a hub has witnessed, failing that of the newest signed. ExitError(NOT_FOUND) if there
+    is no head.
+    """
     held = {each.entry for each in ledger_heads.witnesses(db)}
     signed = list(ledger_heads.everything(db))
     if not signed:
@@ -135,6 +144,7 @@ def reaches_ms(db: sqlite3.Connection) -> int:
 
 
 def _span(db: sqlite3.Connection, claim: Claim) -> _Span:
+    """The heads nearest around a claim's time. ExitError(NOT_FOUND) if there are none."""
     signed = list(ledger_heads.everything(db))
     held: dict[int, Witnessed] = {each.entry: each for each in ledger_heads.witnesses(db)}
     before = [head for head in signed if head.at_ms <= claim.since_ms]
@@ -143,7 +153,7 @@ def _span(db: sqlite3.Connection, claim: Claim) -> _Span:
     if not before and first not in (None, 1):
         raise ExitError(Exit.NOT_FOUND, "the ledger was pruned: it begins later than that; ask for a later --since")
     if not behind:
-        raise ExitError(Exit.NOT_FOUND, "no head so late is signed yet; ask for an earlier --until, or ask later")
+        raise ExitError(Exit.NOT_FOUND, "no head that late is signed yet; give an earlier --until, or try later")
     start = _best(before[::-1], held) if before else None
     end = _best(behind, held)
     used = tuple(held[head.entry] for head in (start, end) if head is not None and head.entry in held)
@@ -156,7 +166,7 @@ def _best(nearest_first: list[Signed], held: dict[int, Witnessed]) -> Signed:
 
 
 def breaking(claim: Claim, links: list[Link], forms: dict[bytes, Form]) -> Iterator[str]:
-    """Entries that are against the claim, in words."""
+    """Describe the entries that violate the claim; none = it holds."""
     above = {name: _above(form, claim.level) for name, form in forms.items()}
     withheld = Counter(link.digest for link in links if link.kind == Kind.WITHHELD)
     for link in links:
@@ -164,23 +174,27 @@ def breaking(claim: Claim, links: list[Link], forms: dict[bytes, Form]) -> Itera
         elsewhere = claim.region and claim.region not in form.region.split("+")
         if elsewhere or link.kind == Kind.WITHHELD or not above[link.form]:
             continue
-        if withheld[link.digest]:  # recorded, and followed by the word that it did not leave after all
+        if withheld[link.digest]:  # recorded, then withdrawn by a later entry: it was not sent
             withheld[link.digest] -= 1
         elif claim.since_ms <= link.at_ms < claim.until_ms:
             yield f"entry {link.entry} sent {above[link.form]} to region {form.region}"
 
 
 def _above(form: Form, level: Level) -> str:
+    """The fields above this level, as text; "" if there are none."""
     return ", ".join(f"{name} ({word})" for name, word in form.fields.items() if level_of(word) > level)
 
 
 def level_of(word: str) -> Level:
-    """An unknown level is the highest."""
+    """Parse a level's name; an unknown one counts as the highest."""
     return Level[word] if word in Level.__members__ else Level.P4
 
 
 class Checked(NamedTuple):
-    """`holds`: the claim is proved. `witnessed`: not on the device's word alone, a hub's log stands behind it."""
+    """Result of a check.
+
+    `holds`: the claim is proved. `witnessed`: it rests not on the device's key alone, a hub's log confirms it.
+    """
 
     file: ProofFile
     findings: tuple[Finding, ...]
@@ -188,23 +202,28 @@ class Checked(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Whether every finding is good."""
         return all(finding.good for finding in self.findings)
 
 
 def read(data: bytes) -> ProofFile:
-    """ExitError(SAMPLE) if it is no proof file."""
+    """Parse a proof file. ExitError(SAMPLE) if it is none."""
     try:
         file = msgspec.json.decode(data, type=ProofFile)
         int(file.epoch, 16)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ExitError(Exit.SAMPLE, f"this is no proof file: {str(error)[:120]}") from None
+        raise ExitError(Exit.SAMPLE, f"this is not a proof file: {str(error)[:120]}") from None
     if file.skerry_proof != FORMAT:
         raise ExitError(Exit.SAMPLE, f"a proof of format {file.skerry_proof}, this program knows {FORMAT}: update it")
     return file
 
 
 def check(file: ProofFile, hub_key: bytes = b"", device_key: bytes = b"") -> Checked:
-    """`hub_key`, `device_key`: raw Ed25519, from somebody you believe; b"" = those in the file are taken and shown."""
+    """Check a proof file: keys, heads, chain, claim and witnesses.
+
+    `hub_key`, `device_key`: raw Ed25519 keys from a source that the checker trusts; b"" = use those in the file and
+    show them.
+    """
     owner = Whose(file.device, file.key, {})
     findings = [_key(file, device_key), *_heads(file), *_chain(file)]
     if all(finding.good for finding in findings):
@@ -221,6 +240,7 @@ def _key(file: ProofFile, device_key: bytes) -> Finding:
 
 
 def _heads(file: ProofFile) -> list[Finding]:
+    """Check that both heads are signed and span the claimed time."""
     claim, start, end = file.claim, file.start, file.end
     if any(not _is_signed(file, head) for head in (start, end) if head is not None):
         return [Finding(False, Proof.HEAD, "a head is not signed by the device's key")]
@@ -235,17 +255,17 @@ def _is_signed(file: ProofFile, head: ProofHead) -> bool:
 
 
 def _chain(file: ProofFile) -> list[Finding]:
-    """From the first head's hash through every entry to the last one's, in number, order and time."""
+    """Follow the hash chain from the first head to the last: numbers, order, times and hashes."""
     before = file.start.hash if file.start else chain.genesis(int(file.epoch, 16))
     at, at_ms = (file.start.entry, file.start.at_ms) if file.start else (0, 0)
     try:
         for link in _links(file):
             at += 1
             if link.entry != at or link.at_ms < at_ms:
-                return [Finding(False, Proof.CHAIN, f"entry {link.entry} is not where it belongs")]
+                return [Finding(False, Proof.CHAIN, f"entry {link.entry} is out of order")]
             before, at_ms = chain.follow(before, link), link.at_ms
     except (IndexError, ValueError):
-        return [Finding(False, Proof.CHAIN, f"entry {at} holds what no ledger does")]
+        return [Finding(False, Proof.CHAIN, f"entry {at} has invalid fields")]
     if (at, before) != (file.end.entry, file.end.hash) or at_ms > file.end.at_ms:
         return [Finding(False, Proof.CHAIN, "the entries do not lead from one head to the other")]
     return [Finding(True, Proof.CHAIN, f"{len(file.entries)} entries lead from one to the other, none left out")]
@@ -264,6 +284,7 @@ def _link(e: ProofEntry, form: bytes) -> Link:
 
 
 def _claim(file: ProofFile) -> list[Finding]:
+    """Check that no entry violates the claim."""
     claim, forms = file.claim, {chain.form_id(form): form for form in file.forms}
     against = [*breaking(claim, _links(file), forms)]
     if against:
@@ -273,6 +294,7 @@ def _claim(file: ProofFile) -> list[Finding]:
 
 
 def _witnesses(file: ProofFile, owner: Whose, hub_key: bytes) -> list[Finding]:
+    """Check each witness: Merkle inclusion and the hub's signature."""
     findings: list[Finding] = []
     heads = {head.entry: head for head in (file.start, file.end) if head is not None}
     for each in file.witnesses:
@@ -294,12 +316,16 @@ def _values(head: ProofHead) -> tuple[int, int, bytes, bytes]:
 
 
 def _alone(file: ProofFile) -> list[Finding]:
-    """Was there another ledger of this device meanwhile? The hub counts the epochs it has seen of each device."""
+    """Check that the device had no other ledger meanwhile.
+
+    The hub counts the epochs (databases) it has seen of each device; equal counts at both heads mean that there was
+    none.
+    """
     counts = {each.entry: each.epochs for each in file.witnesses}
     first = counts.get(file.start.entry) if file.start else 1
     last = counts.get(file.end.entry)
     if last is None or first is None:
         return []
     if first != last:
-        return [Finding(False, Proof.LOG, "the device had another ledger in that time: this one is not all")]
+        return [Finding(False, Proof.LOG, "the device had another ledger in that time: this one is incomplete")]
     return [Finding(True, Proof.LOG, "no other ledger of this device was logged in between")]

@@ -1,7 +1,7 @@
-"""What left this device, added up by rule, day or region, beside what its sockets sent. Reads only.
+"""Summary of the egress ledger by rule, day or region, beside the bytes that the sockets sent. Reads only.
 
-Law: bytes are those of the ledger's entries, less what did not leave after all; with the row `overhead` (TLS, MQTT,
-acknowledgements) they make the sockets' own count, hour by hour.
+Rule: bytes are those of the ledger's entries, less what was withdrawn; with the row `overhead` (TLS, MQTT,
+acknowledgements) they equal the sockets' own count, hour by hour.
 """
 
 import json
@@ -15,10 +15,12 @@ from edge_agent.storage.tables import HOUR_MS
 from wire.ledger.chain import PROTOCOL
 
 DAY_MS = 24 * HOUR_MS
-_SIGN = "(case kind when 4 then -1 else 1 end)"  # an entry that says: it did not leave
+_SIGN = "(case kind when 4 then -1 else 1 end)"  # kind 4 withdraws: the message was not sent
 
 
 class By(StrEnum):
+    """What the rows are grouped by."""
+
     RULE = "rule"
     DAY = "day"
     REGION = "region"
@@ -28,7 +30,11 @@ _KEYS = {By.RULE: "rule", By.DAY: f"at_ms/{DAY_MS}", By.REGION: "region"}
 
 
 class Sum(NamedTuple):
-    """One row. `fields` of samples: the highest level under which each left."""
+    """One row of the summary: counts and bytes of a rule, day or region.
+
+    `charged`: bytes charged to accounts. `releases`: noised values. `fields`: each field with the highest level it was
+    sent under.
+    """
 
     key: str
     messages: int
@@ -40,7 +46,10 @@ class Sum(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """`sockets` None: this system does not tell. `pruned_ms`: entries before it are gone, a signed head is left."""
+    """A summary.
+
+    `sockets` None: this system does not count. `pruned_ms`: older entries were deleted, a signed head stands for them.
+    """
 
     since_ms: int
     until_ms: int
@@ -51,13 +60,16 @@ class Shown(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """Bytes of all rows."""
         return sum(row.bytes for row in self.rows)
 
     @property
     def overhead(self) -> int | None:
+        """Bytes that the sockets sent beyond the ledger's messages; None if unknown."""
         return None if self.sockets is None else self.sockets - self.bytes
 
     def as_dict(self) -> dict[str, Any]:
+        """JSON-able, for `--json`."""
         rows = [{**row._asdict(), "regions": list(row.regions)} for row in self.rows]
         totals = {"bytes": self.bytes, "overhead": self.overhead, "sockets": self.sockets}
         spans = {"since_ms": self.since_ms, "until_ms": self.until_ms, "pruned_before_ms": self.pruned_ms}
@@ -65,7 +77,7 @@ class Shown(NamedTuple):
 
 
 def show(db: sqlite3.Connection, since_ms: int, until_ms: int, by: By = By.RULE) -> Shown:
-    """From the hour of `since_ms` to the end of the hour of `until_ms`."""
+    """Summarise from the hour of `since_ms` to the end of the hour of `until_ms`."""
     since, until = since_ms // HOUR_MS * HOUR_MS, -(-until_ms // HOUR_MS) * HOUR_MS
     columns = f"{_KEYS[by]}, fields, region, rule, sum({_SIGN}), sum({_SIGN}*size), sum(charge), sum(releases)"
     query = (

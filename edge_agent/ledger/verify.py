@@ -1,9 +1,8 @@
-"""Is this ledger what it was? The chain entry by entry, the signed heads on it, what a hub has logged of them.
+"""Verifies an egress ledger: the hash chain, the signed heads on it, and what hubs have logged of them.
 
-Law: each finding names the proof it rests on. `chain` finds an entry edited, deleted, inserted or moved; `head` a tail
-cut off or a ledger written anew, if a hub or an auditor holds the head; `log` and `consistency` a hub with two views.
-
-The files around a ledger, opened to be read: the device's database, what a hub exported, keys and times as typed.
+Also opens the files around a ledger: the device's database, a hub's export, keys and times as typed.
+Rule: each finding names the proof it rests on. `chain` finds an entry edited, deleted, inserted or moved; `head` a tail
+cut off or a ledger rewritten, if a hub or an auditor holds the head; `log` and `consistency` a hub that shows two logs.
 """
 
 import base64
@@ -30,7 +29,7 @@ from wire.process.files import read_bytes
 
 
 class Proof(StrEnum):
-    """What a finding rests on."""
+    """Kind of evidence that a finding rests on."""
 
     CHAIN = "chain"
     HEAD = "head"
@@ -39,13 +38,15 @@ class Proof(StrEnum):
 
 
 class Finding(NamedTuple):
+    """One result of a check: good or not, the kind of evidence, and the result in words."""
+
     good: bool
     proof: Proof
     words: str
 
 
 class Whose(NamedTuple):
-    """The device whose ledger it should be, and the raw Ed25519 keys under which hubs are believed, by name."""
+    """Owner of a ledger: device id, its raw Ed25519 key, and the pinned keys of its hubs by name."""
 
     device: str
     key: bytes
@@ -53,7 +54,7 @@ class Whose(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A head that somebody else kept: the hub's leaf, where it stands in its log, and the path to the checkpoint."""
+    """A head that a hub has logged: the leaf, its index in the log, and its Merkle inclusion proof."""
 
     leaf: Leaf
     place: int
@@ -61,7 +62,7 @@ class Held(NamedTuple):
 
 
 class HubFile(NamedTuple):
-    """What a hub exported of one device: all its heads under one signed checkpoint."""
+    """A hub's export for one device: all its logged heads under one signed checkpoint."""
 
     hub: str
     checkpoint: str
@@ -69,12 +70,13 @@ class HubFile(NamedTuple):
 
 
 def whose(identity: Identity) -> Whose:
+    """The owner of the ledger that belongs to this identity."""
     key = identity.signing.public_key().public_bytes_raw()
     return Whose(identity.device, key, {hub.name: hub.signing_key for hub in identity.hubs})
 
 
 def verify(db: sqlite3.Connection, owner: Whose) -> list[Finding]:
-    """The device's file alone. Every finding good: nothing that the file can show is wrong."""
+    """Verify the device's own database; all findings good means that nothing in it contradicts itself."""
     signed = {head.entry: head for head in ledger_heads.everything(db)}
     held = ledger_heads.witnesses(db)
     findings, hashes = _chain(db, owner, signed)
@@ -87,7 +89,7 @@ def verify(db: sqlite3.Connection, owner: Whose) -> list[Finding]:
 def _chain(
     db: sqlite3.Connection, owner: Whose, signed: Mapping[int, Signed]
 ) -> tuple[list[Finding], dict[int, bytes]]:
-    """Follow every entry; the hashes at the numbers of `signed`."""
+    """Follow every entry of the chain; returns also the hashes at the entries that have signed heads."""
     start = _start(db, owner, signed)
     if isinstance(start, Finding):
         return [start], {}
@@ -110,7 +112,7 @@ def _chain(
 
 
 def _start(db: sqlite3.Connection, owner: Whose, signed: Mapping[int, Signed]) -> tuple[int, bytes] | Finding:
-    """(number, hash) before the first entry that is here: the genesis, or the signed head up to which was pruned."""
+    """(number, hash) before the first stored entry: the genesis, or the signed head up to which was pruned."""
     first = db.execute("select min(entry) from entries").fetchone()[0]
     if first is None or first == 1:
         return 0, chain.genesis(tables.get(db, "epoch", 0))
@@ -128,6 +130,7 @@ def _is_signed(owner: Whose, epoch: int, head: Signed) -> bool:
 
 
 def _heads(owner: Whose, epoch: int, signed: Mapping[int, Signed], hashes: Mapping[int, bytes]) -> list[Finding]:
+    """Check that every head is signed by the device over the chain's hash."""
     for entry, head in signed.items():
         if not _is_signed(owner, epoch, head):
             return [Finding(False, Proof.HEAD, f"the head of entry {entry} is not signed by the device")]
@@ -141,6 +144,7 @@ def _heads(owner: Whose, epoch: int, signed: Mapping[int, Signed], hashes: Mappi
 
 
 def _witnesses(owner: Whose, epoch: int, signed: Mapping[int, Signed], held: Iterable[Witnessed]) -> list[Finding]:
+    """Check every hub's witness record; reports the newest of each hub."""
     newest: dict[str, Witnessed] = {}
     for each in held:
         head = signed.get(each.entry)
@@ -160,7 +164,7 @@ def _known(owner: Whose, each: Witnessed) -> str:
 
 
 def is_witnessed(owner: Whose, epoch: int, head: Signed, said: Witnessed) -> bool:
-    """Whether this head is in the log of the checkpoint, and that is signed by the key named."""
+    """Whether a hub's checkpoint includes this head and is signed by the key named."""
     try:
         seen = checkpoint.opened(said.checkpoint, said.key)
     except RemoteError:
@@ -174,12 +178,15 @@ def is_witnessed(owner: Whose, epoch: int, head: Signed, said: Witnessed) -> boo
 
 
 def _forked(view: ledger_heads.HubView) -> Finding:
-    words = f"{view.hub} has shown two logs that do not follow from each other; both signed checkpoints are kept"
+    words = f"{view.hub} has shown two inconsistent logs; both signed checkpoints are kept"
     return Finding(False, Proof.CONSISTENCY, words)
 
 
 def against(db: sqlite3.Connection, owner: Whose, file: HubFile) -> list[Finding]:
-    """The device's file beside what a hub has logged of it: what was cut off, written anew or kept twice."""
+    """Compare the device's ledger with a hub's export: finds entries cut off, rewritten, or a second ledger.
+
+    The export's checkpoint must be signed by a hub whose key the device has pinned.
+    """
     key = owner.hubs.get(file.hub)
     try:
         seen = checkpoint.opened(file.checkpoint, key or b"")
@@ -198,6 +205,7 @@ def against(db: sqlite3.Connection, owner: Whose, file: HubFile) -> list[Finding
 
 
 def _check_held(held: Held, owner: Whose, tree: merkle.Tree) -> Finding | None:
+    """Check one logged head: included in the tree, and signed by the device."""
     leaf = held.leaf
     if leaf.device != owner.device or not merkle.includes(
         tree, held.place, merkle.leaf_hash(leaf.encoded()), held.inclusion
@@ -209,13 +217,14 @@ def _check_held(held: Held, owner: Whose, tree: merkle.Tree) -> Finding | None:
 
 
 def _compared(leaf: Leaf, epoch: int, mine: Mapping[int, bytes]) -> Finding | None:
+    """Compare one logged head with the local chain; None if it agrees."""
     if leaf.epoch != epoch:
         return Finding(False, Proof.HEAD, f"the hub knows another ledger of this device, of epoch {leaf.epoch:x}")
     if leaf.entries > max(mine, default=0):
         words = f"the hub logged a head at entry {leaf.entries}, this ledger ends at {max(mine, default=0)}: cut off"
         return Finding(False, Proof.HEAD, words)
     if leaf.entries in mine and mine[leaf.entries] != leaf.head:
-        return Finding(False, Proof.HEAD, f"the hub logged another entry {leaf.entries}: this ledger was written anew")
+        return Finding(False, Proof.HEAD, f"the hub logged another entry {leaf.entries}: this ledger was rewritten")
     return None
 
 
@@ -227,7 +236,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class _HubHead(msgspec.Struct, frozen=True):
-    """One head of a hub's export; bytes are base64, `epoch` hex."""
+    """One head of a hub's export; bytes are base64, `epoch` hexadecimal."""
 
     index: int
     device: str
@@ -250,7 +259,10 @@ class _HubExport(msgspec.Struct, frozen=True):
 
 @contextmanager
 def reading(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The database of an agent that may run meanwhile: one transaction, so that all is of one moment."""
+    """Open the database of an agent, running or not, as one read transaction.
+
+    ExitError(NOT_FOUND or DATABASE) if it cannot be read.
+    """
     path = folder / DATABASE_FILE
     if not path.is_file():
         raise ExitError(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
@@ -265,17 +277,17 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def content(path: Path) -> bytes:
-    """ExitError(SAMPLE) if it cannot be read."""
+    """Read a file of at most 1 GiB. ExitError(SAMPLE) if it cannot be read."""
     return read_bytes(path, Exit.SAMPLE, MAX_FILE_BYTES)
 
 
 def hub_file(path: Path) -> HubFile:
-    """What `skerry devices heads` wrote. ExitError(SAMPLE) for anything else."""
+    """Read a file written by `skerry devices heads`. ExitError(SAMPLE) for anything else."""
     try:
         found = msgspec.json.decode(content(path), type=_HubExport)
         return HubFile(found.hub, found.checkpoint, tuple(_held(each) for each in found.heads))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ExitError(Exit.SAMPLE, f"{path} is no export of a hub: {str(error)[:120]}") from None
+        raise ExitError(Exit.SAMPLE, f"{path} is not an export of a hub: {str(error)[:120]}") from None
 
 
 def _held(found: _HubHead) -> Held:
@@ -287,7 +299,7 @@ def _held(found: _HubHead) -> Held:
 
 
 def key_of(text: str) -> bytes:
-    """A raw Ed25519 key in base64 or hex; b"" for "". ExitError(USAGE) for anything else."""
+    """Parse a raw Ed25519 key in base64 or hex; b"" for "". ExitError(USAGE) for anything else."""
     if not text:
         return b""
     try:
@@ -295,12 +307,16 @@ def key_of(text: str) -> bytes:
     except (ValueError, binascii.Error):
         key = b""
     if len(key) != _KEY_BYTES:
-        raise ExitError(Exit.USAGE, f"{text[:60]!r} is no Ed25519 key: 64 hexadecimal or 44 base64 characters")
+        raise ExitError(Exit.USAGE, f"{text[:60]!r} is not an Ed25519 key: give 64 hexadecimal or 44 base64 characters")
     return key
 
 
 def moment_ms(text: str, now_ms: int) -> int:
-    """`7d`, `12h`, `30m`, `2w` ago; `2026-11-22` or `2026-11-22T14:00`, UTC where no zone is said; `now`."""
+    """Parse a time to milliseconds since 1970.
+
+    `7d`, `12h`, `30m`, `2w` ago; `2026-11-22` or `2026-11-22T14:00`, UTC where no zone is given; `now`.
+    ExitError(USAGE) otherwise.
+    """
     if text == "now":
         return now_ms
     ago = _AGO.fullmatch(text)
@@ -309,5 +325,5 @@ def moment_ms(text: str, now_ms: int) -> int:
     try:
         said = datetime.fromisoformat(text)
     except ValueError:
-        raise ExitError(Exit.USAGE, f"{text[:40]!r} is no time: 7d, 12h, 2026-11-22 or 2026-11-22T14:00") from None
+        raise ExitError(Exit.USAGE, f"{text[:40]!r} is not a time: 7d, 12h, 2026-11-22 or 2026-11-22T14:00") from None
     return int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,6 +1,6 @@
-"""Answers samples: runs the model, and while a new one is on trial also the committed one on what is audited.
+"""Inference service of the device: answers samples with the serving model, and audits a candidate on trial.
 
-Law: an answer is the serving model's alone. What is audited of a model on trial goes to the hub as the *committed*
+Rule: an answer is the serving model's alone. What is audited of a model on trial goes to the hub as the *committed*
 model's features, for its tail to judge: head and tail of one new version cannot vouch for each other.
 """
 
@@ -28,12 +28,15 @@ from models.runtime.runner import Inference, RunError, Runner, SampleError
 from policies.model.policy import ASKING, Mode
 from wire.protocol.messages import ModelRef, Prediction
 
-_UNFIT = (SampleError, RunError)  # of the committed model on a sample that another answers: no audit
-_LOTS = secrets.SystemRandom()  # whom a rule that asks by lot asks must be foreseen by nobody
+_UNFIT = (SampleError, RunError)  # raised by the committed model on a sample that another answers: no audit
+_LOTS = secrets.SystemRandom()  # nobody may foresee which samples a randomised rule sends
 
 
 class Means(NamedTuple):
-    """`setup`: what the core has to know of a model of this form."""
+    """What the inference service works with. `setup`: what the core has to know of a model of this format.
+
+    `inline_infer_s`: a model that is faster than so many seconds runs on the event loop itself.
+    """
 
     executor: CommandExecutor
     subjects: Subjects
@@ -43,7 +46,11 @@ class Means(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What the models gave of one sample. `committed`: if it is audited while another is on trial."""
+    """The models' outputs for one sample.
+
+    `began`, `done`: seconds of the performance counter; `dice`: its random draws. `committed`: the committed model's
+    output, if the sample is audited while another model is on trial.
+    """
 
     inference: Inference
     began: float
@@ -53,7 +60,10 @@ class Given(NamedTuple):
 
 
 class Answering:
-    """Owned by the event loop. `committed`: the model before the one that answers, while that one is on trial."""
+    """Answers samples and holds the models; used on the event loop only.
+
+    `committed`: the model before the one that answers, while that one is on trial. `trial`: statistics of both.
+    """
 
     def __init__(self, model: Model, parts: Parts, means: Means) -> None:
         self.model = model
@@ -66,7 +76,10 @@ class Answering:
     # Samples
 
     def now(self, sample: Sample) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
-        """No await and no disk: a confident answer comes back at once, others as a future."""
+        """Answer a sample on the event loop, without await and without disk.
+
+        A confident answer comes back at once, others as a future. Raises SampleError, DisabledError, or RunError.
+        """
         share = self._check(sample)
         began = perf_counter()
         try:
@@ -82,7 +95,7 @@ class Answering:
         return self._decide(sample, Given(inference, began, done, dice, committed))
 
     async def later(self, sample: Sample) -> AnswerRecord:
-        """In the model's own thread if it is slow."""
+        """Answer a sample; a slow model runs in a thread of its own."""
         answer = self.now(sample) if self.model.is_quick else self._decide(sample, await self._given(sample))
         return answer if type(answer) is AnswerRecord else await answer  # type: ignore[misc]
 
@@ -103,7 +116,7 @@ class Answering:
         return Given(inference, began, done, dice, committed if other is self.committed else None)
 
     def _check(self, sample: Sample) -> float:
-        """The share of answers that is audited. SampleError, DisabledError."""
+        """The share of answers to samples of this class that is audited. Raises SampleError or DisabledError."""
         check_words(sample)
         ruled = self._parts.core.ruling.of(sample.data_class)
         if not isinstance(ruled, Ruled):
@@ -134,7 +147,7 @@ class Answering:
         self._means.executor.execute(commands, EscalationSource(sent, origin, form))
         return answer
 
-    # What it is seen to do
+    # Statistics for trials and thresholds
 
     def _count(self, sample: Sample, given: Given, first: object) -> None:
         ruled = self._parts.core.ruling.of(sample.data_class)
@@ -164,24 +177,24 @@ class Answering:
         return Drawn(sample.data_class, share, given.inference.prediction, committed, self.tolerance)
 
     def verdict(self, seq: int, said: Prediction) -> None:
-        """A hub has answered an audit."""
+        """A hub's verdict on an audited answer: count whether it agrees."""
         self.trial.verdict(seq, said)
         if self.threshold is not None:
             self.threshold.verdict(seq, said, self.tolerance)
 
     def calibrate(self, threshold: Threshold) -> None:
-        """Let it narrow the policy's threshold while it keeps its promise."""
+        """Let a calibrated threshold narrow the policy's, while it holds the error rate that it promises."""
         self.threshold = threshold
         threshold.attach(self._parts.core.ruling)
         threshold.serving(self.model.manifest.model)
 
     @property
     def tolerance(self) -> float:
-        """Of a regressor."""
+        """The difference up to which two values of a regressor agree."""
         return self.model.manifest.gate.tolerance
 
     def judged(self, record: AnswerRecord, truth: float) -> None:
-        """A person says what is true of an answer."""
+        """A user's true label or value for an answer of the serving model: count whether the answer agrees."""
         if record.prediction.model != self.model.manifest.model or self.trial.assignment is None:
             return
         ruled = self._parts.core.ruling.of(record.data_class)
@@ -189,33 +202,33 @@ class Answering:
         served = Drawn(record.data_class, share, record.prediction, None, self.tolerance)
         self.trial.told(record.id, served, truth)
 
-    # Which model
+    # Which model serves
 
     async def use(self, runner: Runner | None) -> None:
-        """Answer with this one from now on, or with none. Questions accepted before keep the model they name."""
+        """Answer with this model from now on, or with none. Questions accepted before keep the model they name."""
         model = await self._measured(runner)
         self.close()
         self._serve(model, None)
 
     async def try_out(self, runner: Runner) -> None:
-        """Answer with this one; the one before stays loaded, for audits and for a way back."""
+        """Answer with this model on trial; the one before stays loaded, for audits and for a rollback."""
         model = await self._measured(runner)
         self._serve(model, self.committed or (self.model if self.model.present else None))
 
     def beside(self, runner: Runner) -> None:
-        """Before it runs: what answers is on trial, and this is the committed one."""
+        """Before the agent runs: the serving model is on trial since an earlier process; this is the committed one."""
         self.committed = Model(runner, self._means.inline_infer_s)
         self._parts.core.on_trial(self._means.setup(self.committed.form))
         self._means.executor.introduce(self.refs())
 
     def settle(self) -> None:
-        """What was on trial stays."""
+        """The model on trial is committed: unload the one before."""
         if self.committed is not None:
             self.committed.close()
         self._serve(self.model, None)
 
     def go_back(self) -> bool:
-        """The one before answers again, at once. False if it is not loaded."""
+        """Serve the committed model again at once. False if it is not loaded."""
         if self.committed is None:
             return False
         self.model.close()
@@ -238,21 +251,22 @@ class Answering:
         self._means.executor.introduce(self.refs())
 
     def refs(self) -> tuple[ModelRef, ...]:
-        """What this device says it runs."""
+        """The models that this device says it runs, in its hello."""
         return self.model.refs + (self.committed.refs if self.committed else ())
 
     def renew(self) -> None:
-        """Hubs or their keys have changed."""
+        """The hubs or their keys have changed: renew what the core knows of the committed model."""
         if self.committed is not None:
             self._parts.core.on_trial(self._means.setup(self.committed.form))
 
     def measure(self) -> None:
-        """Before they serve."""
+        """Measure how fast the models run, before they serve."""
         self.model.measure()
         if self.committed is not None:
             self.committed.measure()
 
     def close(self) -> None:
+        """Unload the models."""
         self.model.close()
         if self.committed is not None:
             self.committed.close()

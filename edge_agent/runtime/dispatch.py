@@ -1,4 +1,4 @@
-"""What comes down the links, handed on: verdicts to the core, orders to the guard, assignments to the install."""
+"""Dispatcher of messages from hubs: verdicts to the core, orders to the policy monitor, assignments to the install."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,19 +16,23 @@ from wire.transport.base import Incoming
 
 
 class OrderListener(Protocol):
-    """Who follows what hubs order."""
+    """The agent, as it receives what hubs order."""
 
     def refresh(self) -> object:
         """Look for updates soon."""
         ...
 
     def take_assignment(self, assignment: Assignment) -> None:
-        """Of our own hub."""
+        """Our home hub assigns a model to this device."""
         ...
 
 
 class Post:
-    """`judged`: told each verdict before the core. `orders`: told what is not for the core."""
+    """Verifies each message and hands it to the component that it concerns.
+
+    `judged(seq, prediction)`: called with each verdict before the core gets it. `orders`: receives assignments and
+    hints.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,11 @@ class Post:
         self._orders = orders
 
     def order(self, payload: bytes, line: str) -> None:
-        """Empty: something new is published. A notice may be over by a newer policy. Only our own hub assigns."""
+        """Handle a message of `down/desired`: an update hint (empty), a deny-all order, or an assignment.
+
+        A new deny-all order also makes the device look for updates: a newer policy may end it. Only the home hub may
+        assign.
+        """
         order = self._intake.order(payload, line) if payload else None
         if isinstance(order, Assignment):
             self._parts.counts["assignments"] += 1
@@ -58,6 +66,7 @@ class Post:
             self._orders.refresh()
 
     def message(self, message: Incoming, line: str) -> None:
+        """Handle a message of the reply topic: a verdict, a checkpoint, or a note."""
         core, now = self._parts.core, self._parts.clock.now()
         heard = self._intake.take(message.payload, core.epoch, line)
         if isinstance(heard, Heard):

@@ -1,6 +1,7 @@
-"""Executes the commands of the core: a list is one step and one transaction; nothing is sent before its commit.
+"""Executor of the core's commands: a list of commands is one step and one database transaction.
 
-Law: a question that cannot be transformed, sealed or stored does not leave; the core hears why and answers here.
+Rule: nothing is sent before its transaction has committed. A question that cannot be transformed, sealed or stored does
+not leave; the core is told why and answers locally.
 """
 
 import asyncio
@@ -37,11 +38,14 @@ from wire.ledger.chain import Kind
 from wire.protocol.messages import Ask, Hello, ModelRef
 
 _UNKNOWN = SampleOrigin()
-_UNFIT = (*FAULTS, msgspec.MsgspecError)  # what transforming and encoding a question can raise: deny
+_UNFIT = (*FAULTS, msgspec.MsgspecError)  # raised by transforming and encoding a question: it is denied
 
 
 class CommandExecutor:
-    """The one way from commands to deeds. `hello`: with epoch 0: the core knows it later."""
+    """Carries out what `EdgeCore` decides: stores, sends, records and sets alarms; used on the event loop only.
+
+    `hello`: the hello that is sent on connections; its epoch is filled in from the core when it is sent.
+    """
 
     def __init__(self, parts: Parts, hello: Hello) -> None:
         self._parts = parts
@@ -49,10 +53,10 @@ class CommandExecutor:
         self._hello = hello
         self._alarm: asyncio.TimerHandle | None = None
         self.sender = LedgeredSender(parts, self._unsendable)
-        self.unrecorded = 0  # outcomes on their way to the disk: their questions are still open there
+        self.unrecorded = 0  # outcomes that no commit covers yet: their questions are still open on disk
 
     def execute(self, commands: list[Command], source: EscalationSource | None = None) -> None:
-        """`source`: the sample behind a `Store` in this step."""
+        """Execute the commands of one step in their order. `source`: the sample behind a `Store` among them."""
         ops: list[Op] = []
         said: list[AnswerRecord] = []
         owed, ended = False, 0
@@ -76,30 +80,31 @@ class CommandExecutor:
             self._parts.journal.say(record)
 
     def introduce(self, models: tuple[ModelRef, ...]) -> None:
-        """Say hello with these models, now and from now on."""
+        """Send a hello with these models on all lines, now and on every later connection."""
         self._hello = msgspec.structs.replace(self._hello, models=models)
         for line in self._core.lines:
             if line.up:
                 self._act(SayHello(line.name))
 
     def flush_marks(self) -> None:
-        """What is worth remembering but not worth a commit of its own."""
+        """Write the marks that still wait for a commit of something else."""
         marks = self._parts.pending.take_marks()
         if marks:
             self._parts.database.write(marks)
 
     def wake(self) -> None:
+        """Run what is due in the core by its own alarms."""
         self._alarm = None
         self.execute(self._core.on_wake(self._parts.clock.now()))
 
     def rest(self) -> None:
-        """No more alarms."""
+        """Set no more alarms."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
     def close(self) -> None:
-        """No more alarms, and what the next process has to know is on its way to the disk."""
+        """Cancel the alarm, and write what the next process has to know."""
         self.rest()
         self.flush_marks()
         self.sender.keep_unsent()

@@ -1,8 +1,7 @@
-"""What an agent does now and then: the day, the time floor, pruning, and a database that could not be opened.
+"""Periodic maintenance of an agent (day, time floor, pruning, a late database), and the monitor of its policy context.
 
-What holds for a device beside its questions: where and when it is, a hub's notices, what is left of its budgets.
-
-Law: a notice counts once it is on disk and ends by a policy alone; what a hub remembers of our spending only adds.
+Rule: a deny-all notice counts once it is on disk, and only a newer policy ends it; a hub's mirror of our spending can
+raise what we count as spent, never lower it.
 """
 
 import asyncio
@@ -34,7 +33,10 @@ _LOOK_S = 5.0
 
 
 class Guard:
-    """Owned by the event loop; a side of the agent's status."""
+    """Keeps the core's policy context current: device attributes, notices, and what is left of the budgets.
+
+    Used on the event loop only. A provider of the agent's status.
+    """
 
     def __init__(self, parts: Parts, executor: CommandExecutor, attributes: Attributes, device: str) -> None:
         self._parts = parts
@@ -45,14 +47,14 @@ class Guard:
         self._why = ""
 
     def look(self, *, at_once: bool = False) -> None:
-        """Every few seconds: what rules ask of this moment."""
+        """Read the device's attributes and local time every few seconds, or `at_once`."""
         now = self._parts.clock.now()
         if at_once or now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             self._see(self._core.policy)
 
     def expect(self, policy: Policy | None) -> None:
-        """It will be in force in a moment, and may ask for other zones."""
+        """Read the context for a policy that is about to come into force: it may name other time zones."""
         self._see(policy)
 
     def _see(self, policy: Policy | None) -> None:
@@ -60,7 +62,10 @@ class Guard:
         self._executor.execute(self._core.on_surroundings(around, self._parts.clock.now()))
 
     def hear_order(self, order: DenyAll) -> bool:
-        """True if it is news: then our policy may be the reason, and a newer one the end of it."""
+        """Accept a hub's deny-all order.
+
+        True if it is new: then our policy may be the reason, and a newer one may end it.
+        """
         if not self._core.on_notice(order.counter):
             return False
         self._why = order.why
@@ -69,7 +74,7 @@ class Guard:
         return True
 
     def hear_mirror(self, mirror: Mirror) -> None:
-        """One of another epoch answers an earlier database."""
+        """Merge a hub's record of our spending. A mirror of another database epoch is ignored."""
         if mirror.epoch == self._core.epoch:
             self._parts.counts["mirrors"] += 1
             if mirror.complete and not self._core.ruling.purse.mirrored:
@@ -80,7 +85,7 @@ class Guard:
     # For the status
 
     def facts(self) -> dict[str, Any]:
-        """JSON-able."""
+        """JSON-able fields of the agent's status: policy, layers, budgets and notice."""
         ruling, policy = self._core.ruling, self._core.policy
         accounts = policy.base.accounts if policy else ()
         left = budget.left(accounts, ruling.purse.spend, ruling.day)
@@ -94,13 +99,14 @@ class Guard:
         }
 
     def alarms(self) -> set[str]:
+        """`notice_in_force`, `budget_spent`, and `ledger_lost` while the spending of an earlier database is unknown."""
         ruling = self._core.ruling
         noticed = {"notice_in_force"} if ruling.noticed else set()
         spent = {BUDGET_SPENT} if ruling.purse.spend.known and self._spent() else set()
         return noticed | spent | (set() if ruling.purse.spend.known else {LEDGER_LOST})
 
     def _spent(self) -> bool:
-        """An account of bytes no longer pays for a question: until it is filled again every answer is local."""
+        """Whether an account of bytes cannot pay for a question: until it is refilled every answer is local."""
         ruling, policy = self._core.ruling, self._core.policy
         accounts = [each for each in policy.base.accounts if each.coin is Coin.BYTES] if policy else []
         left = budget.left(accounts, ruling.purse.spend, ruling.day)
@@ -108,7 +114,7 @@ class Guard:
 
 
 class Upkeep:
-    """`opened`: told after a database was opened late. `alarms` are those of the database."""
+    """The maintenance task. `alarms`: those of the database."""
 
     def __init__(self, parts: Parts, executor: CommandExecutor, guard: Guard, settings: AgentSettings) -> None:
         self._parts = parts
@@ -119,7 +125,10 @@ class Upkeep:
         self.alarms: set[str] = set()
 
     async def run(self, opened: Callable[[], Any]) -> None:
-        """Until cancelled."""
+        """Prune, keep the time floor and reopen the database, until cancelled.
+
+        `opened`: called after the database was opened late.
+        """
         parts, s = self._parts, self._settings
         limits = (s.answers_max_rows, s.outcomes_max_rows, s.ledger_max_rows)
         while True:
@@ -138,13 +147,14 @@ class Upkeep:
                 parts.counts["prune_failed"] += 1
 
     def remember_time(self) -> None:
+        """Store the time floor: the next process starts its clock no earlier."""
         clock = self._parts.clock
         self._parts.database.write((partial(tables.raise_floor, floor_ms=clock.floor_ms, sure_ms=clock.sure_ms()),))
 
     async def open(self) -> bool:
-        """Take up what the database holds. False if it cannot be opened now.
+        """Open the database and hand what it holds to the core. False if it cannot be opened now.
 
-        ExitError(DATABASE) if a newer one wrote it.
+        Raises ExitError(DATABASE) if a newer version of the software wrote it.
         """
         parts = self._parts
         try:
@@ -159,7 +169,10 @@ class Upkeep:
         return True
 
     def _memory(self, stored: Stored) -> Memory:
-        """For the core; what belongs to its open questions in memory is there before it speaks of them."""
+        """The stored state, for the core.
+
+        What belongs to open questions in memory is restored first: the core may use it.
+        """
         pending, rows = self._parts.pending, []
         pending.keep_unsent(stored.unsent)
         for row in stored.rows:

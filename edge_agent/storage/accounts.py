@@ -1,7 +1,7 @@
-"""Owns the table `accounts`: what was charged, by account and period. A charge stands before anything is sent.
+"""SQL of the table `accounts`: what was charged, by account and period.
 
-Law: no total goes down for what may have left, and none beyond its limit is written, whatever another process has
-charged meanwhile.
+Rule: a charge is committed before anything is sent. No total is reduced for what may have left, and none beyond its
+limit is written, whatever another process has charged meanwhile.
 """
 
 import sqlite3
@@ -20,11 +20,11 @@ _KEPT_PERIODS = 400
 
 
 class OverdrawnError(ValueError):
-    """The account holds less than we thought: another process has charged it, or its ledger was replaced."""
+    """A charge exceeds its limit: another process has charged the account, or its ledger was replaced."""
 
 
 def charge(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
-    """All of them or, by the exception, none: the transaction is undone with it."""
+    """Add the charges. OverdrawnError if one exceeds its limit; the caller's transaction is then rolled back."""
     for each in charges:
         row = (each.key, each.period, each.amount, each.limit)
         if each.amount > each.limit or db.execute(_ADD, row).rowcount != 1:
@@ -32,7 +32,7 @@ def charge(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
 
 
 def take_back(db: sqlite3.Connection, charges: Iterable[Charge]) -> None:
-    """Of a question that a policy stopped before it was ever sent: the one charge that is undone."""
+    """Refund a question that was denied before it was ever sent: the only charges that are undone."""
     rows = [(each.amount, each.key, each.period) for each in charges]
     db.executemany("update accounts set amount=max(0,amount-?) where key=? and period=?", rows)
 
@@ -45,7 +45,7 @@ def stored(db: sqlite3.Connection) -> Spend:
 
 
 def running(db: sqlite3.Connection) -> Totals:
-    """What the hub is told: of subjects' accounts only the fullest, without its subject."""
+    """Totals as reported to the hub: of all subjects' accounts only the fullest, without its subject."""
     told: dict[tuple[str, int], int] = {}
     for (key, period), amount in stored(db).totals.items():
         name = key.split(SUBJECT, 1)[0] + (SUBJECT if SUBJECT in key else "")
@@ -54,11 +54,12 @@ def running(db: sqlite3.Connection) -> Totals:
 
 
 def raise_to(db: sqlite3.Connection, totals: Totals) -> None:
-    """What the hub remembers of us: a lost or restored ledger is none the emptier for it."""
+    """Raise totals to what the hub remembers, so that a lost or restored ledger cannot spend twice."""
     db.executemany(_RAISE, totals)
 
 
 def prune(db: sqlite3.Connection) -> None:
+    """Delete periods that lie more than 400 before the newest of their account."""
     db.execute(
         "delete from accounts where period < (select max(period) from accounts a where a.key=accounts.key) - ?",
         (_KEPT_PERIODS,),

@@ -1,10 +1,8 @@
-"""Owns the tables `answers`, `outcomes`, `feedback`: what was said, how each question ended, what was true.
+"""SQL of the tables `answers`, `outcomes` and `feedback`: answers given, how questions ended, what was true.
 
-Law: an id has one answer, at most one correction and at most one outcome; a second is ignored, not an error.
-
-One past answer, as agent.db remembers it: its records, what left for it, how the question ended, what was true.
-
-Law: read only; a value of the sample is not in these tables and so cannot appear here.
+Also explains one past answer from all tables (`facts`). Rule: an id has one answer, at most one correction and at most
+one outcome; a second is ignored, not an error. Values of a sample are never in these tables, so they cannot appear in
+an explanation.
 """
 
 import sqlite3
@@ -30,6 +28,7 @@ _scores_decoder = msgspec.msgpack.Decoder(tuple[float, ...])
 
 
 def insert(db: sqlite3.Connection, r: AnswerRecord) -> None:
+    """Insert one answer record; ignored if the id has one of this kind."""
     p, t = r.prediction, r.timings
     db.execute(
         f"insert or ignore into answers({_COLUMNS}) values(null{',?' * 18})",
@@ -42,11 +41,12 @@ def insert(db: sqlite3.Connection, r: AnswerRecord) -> None:
 
 
 def _confidence(prediction: Prediction) -> float:
-    """SQLite knows no NaN: it would be null, and the row ignored. `why` says that it was none."""
+    """The confidence as stored: 0 for NaN, which SQLite would make null and then ignore the row."""
     return 0.0 if isnan(prediction.confidence) else prediction.confidence
 
 
 def insert_all(db: sqlite3.Connection, records: list[AnswerRecord]) -> None:
+    """Insert several answer records."""
     for record in records:
         insert(db, record)
 
@@ -57,19 +57,19 @@ def of(db: sqlite3.Connection, id: str) -> list[AnswerRecord]:  # noqa: A002 - t
 
 
 def after(db: sqlite3.Connection, event: int, limit: int) -> list[AnswerRecord]:
-    """Committed records above `event`, in order."""
+    """At most `limit` committed records after position `event`, in order."""
     query = f"select {_COLUMNS} from answers where event>? order by event limit ?"  # noqa: S608
     return [_record(row) for row in db.execute(query, (event, limit))]
 
 
 def traced(db: sqlite3.Connection, trace: str) -> list[AnswerRecord]:
-    """Everything said under a trace id."""
+    """All records of a W3C trace id (32 hex characters)."""
     query = f"select {_COLUMNS} from answers where substr(trace,4,32)=? order by event"  # noqa: S608
     return [_record(row) for row in db.execute(query, (trace,))]
 
 
 def last_event(db: sqlite3.Connection) -> int:
-    """The newest committed record's number; 0 if there is none."""
+    """Event number of the newest committed record; 0 if there is none."""
     return int(db.execute("select coalesce(max(event),0) from answers").fetchone()[0])
 
 
@@ -85,11 +85,12 @@ class End(NamedTuple):
 
 
 def finish(db: sqlite3.Connection, end: End) -> None:
+    """Insert an outcome; ignored if the question has one."""
     db.execute("insert or ignore into outcomes(seq,epoch,id,outcome,reason,at_ms) values(?,?,?,?,?,?)", end)
 
 
 def outcomes(db: sqlite3.Connection) -> Iterator[End]:
-    """All of them, oldest question first."""
+    """All outcomes, oldest question first."""
     for row in db.execute("select seq, epoch, id, outcome, reason, at_ms from outcomes order by seq"):
         yield End(seq=row[0], epoch=row[1], id=row[2], outcome=Outcome(row[3]), reason=row[4], at_ms=row[5])
 
@@ -101,14 +102,14 @@ def outcome(db: sqlite3.Connection, id: str) -> tuple[str, str, int] | None:  # 
 
 
 def erase(db: sqlite3.Connection, subject: bytes) -> int:
-    """All that was said about a subject, and what was true of it. How many answers went."""
+    """Delete all answers about a subject and their feedback; returns how many answers were deleted."""
     its = "select id from answers where subject=?"
-    db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - a text of our own
+    db.execute(f"delete from feedback where id in ({its})", (subject,))  # noqa: S608 - constant text
     return db.execute("delete from answers where subject=?", (subject,)).rowcount
 
 
 def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> bool:  # noqa: A002
-    """The label or value that the user says is true; the last word counts. False if the id has no answer."""
+    """Store the label or value that the user says is true; the latest counts. False if the id has no answer."""
     if db.execute("select 1 from answers where id=? limit 1", (id,)).fetchone() is None:
         return False
     db.execute(
@@ -119,12 +120,16 @@ def keep_truth(db: sqlite3.Connection, id: str, truth: float, at_ms: int) -> boo
 
 
 def truth(db: sqlite3.Connection, id: str) -> float | None:  # noqa: A002
+    """The true label or value that was stored for an id, None if there is none."""
     row = db.execute("select truth from feedback where id=?", (id,)).fetchone()
     return None if row is None else row[0]  # an integer column of SQLite keeps 87.5 as it is
 
 
 def prune(db: sqlite3.Connection, answers_max_rows: int, outcomes_max_rows: int) -> int:
-    """Oldest first, never the answer of an open question. Returns how many answers went."""
+    """Delete the oldest rows beyond these limits, never the answer of an open question.
+
+    Returns how many answers were deleted.
+    """
     gone = db.execute(
         "delete from answers where event <= (select max(event) from answers) - ? and id not in (select id from outbox)",
         (answers_max_rows,),
@@ -144,7 +149,10 @@ def _record(row: tuple[Any, ...]) -> AnswerRecord:
 
 
 def facts(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: A002 - the column's name
-    """JSON-able: id, records, ledger, outcome (or None while it is open), truth. Empty: id unknown."""
+    """Explain one answer from agent.db: id, records, ledger entries, outcome (None while it is open), truth.
+
+    JSON-able; empty if the id is unknown.
+    """
     records = of(db, id)
     left = ledger.of(db, id)
     if not records and not left:
@@ -160,13 +168,16 @@ def facts(db: sqlite3.Connection, id: str) -> dict[str, Any]:  # noqa: A002 - th
 
 
 def _builtins(record: AnswerRecord) -> dict[str, Any]:
-    """By name: on the link a prediction is positional."""
+    """The record as JSON-able values, the prediction by field names (on the link it is positional)."""
     built: dict[str, Any] = msgspec.to_builtins(record)
     return {**built, "prediction": msgspec.structs.asdict(record.prediction)}
 
 
 def facts_of_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
-    """As `facts`, of an agent that may be stopped. ExitError(DATABASE or NOT_FOUND) if there is nothing to read."""
+    """As `facts`, read from the file of an agent that may be stopped.
+
+    ExitError(DATABASE or NOT_FOUND) if there is nothing to read.
+    """
     if not path.is_file():
         raise ExitError(Exit.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
     try:

@@ -1,7 +1,7 @@
-"""agent.db and its one writer: a thread that takes what waits, commits it as one group, and reports once.
+"""agent.db and its writer thread, which commits waiting units in groups and reports each result to the event loop.
 
-Law: a unit is written whole or not at all, and `done` is told after the commit. What the disk will not take now is told
-apart from what it must take later: a unit with `must` is kept in memory and tried again until the disk takes it.
+Rule: a unit is written whole or not at all, and its `done` is called after the commit. A unit that the disk refuses now
+fails, unless it is marked `must`: then it is kept in memory and retried until the disk takes it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Trouble(StrEnum):
-    """Why the database takes nothing now. Each is an alarm; the agent goes on answering locally."""
+    """Why the database cannot write now. Each is an alarm; the agent goes on answering locally."""
 
     FULL = "full"
     READ_ONLY = "read_only"
@@ -38,12 +38,15 @@ class Trouble(StrEnum):
     BUSY = "busy"
     IO = "io"
     DEAD = "dead"  # the writer thread died under this unit
-    DEFECT = "defect"  # the statement itself is wrong
-    OVERDRAWN = "overdrawn"  # an account holds less than this unit charges; the disk is well
+    DEFECT = "defect"  # the statement itself is invalid
+    OVERDRAWN = "overdrawn"  # an account holds less than this unit charges; the disk is fine
 
 
 class Unit(NamedTuple):
-    """`ops` in one transaction. `must`: keep it until it is written. `answer`: a read's future gets the op's value."""
+    """Operations of one transaction.
+
+    `must`: keep it until it is written. `future`: set for a read; gets the value of its single operation.
+    """
 
     ops: tuple[Op, ...]
     done: Done | None = None
@@ -52,7 +55,11 @@ class Unit(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a start finds. `damaged`: the name an unusable database was put aside under, "" if there was none."""
+    """What agent.db held when it was opened.
+
+    `damaged`: the name an unusable database was renamed to, "" if there was none. `floor_ms`, `sure_ms`: the clock's
+    lower bounds in hub milliseconds.
+    """
 
     epoch: int
     next_seq: int
@@ -62,20 +69,24 @@ class Stored(NamedTuple):
     rows: list[OutboxRow]
     damaged: str
     gap: bool  # the write-ahead log was lost: seqs jump, so that none is used twice
-    unsent: frozenset[int] = frozenset()  # questions whose newest ledger entry no bytes followed yet
-    past: Past = Past.SAME  # what is known of the spending before
+    unsent: frozenset[int] = frozenset()  # questions recorded in the ledger and never sent
+    past: Past = Past.SAME  # whether the marker file matches this database
     notice: int = 0  # counter of the newest deny-all notice
 
 
 class Database:
-    """One file, one connection, one writer thread. Every method is called on the event loop."""
+    """agent.db: one file, one connection, one writer thread.
+
+    Every public method is called on the event loop; operations run in the writer thread, in the order in which they
+    were passed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble: Trouble | None = None
         self.commits = 0
         self._queue: queue.SimpleQueue[tuple[Unit, ...] | None] = queue.SimpleQueue()
-        self._soon: list[Unit] = []  # waits for company: the next unit, or a timer
+        self._soon: list[Unit] = []  # held back until the next unit or a timer
         self._in_hand: deque[Unit] = deque()  # taken and not yet reported
         self._kept: deque[Unit] = deque()  # `must`, waiting for the disk
         self._db: sqlite3.Connection | None = None
@@ -83,9 +94,9 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> Stored:
-        """Open or make the file and start the writer.
+        """Open or create the file and start the writer; returns what it held.
 
-        ExitError(DATABASE) if newer; sqlite3.Error if it cannot be used.
+        ExitError(DATABASE) if a newer version wrote it; sqlite3.Error if it cannot be used.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -101,25 +112,29 @@ class Database:
 
     @property
     def is_open(self) -> bool:
+        """Whether a connection is open."""
         return self._db is not None
 
     @property
     def waiting(self) -> int:
-        """Units that no commit has covered yet."""
+        """Number of units that are not committed yet."""
         return len(self._soon) + self._queue.qsize() + len(self._in_hand) + len(self._kept)
 
     @property
     def kept(self) -> int:
+        """Number of units that the disk refused and that are retried."""
         return len(self._kept)
 
     @property
     def alive(self) -> bool:
+        """Whether the writer thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, ops: tuple[Op, ...], done: Done | None = None, *, must: bool = False, soon: bool = False) -> None:
-        """One unit, grouped with what else waits. Without an open database only `must` is kept; the rest is told IO.
+        """Queue one unit for the next group commit.
 
-        `soon`: nobody waits for it, so it may wait a moment for a commit that somebody does wait for.
+        Without an open database only `must` units are kept; the others fail with IO at once. `soon`: nobody waits for
+        it, so it may be held back up to 5 ms to share a commit with one that somebody waits for.
         """
         unit = Unit(ops, done, must)
         if self._db is None and not must:
@@ -133,7 +148,7 @@ class Database:
                 asyncio.get_running_loop().call_later(SOON_S, self.flush)
 
     def read(self, op: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
-        """The op's value, after everything that was handed over before it. sqlite3.Error if it fails."""
+        """The operation's value, after everything queued before it. sqlite3.Error if it fails."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._db is None:
             future.set_exception(sqlite3.OperationalError("the database is not open"))
@@ -142,18 +157,18 @@ class Database:
         return future
 
     def flush(self) -> None:
-        """What waits for company waits no longer."""
+        """Pass units that were held back to the writer now."""
         self._put()
 
     def _put(self, *units: Unit) -> None:
-        # one hand-over: the writer would wake for the first unit and commit it alone
+        # put as one group: the writer would wake for the first unit and commit it alone
         group = (*self._soon, *units)
         self._soon.clear()
         if group:
             self._queue.put(group)
 
     async def close(self) -> None:
-        """Write what waits, note the clean end, release the file."""
+        """Write what waits, record the clean end, close the file."""
         self.flush()
         if self._thread is not None:
             self._queue.put(None)
@@ -165,7 +180,10 @@ class Database:
             self._db = None
 
     def revive(self) -> None:
-        """After the writer died: undo what it held, fail those units (`must` ones get one more try), start another."""
+        """Restart the writer thread after it died.
+
+        Its transaction is rolled back and its units fail; those marked `must` are tried once more.
+        """
         if self._db is None or self.alive:
             return
         with contextlib.suppress(sqlite3.Error):
@@ -182,6 +200,7 @@ class Database:
     # In the writer thread
 
     def _work(self) -> None:
+        """Main loop of the writer thread."""
         while True:
             units, more = self._take()
             self._in_hand.extend(units)
@@ -192,7 +211,7 @@ class Database:
                 return
 
     def _take(self) -> tuple[list[Unit], bool]:
-        """Wait for a unit (not for ever, if some are kept), then drain. False: it was asked to end."""
+        """Wait for units (1 s at most while some are kept), then drain the queue. False: it was asked to end."""
         units: list[Unit] = []
         try:
             group = self._queue.get(timeout=RETRY_S if self._kept else None)
@@ -206,7 +225,7 @@ class Database:
         return units, group is not None
 
     def _serve(self, units: list[Unit]) -> "list[_Result]":
-        """Writes in groups; a read sees all that came before it."""
+        """Commit writes in groups and run reads in between, so that a read sees all that came before it."""
         results: list[_Result] = []
         group: list[Unit] = []
         for unit in units:
@@ -219,12 +238,13 @@ class Database:
         return results + self._commit(group)
 
     def _commit(self, units: list[Unit]) -> "list[_Result]":
+        """Commit units as one transaction; if that fails, each alone."""
         if not units:
             return []
         trouble = self._try(units)
         if trouble is None:
             return [(unit, None, None) for unit in units]
-        if len(units) > 1:  # one bad unit must not take its neighbours along
+        if len(units) > 1:  # one bad unit must not fail its neighbours
             return [result for unit in units for result in self._commit([unit])]
         if units[0].must and trouble is not Trouble.DEFECT:
             self._kept.append(units[0])
@@ -232,6 +252,7 @@ class Database:
         return [(units[0], trouble, None)]
 
     def _kept_again(self) -> "list[_Result]":
+        """Retry the kept units."""
         if not self._kept:
             return []
         again, self._kept = list(self._kept), deque()
@@ -268,16 +289,17 @@ class Database:
 
     def _tell(self, results: "list[_Result]") -> None:
         if results and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody waits any more
                 self._loop.call_soon_threadsafe(_report, results)
 
 
-# sqlite3 raises the last three for values it cannot bind (an integer of 65 bits, half a character)
+# sqlite3 raises the last three for values it cannot bind (an integer of 65 bits, a lone surrogate)
 _REFUSALS = (sqlite3.Error, OverflowError, TypeError, ValueError)
 _Result = tuple[Unit, Trouble | None, object]
 
 
 def _report(results: list[_Result]) -> None:
+    """Call back with results, on the event loop."""
     for unit, trouble, value in results:
         if unit.future is None:
             if unit.done is not None:
@@ -291,7 +313,7 @@ def _report(results: list[_Result]) -> None:
 
 
 def trouble_of(error: Exception) -> Trouble:
-    """What a SQLite error means for the agent."""
+    """Classify an exception of SQLite."""
     if isinstance(error, accounts.OverdrawnError):
         return Trouble.OVERDRAWN
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -310,7 +332,7 @@ def trouble_of(error: Exception) -> Trouble:
 
 
 def stored_in(opened: Opened, path: Path) -> Stored:
-    """What a start finds in a database just opened."""
+    """Read the state from a database just opened, and check its marker file."""
     db, next_seq, past = opened.db, ledger.next_seq(opened.db), schema.look(opened.db, path)
     if past is Past.SAME and not opened.gap:
         schema.write(db, path)
@@ -323,7 +345,10 @@ def stored_in(opened: Opened, path: Path) -> Stored:
 
 
 def prune(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:
-    """Keep answers, outcomes and ledger inside so many rows. Returns how many answers were dropped."""
+    """Delete the oldest rows of answers, outcomes and ledger beyond these limits (row counts, in that order).
+
+    Returns how many answers were deleted.
+    """
     answers_max, outcomes_max, ledger_max = limits
     ledger.prune(db, ledger_max)
     accounts.prune(db)

@@ -1,7 +1,8 @@
-"""What was said: makes the records, hands them to the writer, wakes who waits, streams what is committed.
+"""Answer journal: records answers, delivers them to waiting callers, and streams committed ones as events.
 
-Law: a caller may hear an answer before its commit, an event stream never. Local answers wait `flush_s` for company;
-beyond `pending_max_rows` unwritten ones the newest are dropped from the record and counted, the caller still has them.
+Rule: a caller may get an answer before its commit, an event stream never. Local answers wait `flush_s` for a group
+commit; beyond `pending_max_rows` unwritten ones the newest are dropped from the record and counted; their callers still
+get them.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from policies.model.reasons import Why
 
-_COMPANY = 256  # rows that need not wait for more
+_COMPANY = 256  # rows that are written without waiting for more
 _PAGE = 256
 _WHY_COUNT = {why: f"answers_why_{why}" for why in Why}
 
 
 class Journal:
-    """Owned by the event loop. `counts` is shared for reading only."""
+    """Makes and writes answer records. Owned by the event loop; `counts` is shared for reading only."""
 
     def __init__(self, settings: AgentSettings, database: Database, clock: HubClock, counts: Counter[str]) -> None:
         self._settings = settings
@@ -40,13 +41,13 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
-        """From now on the running event loop flushes it."""
+        """Bind it to the running event loop, which flushes it from now on."""
         self._loop = asyncio.get_running_loop()
 
-    # Saying
+    # Writing
 
     def local(self, answer: Answer, trace: str, timings: Timings, subject: bytes = b"") -> AnswerRecord:
-        """The hot path: an answer that asks nobody. It is written later, without anybody waiting."""
+        """Record an answer that needs no hub (the hot path); it is written later, and nobody waits for that."""
         record = AnswerRecord(
             id=answer.id, kind=Kind.ANSWER, source=answer.source, why=answer.why, prediction=answer.prediction,
             policy=answer.policy, data_class=answer.data_class, trace=trace, timings=timings,
@@ -67,7 +68,7 @@ class Journal:
         return record
 
     def record(self, said: Answer | Correction, seq: str, origin: SampleOrigin) -> AnswerRecord:
-        """The row for a command of the core that concerns a question, or a sample that asked in vain."""
+        """Make the record of an answer or correction that the core returned for a question."""
         kind, source, why = Kind.CORRECTION, Source.HUB, Why.VERDICT
         if isinstance(said, Answer):
             kind, source, why = Kind.ANSWER, said.source, said.why
@@ -82,7 +83,7 @@ class Journal:
         )  # fmt: skip
 
     def say(self, record: AnswerRecord) -> None:
-        """Tell the caller who waits, if it is the answer; remember it for those who ask in a moment."""
+        """Deliver an answer to the caller who waits for it, and keep it for those who ask shortly after."""
         self._recent[record.id] = (*self._recent.get(record.id, ()), record)
         if len(self._recent) > self._settings.recent_records:
             self._recent.popitem(last=False)
@@ -92,17 +93,18 @@ class Journal:
                 caller.set_result(record)
 
     def forget(self, subject: bytes) -> None:
-        """What of it is in memory."""
+        """Remove the records of an erased subject from memory."""
         for record in [record for records in self._recent.values() for record in records if record.subject == subject]:
             self._recent.pop(record.id, None)
 
-    def expect(self, id: str) -> "asyncio.Future[AnswerRecord]":  # noqa: A002 - the product's word
+    def expect(self, id: str) -> "asyncio.Future[AnswerRecord]":  # noqa: A002 - the public name
+        """A future that gets the answer of this id."""
         caller: asyncio.Future[AnswerRecord] = asyncio.get_running_loop().create_future()
         self._callers[id] = caller
         return caller
 
     def flush(self) -> None:
-        """Hand the waiting local answers to the writer."""
+        """Pass the waiting local answers to the writer."""
         if self._pending:
             batch, self._pending = self._pending, []
             self._db.write((partial(answers.insert_all, records=batch),), partial(self._written, len(batch)))
@@ -130,6 +132,7 @@ class Journal:
             return list(self._recent.get(id, ())), id in self._callers
 
     async def wait(self, id: str, timeout_s: float) -> list[AnswerRecord]:  # noqa: A002
+        """The records of an id, once the hub owes none of them or `timeout_s` seconds have passed."""
         until = self._clock.now() + timeout_s
         while True:
             news = self._news
@@ -144,6 +147,7 @@ class Journal:
                 return (await self.of(id))[0]
 
     async def events(self, after: int) -> AsyncIterator[EventRecord]:
+        """Stream committed records after position `after`, without end."""
         while True:
             news = self._news
             page = await self._page(after)
@@ -154,7 +158,7 @@ class Journal:
                 await news.wait()
 
     async def last_event(self) -> int:
-        """Where a stream starts that is to hear only what is new."""
+        """The newest event number, where a stream starts that wants only new records."""
         try:
             return await self._db.read(answers.last_event)
         except sqlite3.Error:
@@ -167,7 +171,7 @@ class Journal:
             return []  # the stream goes on when the database does
 
     async def keep_truth(self, id: str, truth: float) -> bool:  # noqa: A002
-        """False if the id is unknown, or if the disk does not take it."""
+        """Store what was true. False if the id is unknown, or if the disk does not take it."""
         self.flush()
         try:
             return await self._db.read(partial(answers.keep_truth, id=id, truth=truth, at_ms=self._clock.ms()))
@@ -175,6 +179,7 @@ class Journal:
             return False
 
     async def explain(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """The explanation of one answer (see `answers.facts`); empty without a database."""
         self.flush()
         try:
             return await self._db.read(partial(answers.facts, id=id))
@@ -183,5 +188,6 @@ class Journal:
 
 
 def _standing(db: sqlite3.Connection, id: str) -> tuple[list[AnswerRecord], bool]:  # noqa: A002
+    """The records of an id, and whether its question is still in the outbox."""
     owed = db.execute("select 1 from outbox where id=?", (id,)).fetchone() is not None
     return answers.of(db, id), owed

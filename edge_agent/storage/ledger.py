@@ -1,7 +1,8 @@
-"""Owns the tables `entries`, `forms`, `unsent`: what left the device, in a chain, named by its ciphertext's digest.
+"""SQL of the egress ledger (`entries`, `forms`, `unsent`): everything that left the device, as a hash chain.
 
-Law: an entry is committed before its bytes are sent, and is never changed; each one's hash covers the one before. The
-oldest go only up to a signed head, which then stands for them. The newest question's row numbers the next question.
+Rule: an entry is committed before its bytes are sent, and is never changed; its hash covers the entry before. Entries
+name ciphertexts by their SHA-256 and hold no sample values. The oldest are deleted only up to a signed head, which then
+stands for them. The newest question's entry determines the number of the next question.
 """
 
 import json
@@ -26,11 +27,14 @@ _INSERT_FORM = f"insert or ignore into forms(form,{_FORM}) values(?,?,?,?,?,?,?,
 
 
 _LAST = 2**62  # beyond every entry
-SUBJECT = "/s/"  # behind it an account's key names a subject, which no ledger holds
+SUBJECT = "/s/"  # what follows it in an account's key names a subject, which the ledger must not hold
 
 
 class Item(NamedTuple):
-    """What is handed to the link. `charge` in bytes; `releases`: how many noised values a privacy budget pays for."""
+    """A new entry: one message to be sent.
+
+    `charge` and `size` in bytes; `releases`: noised values that a privacy budget pays for.
+    """
 
     kind: Kind
     form: Form
@@ -44,7 +48,10 @@ class Item(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The newest entry, and the time that the next one may not precede; 0 and the genesis hash before there is one."""
+    """The newest entry, and the earliest time of the next one.
+
+    0 and the genesis hash before there is an entry.
+    """
 
     entry: int
     at_ms: int
@@ -52,12 +59,12 @@ class Tail(NamedTuple):
 
 
 def append(db: sqlite3.Connection, item: Item) -> None:
-    """The next entry. Its time never goes back, whatever the clock says."""
+    """Append one entry. Its time never goes back, whatever the clock says."""
     _append(db, item, _keep_form(db, item.form))
 
 
 def insert(db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charges: tuple[Charge, ...] = ()) -> None:
-    """A question that is now sealed, or sealed anew, which costs nothing more."""
+    """Append the entry of a question that was sealed, or sealed again, which costs nothing more."""
     accounts = dict.fromkeys(charge.key.partition(SUBJECT)[0] for charge in charges)
     form = form_of(row.egress, row.policy, row.hub, row.region, tuple(accounts))
     charge, releases = (row.charge, row.egress.releases) if kind is Kind.QUESTION else (0, 0)
@@ -69,12 +76,15 @@ def insert(db: sqlite3.Connection, row: OutboxRow, kind: Kind, at_ms: int, charg
 
 
 def again(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
-    """The same bytes of a question leave once more. ValueError if it has no entry: then it may not."""
+    """Append an entry: the same bytes of a question are sent again.
+
+    ValueError if it has no entry; then it must not be sent.
+    """
     _copy(db, Kind.AGAIN, seq, at_ms)
 
 
 def withhold(db: sqlite3.Connection, seq: int, at_ms: int) -> None:
-    """The newest entry of a question was never followed by its bytes."""
+    """Append an entry: the bytes of a question's newest entry were not sent after all."""
     _copy(db, Kind.WITHHELD, seq, at_ms)
 
 
@@ -100,6 +110,7 @@ def _append(db: sqlite3.Connection, item: Item, form: bytes) -> None:
 
 
 def form_of(egress: Egress, policy: str, hub: str, region: str, accounts: tuple[str, ...] = ()) -> Form:
+    """The repeated part of an entry: fields with levels, transforms, rule, policy, hub, region, accounts."""
     fields = {plan.spec.name: plan.spec.level.name for plan in egress.fields}
     transforms = {plan.spec.name: msgspec.to_builtins(plan.transforms) for plan in egress.fields}
     return Form(
@@ -108,6 +119,7 @@ def form_of(egress: Egress, policy: str, hub: str, region: str, accounts: tuple[
 
 
 def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
+    """Store a form once and return its SHA-256 name, which entries refer to."""
     name = chain.form_id(form)
     texts = (chain.form_json(form.fields), chain.form_json(form.transforms))
     rest = (form.rule, form.policy, form.hub, form.region, "+".join(form.accounts))
@@ -119,6 +131,7 @@ def _keep_form(db: sqlite3.Connection, form: Form) -> bytes:
 
 
 def tail(db: sqlite3.Connection) -> Tail:
+    """The newest entry; its time is not before that of the newest signed head."""
     row = db.execute("select entry, at_ms, hash from entries order by entry desc limit 1").fetchone()
     last = Tail(*row) if row else Tail(0, 0, chain.genesis(tables.epoch(db)))
     head = db.execute("select at_ms from heads order by entry desc limit 1").fetchone()
@@ -126,6 +139,7 @@ def tail(db: sqlite3.Connection) -> Tail:
 
 
 def next_seq(db: sqlite3.Connection) -> int:
+    """The number of the next question: above every recorded one and above the stored floor."""
     newest = db.execute("select max(seq) from entries where seq>0").fetchone()[0]
     return max(int(newest or 0) + 1, tables.get(db, "seq_floor", 1))
 
@@ -142,14 +156,14 @@ def everything(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 
 def links(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> Iterator[tuple[Link, bytes]]:
-    """Entries behind `after` with the hash that is written beside each, oldest first."""
+    """Entries after number `after` up to `upto`, each with the hash stored beside it, oldest first."""
     query = f"select {_LINK},hash from entries where entry>? and entry<=? order by entry"  # noqa: S608
     for row in db.execute(query, (after, _LAST if upto is None else upto)):
         yield Link(*row[:10]), row[10]
 
 
 def forms(db: sqlite3.Connection, after: int = 0, upto: int | None = None) -> dict[bytes, Form]:
-    """The forms of these entries, by the name that the chain covers."""
+    """The forms that these entries use, by their SHA-256 name."""
     used = "select distinct form from entries where entry>? and entry<=?"
     query = f"select form,{_FORM} from forms where form in ({used})"  # noqa: S608
     return {row[0]: _form(row[1:]) for row in db.execute(query, (after, _LAST if upto is None else upto))}
@@ -165,31 +179,39 @@ def _form(row: tuple[str, ...]) -> Form:
 
 
 def _facts(row: tuple[Any, ...]) -> dict[str, Any]:
+    """One row of the view `ledger` as JSON-able values."""
     facts = dict(zip(_COLUMNS.split(","), row, strict=True))
     facts["fields"], facts["transforms"] = json.loads(facts["fields"]), json.loads(facts["transforms"])
     facts["digest"], facts["epoch"] = facts["digest"].hex(), f"{facts['epoch']:x}"
     return facts
 
 
-# What is recorded and not sent yet, over a clean end of the process
+# Recorded and not sent yet, over a clean shutdown
 
 
 def keep_unsent(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
+    """Remember over a clean shutdown which questions are recorded and were never sent."""
     db.executemany("insert or ignore into unsent values(?)", ((seq,) for seq in seqs))
 
 
 def take_unsent(db: sqlite3.Connection) -> frozenset[int]:
-    """Gone when returned: after a crash a question counts as sent; the ledger rather says too much than too little."""
+    """Read and delete the numbers of questions that were recorded and never sent.
+
+    Deleted at once: after a crash a question counts as sent, since the ledger may list too much but never too little.
+    """
     seqs = frozenset(row[0] for row in db.execute("select seq from unsent"))
     db.execute("delete from unsent")
     return seqs
 
 
-# Its ends
+# Pruning and migration
 
 
 def prune(db: sqlite3.Connection, max_rows: int) -> int:
-    """Oldest first, up to a signed head, and never an open question's. Returns how many went."""
+    """Delete the oldest entries beyond `max_rows`, up to a signed head and never an open question's.
+
+    Returns how many were deleted.
+    """
     bound = db.execute(
         "select max(entry) from heads where entry <= (select max(entry) from entries) - ? and entry < coalesce("
         "(select min(entry) from entries where seq>0 and seq in (select seq from outbox)), 1<<62)",
@@ -200,13 +222,13 @@ def prune(db: sqlite3.Connection, max_rows: int) -> int:
     tables.put(db, "seq_floor", next_seq(db))
     gone = db.execute("delete from entries where entry <= ?", (bound,)).rowcount
     for table in ("heads", "witnessed"):
-        db.execute(f"delete from {table} where entry < ?", (bound,))  # noqa: S608 - names of our own
+        db.execute(f"delete from {table} where entry < ?", (bound,))  # noqa: S608 - constant names
     db.execute("delete from forms where form not in (select form from entries)")
     return max(0, gone)
 
 
 def adopt(db: sqlite3.Connection) -> None:
-    """Bring the rows of a ledger of schema 1 into the chain, in one transaction."""
+    """Migrate the rows of a schema-1 ledger into the chain, in one transaction."""
     if db.execute("select 1 from sqlite_master where name='ledger_1'").fetchone() is None:
         return
     db.execute("begin immediate")

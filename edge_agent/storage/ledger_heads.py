@@ -1,7 +1,8 @@
-"""Owns the tables `heads`, `witnessed`, `hub_logs`: how far our ledger came, signed, and what hubs have signed of it.
+"""SQL of the ledger's signed heads, of hubs' witness records, and of hub logs (`heads`, `witnessed`, `hub_logs`).
 
-Law: a head is written in the order of the entries it covers, and no later entry has an earlier time. Of each hub's log
-the newest checkpoint is kept; one that does not follow from it is kept too, beside it, as evidence.
+A head is the device's signature over the newest entry; a hub logs it in its Merkle log and returns a signed checkpoint.
+Rule: heads are written in the order of the entries they cover, and no later entry has an earlier time. Of each hub's
+log the newest checkpoint is kept; one that is inconsistent with it is kept beside it, as evidence.
 """
 
 import sqlite3
@@ -20,7 +21,7 @@ _proof_decoder = msgspec.msgpack.Decoder(tuple[bytes, ...])
 
 
 class Signed(NamedTuple):
-    """Our signed word that the ledger had come to `entry` at `at_ms`."""
+    """A signed head: the device's signature that its ledger had `entry` entries, with this hash, at `at_ms`."""
 
     entry: int
     at_ms: int
@@ -29,7 +30,11 @@ class Signed(NamedTuple):
 
 
 class Witnessed(NamedTuple):
-    """A hub's word that it has logged the head of `entry`. `key`: the raw Ed25519 key that signed `checkpoint`."""
+    """A hub's statement that it has logged the head of `entry`.
+
+    `key`: raw Ed25519 key that signed `checkpoint`. `place`: index of the leaf in the hub's log. `inclusion`: Merkle
+    inclusion proof. `epochs`: how many databases the hub has seen of this device.
+    """
 
     entry: int
     hub: str
@@ -42,7 +47,7 @@ class Witnessed(NamedTuple):
 
 
 class HubView(NamedTuple):
-    """A hub's log as we last saw it; `forked`: a checkpoint of it that does not follow from that one, or ""."""
+    """Newest checkpoint seen of a hub's log; `forked`: a checkpoint inconsistent with it, or ""."""
 
     hub: str
     key: bytes
@@ -51,7 +56,10 @@ class HubView(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """When a head is due: entries came and `every_s` has gone by, or `idle_s` has; `now` = there is a hub to tell."""
+    """When a head is to be signed: new entries and `every_s` seconds gone by, or `idle_s` without; `now`: at once.
+
+    `at_ms`: the present, in hub milliseconds. `now` is set while a hub is connected that can be sent the head.
+    """
 
     at_ms: int
     every_s: float
@@ -60,7 +68,7 @@ class Wish(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What to tell the hub."""
+    """A head to send to the hub, with the totals of the accounts and the checkpoints known of each hub's log."""
 
     epoch: int
     signed: Signed
@@ -72,7 +80,10 @@ Sign = Callable[[int, int, int, bytes], bytes]  # (epoch, entries, at_ms, hash) 
 
 
 def due(db: sqlite3.Connection, wish: Wish, sign: Sign) -> Due | None:
-    """Sign the newest entry if that is due. A head that no hub has seen yet is told again."""
+    """Sign the newest entry if that is due, and return what to send; None if nothing is.
+
+    A head that no hub has logged yet is sent again.
+    """
     last, tail = newest(db), ledger.tail(db)
     epoch = tables.epoch(db)
     if last is not None and last.entry == tail.entry:
@@ -80,7 +91,7 @@ def due(db: sqlite3.Connection, wish: Wish, sign: Sign) -> Due | None:
         return Due(epoch, last, accounts.running(db), views(db)) if told else None
     if last is not None and not wish.now:
         gone_s = (wish.at_ms - last.at_ms) / 1000
-        if gone_s < (wish.every_s if tail.entry > last.entry + 1 else wish.idle_s):  # one entry: the report itself
+        if gone_s < (wish.every_s if tail.entry > last.entry + 1 else wish.idle_s):  # 1: the last report
             return None
     at_ms = max(wish.at_ms, tail.at_ms)
     signed = Signed(tail.entry, at_ms, tail.hash, sign(epoch, tail.entry, at_ms, tail.hash))
@@ -89,22 +100,24 @@ def due(db: sqlite3.Connection, wish: Wish, sign: Sign) -> Due | None:
 
 
 def newest(db: sqlite3.Connection) -> Signed | None:
+    """The newest signed head, None if there is none."""
     row = db.execute(f"select {_SIGNED} from heads order by entry desc limit 1").fetchone()  # noqa: S608
     return Signed(*row) if row else None
 
 
 def of(db: sqlite3.Connection, entry: int) -> Signed | None:
+    """The signed head of an entry, None if there is none."""
     row = db.execute(f"select {_SIGNED} from heads where entry=?", (entry,)).fetchone()  # noqa: S608
     return Signed(*row) if row else None
 
 
 def everything(db: sqlite3.Connection) -> Iterator[Signed]:
-    """Oldest first; the first of a pruned ledger stands for what is gone."""
+    """All heads, oldest first; the first of a pruned ledger stands for the deleted entries."""
     yield from map(Signed._make, db.execute(f"select {_SIGNED} from heads order by entry"))  # noqa: S608
 
 
 def witnesses(db: sqlite3.Connection) -> Iterator[Witnessed]:
-    """Oldest first."""
+    """All witness records, oldest first."""
     for row in db.execute(f"select {_WITNESSED} from witnessed order by entry"):  # noqa: S608
         yield Witnessed._make((*row[:-1], _proof_decoder.decode(row[-1])))
 
@@ -114,17 +127,19 @@ def _is_witnessed(db: sqlite3.Connection, entry: int) -> bool:
 
 
 def keep_witnessed(db: sqlite3.Connection, said: Witnessed) -> None:
+    """Store a hub's witness record, in place of its earlier one for the same head."""
     values = (*said[:-1], _proof_encoder.encode(said.inclusion))
     db.execute(f"insert or replace into witnessed({_WITNESSED}) values(?,?,?,?,?,?,?,?)", values)
 
 
 def views(db: sqlite3.Connection) -> dict[str, HubView]:
+    """The newest checkpoint of each hub's log, by hub name."""
     rows = db.execute("select hub, key, checkpoint, forked from hub_logs")
     return {row[0]: HubView(*row) for row in rows}
 
 
 def keep_view(db: sqlite3.Connection, view: HubView) -> None:
-    """A fork that was found once stays on record."""
+    """Store the newest checkpoint of a hub's log. A fork that was found once is never overwritten."""
     db.execute(
         "insert into hub_logs(hub,key,checkpoint,forked) values(?,?,?,?) on conflict(hub) do update set "
         "key=excluded.key, checkpoint=excluded.checkpoint, "
@@ -134,11 +149,12 @@ def keep_view(db: sqlite3.Connection, view: HubView) -> None:
 
 
 class Story(NamedTuple):
-    """What a hub's word is judged by: the head it speaks of, and each hub's log as we saw it last."""
+    """What a hub's statement is checked against: the head it names, and the checkpoints seen so far."""
 
     signed: Signed | None
     views: dict[str, HubView]
 
 
 def story(db: sqlite3.Connection, entry: int) -> Story:
+    """Read what a statement about this entry is checked against."""
     return Story(of(db, entry), views(db))

@@ -1,10 +1,8 @@
-"""Owns the table `outbox`: accepted questions, each until its outcome.
+"""SQL of the table `outbox` (accepted questions), and the encryption of their payloads at rest.
 
-Law: a row appears with its ledger entry and its charge, and disappears with its outcome; between them its id is owed.
-
-What rests in the outbox is unreadable without the device's payload key: AES-256-GCM, one random nonce per row.
-
-Law: the row's (epoch, seq) is bound in, so a payload opens in its own row and nowhere else.
+Rule: a row appears in one transaction with its ledger entry and its charge, and disappears with its outcome. Payloads
+are encrypted with the device's payload key: AES-256-GCM with one random 96-bit nonce per row. Rule: the row's (epoch,
+seq) is authenticated with it, so a payload can be decrypted in its own row and nowhere else.
 """
 
 import hmac
@@ -30,7 +28,11 @@ _egress_decoder = msgspec.msgpack.Decoder(Egress)
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`payload`: the plaintext, closed by the vault. Times in hub milliseconds. `answered` is read, never written."""
+    """One row of the outbox, without its sealed frame. Times in hub milliseconds since 1970.
+
+    `payload`: the encrypted plaintext. `digest`: SHA-256 of the sealed frame. `size`, `charge`: bytes. `answered` is
+    computed when the row is read, never written.
+    """
 
     seq: int
     epoch: int
@@ -58,6 +60,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def insert(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
+    """Insert a question with its sealed frame."""
     values = (
         row.seq, row.epoch, row.id, row.state, row.created_ms, row.expires_ms, row.not_before_ms, row.attempts,
         row.jitter, row.policy, row.model, row.data_class, row.hub, row.region, _egress_encoder.encode(row.egress),
@@ -67,7 +70,7 @@ def insert(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
 
 
 def reseal(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
-    """Under another key, perhaps for another hub: then its plaintext names another region."""
+    """Replace the sealed frame, perhaps for another hub: then the plaintext names another region too."""
     db.execute(
         "update outbox set state=?, digest=?, key_id=?, sealed=?, hub=?, region=?, fingerprint=?, payload=? "
         "where seq=?",
@@ -76,27 +79,30 @@ def reseal(db: sqlite3.Connection, row: OutboxRow, sealed: bytes) -> None:
 
 
 def mark(db: sqlite3.Connection, seq: int, state: State, not_before_ms: int, attempts: int) -> None:
+    """Store a changed delivery state; `not_before_ms`: earliest time of the next attempt."""
     db.execute(
         "update outbox set state=?, not_before_ms=?, attempts=? where seq=?", (state, not_before_ms, attempts, seq)
     )
 
 
 def delete(db: sqlite3.Connection, seq: int) -> None:
+    """Delete the row of a question that has ended."""
     db.execute("delete from outbox where seq=?", (seq,))
 
 
 def sealed(db: sqlite3.Connection, seq: int) -> bytes | None:
-    """The bytes to send; None if the row has ended."""
+    """The sealed frame to send; None if the row has ended."""
     row = db.execute("select sealed from outbox where seq=?", (seq,)).fetchone()
     return None if row is None else bytes(row[0])
 
 
 def one(db: sqlite3.Connection, seq: int) -> OutboxRow | None:
+    """One row, None if it has ended."""
     return next(iter(_rows(db, "where seq=?", (seq,))), None)
 
 
 def everything(db: sqlite3.Connection) -> list[OutboxRow]:
-    """All rows, oldest first; never their sealed bytes, which may be many."""
+    """All rows, oldest first, without their sealed frames, which may be large."""
     return list(_rows(db, "order by seq", ()))
 
 
@@ -114,11 +120,11 @@ _NONCE_BYTES = 12
 
 
 class VaultError(Exception):
-    """The payload was altered, moved, or closed with another key."""
+    """A payload cannot be decrypted: it was altered, moved, or encrypted with another key."""
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a row keeps of its question: the padded plaintext as it was transformed, and the local answer."""
+    """Contents of a payload: the transformed and padded plaintext of the question, the local answer, the trace."""
 
     padded: bytes
     local: Prediction
@@ -130,28 +136,30 @@ _decoder = msgspec.msgpack.Decoder(Kept)
 
 
 class Vault:
-    """Closes and opens payloads with one key."""
+    """Encrypts and decrypts payloads with one key (AES-256-GCM)."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
         self._key = key
 
     def derived(self, purpose: bytes) -> bytes:
-        """32 bytes for another use: of this key, and unlike those of any other purpose."""
+        """A 32-byte key for another purpose, derived by HMAC-SHA-256; keys of different purposes are independent."""
         return hmac.digest(self._key, b"skerry " + purpose, sha256)
 
     def close(self, epoch: int, seq: int, kept: Kept) -> bytes:
+        """Encrypt a payload for this row; the nonce comes first."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, _encoder.encode(kept), _row(epoch, seq))
 
     def open(self, epoch: int, seq: int, closed: bytes) -> Kept:
-        """VaultError if it is not what `close` made for this row."""
+        """Decrypt a payload. VaultError unless `close` made it for this row with this key."""
         try:
             plain = self._cipher.decrypt(closed[:_NONCE_BYTES], closed[_NONCE_BYTES:], _row(epoch, seq))
             return _decoder.decode(plain)
         except (InvalidTag, ValueError, msgspec.DecodeError):
-            raise VaultError(f"payload of row {seq} does not open") from None
+            raise VaultError(f"payload of row {seq} cannot be decrypted") from None
 
 
 def _row(epoch: int, seq: int) -> bytes:
+    """The associated data that binds a payload to its row."""
     return epoch.to_bytes(8, "big") + seq.to_bytes(8, "big")

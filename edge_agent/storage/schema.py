@@ -1,16 +1,11 @@
-"""The schema of agent.db and its forward migrations; each table's rows belong to its own module.
+"""Schema of agent.db with its migrations; opening the file, and the marker file that detects a lost database.
 
-Law: a database written by a newer version is refused, never guessed at; a migration runs once, in one transaction.
-
-Opens agent.db: checks it whole, puts a damaged one aside, brings its schema up to date.
-
-Law: a damaged file is renamed and reported, never repaired in place and never deleted; a new one has a new epoch.
-A lost write-ahead log is found out: its rows are gone, so the next seqs jump far past any that it may have held.
-
-A note beside agent.db, in a file of its own: which database it was, and how often it was opened.
-
-Law: a database that is gone, or is older than the note says, has forgotten what was spent. Then nothing is spent until
-the hub has told what it remembers; only then is the note written anew.
+Rule: a database written by a newer version is refused; a migration runs once, in one transaction.
+Rule: a damaged file is renamed and reported, never repaired in place and never deleted; the new one has a new epoch. If
+the write-ahead log was lost its rows are gone, so the next question numbers jump far past any that it may have held.
+Rule: the marker beside agent.db says which database it was and how often it was opened. A database that is missing, or
+older than the marker, has forgotten what was spent: then nothing is spent until the hub has reported what it remembers;
+only then is the marker written anew.
 """
 
 import sqlite3
@@ -54,7 +49,7 @@ SCHEMA = (
     create table spend(day integer primary key, bytes integer not null);
     create table feedback(id text primary key, truth integer not null, at_ms integer not null) without rowid;
     """,
-    # version 2: the ledger is a chain, its heads are signed; `ledger.adopt` brings the old rows over
+    # version 2: the ledger is a chain, its heads are signed; `ledger.adopt` migrates the old rows
     """
     alter table ledger rename to ledger_1;
     drop index ledger_seq;
@@ -95,7 +90,7 @@ SCHEMA = (
     alter table answers add column subject blob not null default x'';
     alter table outbox add column subject blob not null default x'';
     """,
-    # version 4: how rollouts fare here, until the hub knows
+    # version 4: rollout reports, until the hub has confirmed them
     """
     create table reports(
         seq integer primary key, rollout text not null, state text not null, body blob not null,
@@ -120,7 +115,7 @@ SEQ_JUMP = 1_000_000
 _SIDE_FILES = ("", "-wal", "-shm")
 _PRAGMAS = (
     "pragma journal_mode=wal",
-    "pragma synchronous=full",  # a commit survives power loss, if the disk keeps its word
+    "pragma synchronous=full",  # a commit survives power loss, if the disk honours flushes
     "pragma cache_size=-512",
     "pragma wal_autocheckpoint=1000",
     "pragma journal_size_limit=4194304",
@@ -130,15 +125,17 @@ _PRAGMAS = (
 
 
 class Opened(NamedTuple):
+    """A usable connection; `damaged`: new name of an unusable file, or ""; `gap`: the write-ahead log was lost."""
+
     db: sqlite3.Connection
     damaged: str
     gap: bool
 
 
 def connect(path: Path) -> Opened:
-    """A usable connection. sqlite3.Error if the disk allows none.
+    """Open or create agent.db: check it, set pragmas, migrate.
 
-    ExitError(DATABASE) if a newer version wrote the file.
+    sqlite3.Error if the disk allows no database. ExitError(DATABASE) if a newer version wrote the file.
     """
     wal_was_there = path.with_name(path.name + "-wal").exists()
     damaged = ""
@@ -158,7 +155,10 @@ def connect(path: Path) -> Opened:
 
 
 def _is_whole(path: Path) -> bool:
-    """SQLite's own full check. False also for a file that is no database; errors of the disk itself are raised."""
+    """SQLite's own full integrity check.
+
+    False also for a file that is no database; errors of the disk itself are raised.
+    """
     if path.stat().st_size == 0:
         return True
     db = sqlite3.connect(path, isolation_level=None)
@@ -173,6 +173,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _put_aside(path: Path) -> str:
+    """Rename a damaged database with its side files; returns the new name."""
     name = f"{path.name}.damaged-{time.time_ns() // 1_000_000}"
     for suffix in _SIDE_FILES:
         side = path.with_name(path.name + suffix)
@@ -183,13 +184,13 @@ def _put_aside(path: Path) -> str:
 
 
 def _note_start(db: sqlite3.Connection, *, wal_was_there: bool) -> bool:
-    """True if the last run did not end cleanly and its write-ahead log is missing."""
+    """Record the start. True if the last run did not end cleanly and its write-ahead log is missing."""
     tables.epoch(db)
     gap = not wal_was_there and not tables.get(db, "clean", 1)
     if gap:
         tables.put(db, "seq_floor", ledger.next_seq(db) + SEQ_JUMP)
     tables.put(db, "clean", 0)
-    # into the main file itself, or the mark would be lost together with the log it speaks of
+    # checkpoint into the main file, otherwise the mark would be lost together with the log
     db.execute("pragma wal_checkpoint(truncate)").fetchall()
     return gap
 
@@ -199,15 +200,18 @@ _OPENS = "opens"  # its key in the table `meta`
 
 
 class Past(Enum):
-    """What the note says of the database that was just opened."""
+    """What the marker file says of the database that was just opened."""
 
-    NONE = "none"  # there is no note: a first start, or a folder made anew
+    NONE = "none"  # there is no marker: a first start, or a new folder
     SAME = "same"
     LOST = "lost"
 
 
 def look(db: sqlite3.Connection, path: Path) -> Past:
-    """Count this start and compare. `path`: of the database. A note that cannot be read says nothing good."""
+    """Count this start and compare the database with its marker file; `path`: of the database.
+
+    A marker that cannot be read counts as a lost database.
+    """
     tables.put(db, _OPENS, tables.get(db, _OPENS, 0) + 1)
     marker = path.with_name(MARKER_FILE)
     if not marker.exists():
@@ -221,6 +225,6 @@ def look(db: sqlite3.Connection, path: Path) -> Past:
 
 
 def write(db: sqlite3.Connection, path: Path) -> None:
-    """From now on this database is the one that counts. ExitError(DISK) if the folder takes no file."""
+    """Write the marker: from now on this database is the valid one. ExitError(DISK) if it cannot be written."""
     note = f"{tables.epoch(db):x} {tables.get(db, _OPENS, 0)}"
     write_private(path.with_name(MARKER_FILE), note.encode())

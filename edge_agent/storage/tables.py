@@ -1,13 +1,10 @@
-"""Owns the table `meta`: epoch, time floor, whether we closed cleanly, the newest deny-all notice.
+"""SQL of the small tables: `meta` (epoch, time floor, flags), `reports` (rollout reports), `traffic` (socket bytes).
 
-Owns the table `reports`: what is to be said of rollouts, until the hub has said that it knows.
-
-Law: the newest of each rollout and state. A report's number is given here, in the transaction that keeps it, and is
-above every earlier one of this device, in whatever database: hub time in milliseconds, or one more than the last.
-
-Owns the table `traffic`: what our sockets have sent, by hour; with the ledger it makes the row `overhead`.
-
-Law: the kernel counts, not we. What is not a message of the ledger (TLS, MQTT, acknowledgements) is the difference.
+Rule: `reports` holds the newest of each rollout and state until the hub confirms it. A report's number is given in the
+transaction that stores it, and is above every earlier one of this device, in whatever database: hub time in
+milliseconds, or one more than the last.
+Rule: `traffic` counts what the kernel says our sockets have sent, by hour; less the ledger's messages it is the
+overhead of TLS, MQTT and acknowledgements.
 """
 
 import secrets
@@ -22,38 +19,43 @@ _RAISE = "insert into meta values(?,?) on conflict(key) do update set value=max(
 
 
 def get(db: sqlite3.Connection, key: str, default: int) -> int:
+    """The value of a key in `meta`."""
     row = db.execute("select value from meta where key=?", (key,)).fetchone()
     return default if row is None else int(row[0])
 
 
 def put(db: sqlite3.Connection, key: str, value: int) -> None:
+    """Set a key in `meta`."""
     db.execute(_PUT, (key, value))
 
 
 def raise_to(db: sqlite3.Connection, key: str, value: int) -> None:
-    """Never back."""
+    """Set a key in `meta` unless its value is greater already."""
     db.execute(_RAISE, (key, value))
 
 
 def epoch(db: sqlite3.Connection) -> int:
-    """63 random bits, drawn once for each new database: the hub tells our seqs from an earlier database's by it."""
+    """The epoch: 63 random bits, drawn once per database.
+
+    It tells the hub our question numbers from those of an earlier database.
+    """
     db.execute("insert or ignore into meta values('epoch',?)", (secrets.randbits(63),))
     return get(db, "epoch", 0)
 
 
 def raise_floor(db: sqlite3.Connection, floor_ms: int, sure_ms: int) -> None:
-    """The clock's two floors; neither ever goes back."""
+    """Raise the clock's two lower bounds (hub milliseconds); neither ever goes back."""
     db.executemany(_RAISE, (("floor_ms", floor_ms), ("sure_ms", sure_ms)))
 
 
-MOST = 64  # states of rollouts that no hub has heard of; older ones go
+MOST = 64  # unconfirmed reports kept; older ones are deleted
 _LAST = "report_seq"  # its key in the table `meta`
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(InstallReport)
 
 
 def keep(db: sqlite3.Connection, report: InstallReport, now_ms: int) -> None:
-    """In the place of an earlier one of the same rollout and state."""
+    """Store a report, in place of an earlier one of the same rollout and state."""
     seq = max(get(db, _LAST, 0) + 1, now_ms)
     raise_to(db, _LAST, seq)
     db.execute("delete from reports where rollout=? and state=?", (report.rollout, report.state))
@@ -63,12 +65,12 @@ def keep(db: sqlite3.Connection, report: InstallReport, now_ms: int) -> None:
 
 
 def pending(db: sqlite3.Connection) -> list[InstallReport]:
-    """Oldest first."""
+    """Reports that no hub has confirmed, oldest first."""
     return [_decoder.decode(row[0]) for row in db.execute("select body from reports order by seq")]
 
 
 def seen(db: sqlite3.Connection, seq: int) -> None:
-    """A hub has everything up to this one."""
+    """Delete the reports up to this number: a hub has confirmed them."""
     db.execute("delete from reports where seq<=?", (seq,))
 
 
@@ -76,6 +78,7 @@ HOUR_MS = 3_600_000
 
 
 def add(db: sqlite3.Connection, at_ms: int, size: int) -> None:
+    """Add sent bytes to the hour of `at_ms`."""
     db.execute(
         "insert into traffic values(?,?) on conflict(hour) do update set bytes=bytes+excluded.bytes",
         (at_ms // HOUR_MS, size),
@@ -83,6 +86,6 @@ def add(db: sqlite3.Connection, at_ms: int, size: int) -> None:
 
 
 def between(db: sqlite3.Connection, since_ms: int, until_ms: int) -> int:
-    """Bytes of the hours that lie between, the one that `until_ms` is in included."""
+    """Bytes sent from the hour of `since_ms` to the end of the hour of `until_ms`."""
     query = "select coalesce(sum(bytes),0) from traffic where hour>=? and hour<?"
     return int(db.execute(query, (since_ms // HOUR_MS, -(-until_ms // HOUR_MS))).fetchone()[0])

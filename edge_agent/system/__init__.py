@@ -1,0 +1,6 @@
+"""What the agent knows of its machine: clock, environment, settings and HTTPS to the hub.
+
+`clock` estimates hub time on a device whose wall clock may be wrong, `environment` reads battery, link cost and local
+time for policies, `settings` holds the limits of a running agent, `policy_layers` reads the policy documents and
+composes them, `http` posts to the hub under pinned CAs. May import `core`, `policies` and `wire`. Not pure.
+"""

@@ -1,16 +1,17 @@
-"""Hub time on a device whose wall clock nobody vouches for.
+"""Hub-time clock for a device whose wall clock cannot be trusted.
 
-Law: order and deadlines come from the monotonic clock alone. Hub time = monotonic + the offset of the hub's signed
+Rule: order and deadlines come from the monotonic clock alone. Hub time = monotonic + the offset of the hub's signed
 messages. A message may come late, so it moves the offset forward at once; backward only a `Welcome` to our own fresh
 `Hello` moves it, whose delay we know, and never below the floor (the latest hub time ever seen, kept in agent.db).
-What ends a question counts by `sure_ms` alone: hub time heard plus time we ran, never ahead, whatever the wall says.
+Rule: what ends a question counts by `sure_ms` alone: the last signed hub time plus the time that we ran. It is never
+ahead of the hub, whatever the wall clock says.
 """
 
 import time
 from collections.abc import Callable
 
 _DAY_MS = 86_400_000
-_TRUST_WALL_MS = 400 * _DAY_MS  # a wall clock further ahead of the floor than this is taken for broken
+_TRUST_WALL_MS = 400 * _DAY_MS  # a wall clock further ahead of the floor than this is considered broken
 _FRESH_S = 10.0
 
 
@@ -20,6 +21,7 @@ def boot_s() -> float:
 
 
 def wall_ms() -> int:
+    """The machine's wall clock, in milliseconds since 1970; it may be wrong."""
     return time.time_ns() // 1_000_000
 
 
@@ -27,7 +29,7 @@ _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class HubClock:
-    """`now()` is the core's clock in seconds; `ms()` is hub time as well as we know it."""
+    """Estimate of hub time; `now()` is the monotonic clock of the core, in seconds."""
 
     def __init__(self, floor_ms: int, mono_s: Callable[[], float] = boot_s, wall: Callable[[], int] = wall_ms) -> None:
         self.now = mono_s
@@ -40,31 +42,38 @@ class HubClock:
         self.raise_floor(floor_ms)
 
     def ms(self) -> int:
+        """Best estimate of hub time, in milliseconds since 1970; never below the floor."""
         return max(self.floor_ms, self._mono_ms() + self._offset_ms)
 
     @property
     def heard(self) -> bool:
-        """Whether a hub has told the time since we started."""
+        """Whether a signed hub message has set the clock since the start."""
         return self._heard
 
     def day(self) -> int:
-        """Whole days since 1970, hub time: for budgets and policies that end with a day. A wrong wall opens none."""
+        """Whole days since 1970 by `sure_ms`, for budgets and policies that end with a day.
+
+        A wall clock that is ahead therefore opens no new day.
+        """
         return self.sure_ms() // _DAY_MS
 
     def sure_ms(self) -> int:
-        """Hub time is at least this."""
+        """Lower bound of hub time, in milliseconds since 1970."""
         return self._mono_ms() + self._sure_offset_ms
 
     def moment(self, ms: int) -> float:
-        """A time of `sure_ms` on the core's clock."""
+        """Convert a time of `sure_ms` to seconds on the core's clock."""
         return self.now() + (ms - self.sure_ms()) / 1000
 
     def at_ms(self, moment: float) -> int:
-        """A moment of the core's clock as a time of `sure_ms`."""
+        """Convert seconds on the core's clock to a time of `sure_ms`."""
         return self.sure_ms() + round((moment - self.now()) * 1000)
 
     def raise_floor(self, floor_ms: int, sure_ms: int = 0) -> None:
-        """What agent.db remembers. Until the hub speaks, a plausible wall clock tells how long we were off."""
+        """Apply the two lower bounds that agent.db remembers; neither ever goes back.
+
+        Until the hub sends a signed time, a plausible wall clock is used to estimate how long the device was off.
+        """
         self.floor_ms = max(self.floor_ms, floor_ms)
         self._be_sure_of(max(self.floor_ms, sure_ms))
         if not self._heard:
@@ -73,10 +82,11 @@ class HubClock:
             self._offset_ms = (wall if plausible else self.floor_ms) - self._mono_ms()
 
     def said_hello(self) -> None:
+        """Note that a `Hello` was just sent: a `Welcome` within 10 s may then set the clock back."""
         self._hello_at = self.now()
 
     def hear(self, created_ms: int, *, welcome: bool = False) -> None:
-        """A message whose signature holds was made at hub time `created_ms`."""
+        """A message with a valid signature was created at hub time `created_ms`: adjust the clock to it."""
         mono_ms = self._mono_ms()
         offset = created_ms - mono_ms
         fresh = welcome and self._hello_at is not None and self.now() - self._hello_at <= _FRESH_S

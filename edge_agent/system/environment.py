@@ -1,7 +1,7 @@
-"""What a device knows of its moment, for the rules of a policy: itself, battery, link cost, local time.
+"""Reads the device's present context for policy rules: its attributes, battery, link cost and local time.
 
-Law: what cannot be found out is unknown, which rules take for the narrower side; what is found but cannot be meant is
-handed on as it is, and denies. Nothing here waits for anything.
+Rule: what cannot be read is unknown, which rules treat as the stricter case; a value that makes no sense is passed on
+as it is, and denies. Nothing here blocks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,9 +23,10 @@ _MAINS = frozenset({"Mains", "USB"})
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """What the configuration says of a device. None = not said. `power_supply` "" = it runs on mains.
+    """Device attributes from the configuration; None = not configured.
 
-    `metered_file`: whether the link is metered now, as `yes` or `no`; whoever manages the network writes it.
+    `power_supply`: folder of the kernel's power supplies, "" = the device runs on mains. `metered_file`: file with
+    `yes` or `no`, whether the link is metered now, written by whatever manages the network.
     """
 
     device_class: str = ""
@@ -37,19 +38,22 @@ class Attributes(msgspec.Struct, frozen=True):
     power_supply: str = POWER_SUPPLY
 
     def of(self, tenant: str) -> "Attributes":
-        """Whose device it is."""
+        """The same attributes with the tenant that owns the device."""
         return msgspec.structs.replace(self, tenant=tenant)
 
 
 class Surroundings:
-    """Looks around. Cheap enough for every few seconds, not for every sample."""
+    """Reads the policy context of this device; a few file reads, meant for every few seconds, not every sample."""
 
     def __init__(self, attributes: Attributes, clock: HubClock) -> None:
         self._is = attributes
         self._clock = clock
 
     def look(self, zones: tuple[str, ...]) -> Context:
-        """Of no data class and no link yet: those belong to a question. `zones`: whose local time is asked."""
+        """Read the context now, without data class and link state, which belong to a question.
+
+        `zones`: names of the time zones whose local time the policy needs.
+        """
         a = self._is
         return Context(
             "", a.device_class, a.region, a.tenant, a.tags,
@@ -57,7 +61,7 @@ class Surroundings:
         )  # fmt: skip
 
     def _minutes(self, zones: tuple[str, ...]) -> Mapping[str, int]:
-        """A clock that no hub has set tells no time of day; one that was tells at least UTC."""
+        """Minutes of the week per zone; empty until a hub has set the clock, as it tells no time of day before."""
         if not self._clock.heard:
             return {}
         now = datetime.fromtimestamp(self._clock.ms() / 1000, UTC)
@@ -73,6 +77,7 @@ def minutes_of_week(now: datetime, zones: Iterable[str]) -> Iterator[tuple[str, 
 
 
 def _metered(a: Attributes) -> bool | None:
+    """Whether the link is metered: as configured, else from the file; None if neither says."""
     if a.metered is not None or not a.metered_file:
         return a.metered
     word = _line(Path(a.metered_file)).lower()
@@ -80,9 +85,10 @@ def _metered(a: Attributes) -> bool | None:
 
 
 def battery(folder: str) -> float | None:
-    """Charge from 0 to 1, the least of several; 1 on mains. None if it cannot be told, NaN if it is told as no number.
+    """Battery charge from 0 to 1, the lowest of several; 1 on mains.
 
-    As the kernel describes power supplies: Documentation/ABI/testing/sysfs-class-power.
+    None if it cannot be read, NaN if a battery reports no number. Read as the kernel describes power supplies:
+    Documentation/ABI/testing/sysfs-class-power.
     """
     if not folder:
         return 1.0
@@ -105,7 +111,7 @@ def _charge(supply: Path) -> float:
 
 
 def _line(file: Path) -> str:
-    """The first line, "" if there is none."""
+    """The first line of a file, at most 64 characters; "" if it cannot be read."""
     try:
         with file.open(encoding="ascii", errors="replace") as opened:
             return opened.readline(_LONGEST_LINE).strip()

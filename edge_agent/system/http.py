@@ -1,14 +1,11 @@
-"""One POST to the hub's web API: over TLS that trusts pinned CAs alone, or in clear on this very machine.
+"""HTTPS POST to the hub's web API, with pinned CAs and hub time instead of the wall clock; plain HTTP on loopback only.
 
-Law: nothing is sent before the server has shown a chain that ends in a CA we pinned. There is no way around it: not the
-system's CAs, not an option, not a first time.
-
-TLS on a device whose wall clock nobody vouches for: pinned CAs, and hub time instead of the wall's.
-
-Law: OpenSSL checks chain and name, but no dates (its clock may say 1970, or 2036). A server certificate is refused if
+Rule: nothing is sent before the server has shown a chain that ends in a CA we pinned. There is no way around it: not
+the system's CAs, not an option, not a first time.
+Rule: OpenSSL checks chain and name, but no dates (its clock may say 1970, or 2036). A server certificate is refused if
 it ended before the floor, the latest hub time that the CA itself signed (at enrolment and each renewal: the hub's other
 keys could lie about it and lock every device out); one that begins later only proves that time has passed. So a wrong
-clock locks nobody out, and a certificate that is certainly over opens nothing.
+clock locks nobody out, and a certificate that has certainly expired is refused.
 """
 
 import http.client
@@ -30,7 +27,7 @@ _NO_CHECK_TIME = 0x200000
 
 
 class DeviceSocket(ssl.SSLSocket):
-    """Checks the peer's certificate against the floor as soon as the handshake is done, before a byte is sent."""
+    """TLS socket that checks the peer's certificate against the time floor right after the handshake."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -38,27 +35,34 @@ class DeviceSocket(ssl.SSLSocket):
             if isinstance(self.context, DeviceContext):
                 self.context.check(self.getpeercert() or {})
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise  # not failed, only not done
+            raise  # the handshake has not failed, it is only incomplete
         except OSError:
-            self.close()  # who called may know nothing of a handshake that fails, least of all after its end
+            self.close()  # the caller does not close a socket whose handshake fails
             raise
 
 
 class DeviceContext(ssl.SSLContext):
-    """Made by `context`."""
+    """TLS client context with the time floor in hub milliseconds; made by `context`."""
 
     sslsocket_class = DeviceSocket
     floor_ms: int
 
     def check(self, certificate: Mapping[str, object]) -> None:
-        """SSLCertVerificationError if it ended before the floor. `certificate` as ssl describes it."""
+        """Raise SSLCertVerificationError if the certificate ended before the floor.
+
+        `certificate`: as `ssl.SSLSocket.getpeercert` returns it.
+        """
         ends = certificate.get("notAfter")
         if not isinstance(ends, str) or ssl.cert_time_to_seconds(ends) * 1000 < self.floor_ms:
             raise ssl.SSLCertVerificationError(f"the server's certificate ended before hub time: {ends}")
 
 
 def context(authorities: Sequence[str], floor_ms: int) -> DeviceContext:
-    """Trusts these CAs (PEM) and no other; TLS 1.2 and up, host name checked. ssl.SSLError if one cannot be read."""
+    """A TLS context that trusts these CAs (PEM) and no other; TLS 1.2 and up, host name checked.
+
+    `floor_ms`: hub time in milliseconds that a server certificate must not have ended before. ssl.SSLError if a CA
+    cannot be read.
+    """
     made = DeviceContext(ssl.PROTOCOL_TLS_CLIENT)
     made.floor_ms = floor_ms
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -72,7 +76,11 @@ TIMEOUT_S = 15.0
 
 
 class Trust(msgspec.Struct, frozen=True):
-    """Whom to believe: `authorities` (PEM) where they are known; before, `ca_sha256` (hex, DER) of the invite."""
+    """What a connection to the hub trusts.
+
+    `authorities`: pinned CAs (PEM), once they are known; before that `ca_sha256`: hash (hex, of the DER form) from the
+    invite.
+    """
 
     floor_ms: int
     authorities: tuple[str, ...] = ()
@@ -80,9 +88,10 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
-    """ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub.
+    """POST `body` to a path of the hub's web API and return the reply, whatever its status.
 
-    The reason of TLS is in the line.
+    ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub; the message names the TLS
+    failure.
     """
     where = split(url)
     if where.scheme == "http" and not is_loopback(where.hostname or ""):
@@ -101,7 +110,7 @@ def post(url: str, path: str, body: bytes, trust: Trust) -> HttpReply:
 
 
 def split(url: str) -> SplitResult:
-    """ValueError unless it is a plain http or https address."""
+    """Parse a hub address. ValueError unless it is a plain http or https address."""
     where = urlsplit(url)
     if where.scheme not in ("http", "https") or not where.hostname or where.username or where.query or where.port == 0:
         raise ValueError(url)
@@ -116,7 +125,7 @@ def _context(where: SplitResult, trust: Trust) -> ssl.SSLContext:
 def _shown_authority(host: str, port: int, ca_sha256: str) -> str:
     """The CA (PEM) with this hash, out of the chain that the server shows. ExitError(ENROLMENT) if it is not there.
 
-    This first look verifies nothing, sends nothing and learns nothing else; the connection that speaks verifies.
+    This first connection verifies nothing, sends nothing and reads nothing else; the next one verifies against that CA.
     """
     look = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     look.check_hostname = False

@@ -1,6 +1,7 @@
-"""Which documents a device obeys: files of its own and published ones, composed into the one policy in force.
+"""The policy documents of a device: local files and published ones, composed into the one policy in force.
 
-Law: while one of them is missing or cannot be read there is no policy, and nothing leaves; an older one is never taken.
+Rule: while one of the documents is missing or cannot be read there is no policy, and nothing leaves; an older one is
+never used in its place.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,11 @@ Documents = tuple[Document, ...]
 
 
 class Layers(msgspec.Struct, frozen=True):
-    """As configured: `published` names of the update repository, paths of `files`, and whether nothing may leave."""
+    """Policy documents as configured.
+
+    `published`: names in the update repository. `files`: paths. `airgap`: add the built-in document that lets nothing
+    leave.
+    """
 
     published: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -28,14 +33,14 @@ class Layers(msgspec.Struct, frozen=True):
 
 
 def layers_of(settings: Iterable[str], *, airgap: bool) -> Layers:
-    """Of the configuration's `policy`: each a path or `tuf:NAME`; "" is none."""
+    """Parse the configuration's `policy` list: each entry is a path or `tuf:NAME`; empty ones are skipped."""
     named = tuple(filter(None, settings))
     published = tuple(name_of(each) for each in named if name_of(each))
     return Layers(published, tuple(each for each in named if not name_of(each)), airgap)
 
 
 def read_files(layers: Layers) -> Documents:
-    """Every file, and the built-in airgap where it is switched on.
+    """Read every policy file, and the built-in airgap document where it is switched on.
 
     ExitError(POLICY) for the first that cannot be used.
     """
@@ -44,7 +49,10 @@ def read_files(layers: Layers) -> Documents:
 
 
 def read_published(texts: Iterable[bytes | None]) -> Documents | None:
-    """None if one of them is not here yet, or was written for an agent that knows more than we do."""
+    """Parse the published documents.
+
+    None if one of them is not downloaded yet, or uses keys of a newer agent version.
+    """
     try:
         return tuple(parse(text.decode()) if text is not None else _missing() for text in texts)
     except (PolicyError, UnicodeDecodeError):
@@ -52,7 +60,7 @@ def read_published(texts: Iterable[bytes | None]) -> Documents | None:
 
 
 class _Unsigned(msgspec.Struct, frozen=True):
-    """A file of the device: it may narrow, but it ends no notice, which only a signed document can."""
+    """A local policy file: it may narrow, but cannot clear a deny-all notice, which only a signed document can."""
 
     document: Document
 
@@ -61,19 +69,23 @@ class _Unsigned(msgspec.Struct, frozen=True):
 
 
 class Standing:
-    """The policy in force, and of what it is made. Files and published documents change apart."""
+    """The policy in force and the documents it is composed of; files and published documents change separately."""
 
     def __init__(self, files: Documents = (), published: Documents | None = ()) -> None:
-        """PolicyError if they do not go together."""
+        """PolicyError if the documents cannot be composed."""
         self._files, self._published = files, published
         self.policy = _together(files, published)
 
     def take_files(self, files: Documents) -> Policy | None:
-        """The policy that is now in force if it is another one; None if nothing changes. PolicyError as above."""
+        """Replace the local documents.
+
+        Returns the policy that is now in force, None if nothing changes. PolicyError if the documents cannot be
+        composed.
+        """
         return self._take(files, self._published)
 
     def take_published(self, published: Documents | None) -> Policy | None:
-        """As `take_files`."""
+        """Replace the published documents; returns and errors as `take_files`."""
         return self._take(self._files, published)
 
     def _take(self, files: Documents, published: Documents | None) -> Policy | None:

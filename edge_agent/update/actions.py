@@ -1,8 +1,8 @@
-"""What an install changes: in the store, its floors and its quarantine; and in the running agent, which model answers.
+"""Actions of an install: what it changes in the store, its floors and quarantine, and which model the agent serves.
 
-Law: an action on the store blocks and may be repeated; one that was cut short is done again from its beginning after a
-restart, and then finds what is left to do. A model that goes back goes back in memory first, whatever the disk does;
-`busy` is held from the store's change until the agent follows it, so that no look for updates comes between.
+Rule: an action on the store blocks and may be repeated; one that was cut short is done again from its beginning after a
+restart, and then finds what is left to do. A rollback happens in memory first, whatever the disk does. `busy` is held
+from the store's change until the agent follows it, so that no look for updates comes between.
 """
 
 import asyncio
@@ -36,11 +36,14 @@ Step = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """Nobody wants to know."""
+    """A step hook that does nothing."""
 
 
 class StoreActions:
-    """On the folder of the updates; each blocks. `step` is told the name of each point before it is passed."""
+    """Actions on the folder of the updates; each blocks.
+
+    `step(name)`: called before each point at which a kill is tested.
+    """
 
     def __init__(self, folder: Path, names: Names, step: Step = silent) -> None:
         self._folder = folder
@@ -48,12 +51,15 @@ class StoreActions:
         self._step = step
 
     def activate(self, target: Slot) -> tuple[Activated, Runner | None]:
-        """Prove that what serves still opens, flip, load. On a failure the store is as it was."""
+        """Check that the serving bundle still opens, make the target current on trial, and load it.
+
+        On a failure the store is as it was.
+        """
         try:
             with opened(self._folder) as store:
                 self._prove(store)
                 if target not in (store.candidate, store.current):
-                    raise BundleError(f"{target.path}: it is not there any more")
+                    raise BundleError(f"{target.path}: its slot is gone")
                 self._step("flip")
                 store.activate(target, trial=True)
                 self._step("load")
@@ -62,7 +68,7 @@ class StoreActions:
             return Activated(failure_class(error), str(error)[:300]), None
 
     def commit(self, target: Slot) -> Done:
-        """From now on nothing older, and nothing to go back for."""
+        """Raise the rollback floor to this slot and drop the one before: no older version may follow."""
         try:
             self._step("raise_floor")
             commit(self._folder / "metadata", target)
@@ -74,7 +80,7 @@ class StoreActions:
         return Done()
 
     def roll_back(self, target: Slot) -> tuple[Done, Slot | None]:
-        """What served before is current again, if it opens; it is returned. Else nothing is."""
+        """Make the bundle before current again, if it opens, and return its slot. If none does, nothing is current."""
         try:
             with opened(self._folder) as store:
                 self._step("roll_back")
@@ -93,7 +99,7 @@ class StoreActions:
             return Done(failure_class(error), str(error)[:300]), None
 
     def clean_up(self, wish: CleanUp) -> None:
-        """Give back what was staged or half downloaded, and remember what failed. A disk that refuses is no reason."""
+        """Remove what was staged or partly downloaded, and quarantine what failed. Disk errors are ignored."""
         with suppress(*FAULTS), opened(self._folder) as store:
             store.drop()
             if wish.target is None:
@@ -106,12 +112,12 @@ class StoreActions:
                 quarantine.note(wish.target.path, hopeless=True)
 
     def load(self, slot: Slot) -> Runner:
-        """BundleError, OSError, ExitError."""
+        """Open a slot and load its model. Raises BundleError, OSError or ExitError."""
         with opened(self._folder) as store:
             return self._loaded(store, slot)
 
     def _prove(self, store: Store) -> None:
-        """There is a way back: every byte of it is there, and the runtime takes it."""
+        """Check that a rollback is possible: the serving bundle's bytes are intact, and the runtime loads it."""
         self._step("prove")
         if store.current is not None and not store.on_trial:
             self._loaded(store, store.current).close()
@@ -130,16 +136,23 @@ class StoreActions:
 
 
 class Served(Protocol):
-    """`edge_agent.update.poller.Updates`, as installs see it: who serves, by name of the store."""
+    """Which slot serves: `Updates`, as the install sees it."""
 
     @property
-    def slot(self) -> Slot | None: ...
+    def slot(self) -> Slot | None:
+        """The slot that serves; None for none."""
+        ...
 
-    def took(self, slot: Slot | None) -> None: ...
+    def took(self, slot: Slot | None) -> None:
+        """The install has made this slot serve."""
+        ...
 
 
 class InstallDependencies(NamedTuple):
-    """What installs need of the process. `busy`: held by whoever has the store. `job`: what a worker is told now."""
+    """What an install needs of the process. `busy`: lock of whoever uses the store. `job`: a worker's job as of now.
+
+    `metered`: whether a download over a metered link is allowed. `tick_s`: the pause between two observations.
+    """
 
     folder: Path
     names: Names
@@ -152,7 +165,7 @@ class InstallDependencies(NamedTuple):
 
 
 class RuntimeActions:
-    """Owned by the event loop."""
+    """Store actions together with what follows from them in the running agent; used on the event loop only."""
 
     def __init__(self, needs: InstallDependencies, served: Served, parts: Parts, answering: Answering) -> None:
         self._needs = needs
@@ -163,15 +176,16 @@ class RuntimeActions:
         self._self_test_bytes = 0
 
     def note_self_test(self, resident_bytes: int) -> None:
-        """The newest model took so much memory in its self-test."""
+        """Note how much memory, in bytes, the newest model took in its self-test."""
         self._self_test_bytes = resident_bytes
 
     async def clean_up(self, wish: CleanUp) -> None:
+        """Clean up the store in a thread, while no one else uses it."""
         async with self._needs.busy:
             await asyncio.to_thread(self._store_actions.clean_up, wish)
 
     async def activate(self, target: Slot) -> Activated:
-        """The model before stays loaded beside it."""
+        """Serve the target on trial; the model before stays loaded beside it."""
         rss = resident_bytes()
         before = self._answering.trial.seen.signals(rss)
         async with self._needs.busy:
@@ -186,7 +200,7 @@ class RuntimeActions:
         return Activated(before=before, declared_bytes=declared)
 
     async def roll_back(self, target: Slot, why: str) -> Done:
-        """In memory first: the model before answers from this moment on, whatever the disk does."""
+        """Serve the model before again. In memory first: it answers from this moment on, whatever the disk does."""
         at_once = self._answering.go_back()
         async with self._needs.busy:
             done, slot = await asyncio.to_thread(self._store_actions.roll_back, target)
@@ -199,7 +213,7 @@ class RuntimeActions:
         return done
 
     async def _load_again(self, done: Done, slot: Slot | None) -> tuple[Done, Slot | None]:
-        """It was not loaded any more."""
+        """The model before is not in memory any more: load it from its slot."""
         if slot is None:
             if done.failure is not Failure.DISK:
                 await self._answering.use(None)
@@ -212,6 +226,7 @@ class RuntimeActions:
         return done, slot
 
     async def commit(self, target: Slot) -> Done:
+        """Commit the target, and unload the model before."""
         async with self._needs.busy:
             done = await asyncio.to_thread(self._store_actions.commit, target)
         if done.failure is None:
@@ -221,21 +236,21 @@ class RuntimeActions:
         return done
 
     async def examine(self, target: Slot) -> Examined:
-        """The very session that serves, on its golden set."""
+        """Run the very session that serves on its golden set."""
         runner = self._answering.model.runner
         async with self._needs.busy:
             return Examined(await asyncio.to_thread(_same, self._needs.folder, target, runner))
 
 
 def failure_class(error: BaseException) -> Failure:
-    """Of what an action on the store ended with."""
+    """The failure class of the error that an action on the store ended with."""
     if isinstance(error, ExitError):
         return Failure.DISK if error.code is Exit.DISK else Failure.INTERNAL
     return Failure.SELF_TEST if isinstance(error, BundleError) else failure_of(error)
 
 
 def resident_bytes() -> int:
-    """Of this process; 0 where the kernel does not tell."""
+    """Resident memory of this process in bytes; 0 where the kernel does not tell."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):

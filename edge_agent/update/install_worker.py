@@ -1,9 +1,9 @@
-"""Worker process of an install: an assigned bundle is looked up, or fetched and tried; then it ends.
+"""Worker process of an install: checks an assignment with the repository, or downloads, verifies and tests a bundle.
 
 Started as `python -m edge_agent.update.install_worker`.
 
-Law: before each step it says which, and waits until the agent has written that down. What TUF, the network and a bundle
-that nobody has run yet need in memory, or break, is never the agent's. It ends when its agent does.
+Rule: it announces each state, and waits until the agent has stored it. The memory and the crashes of TUF, the network
+and an untested bundle stay out of the agent's process. It exits when its agent does.
 """
 
 import os
@@ -37,9 +37,9 @@ Reach = Callable[[InstallState], None]
 
 
 def run(request: WorkerRequest, reach: Reach, step: Callable[[Step], None] | None = None) -> WorkerMessage:
-    """Blocks. Whatever the repository, the network, a bundle or the disk does is in what it says last.
+    """Carry out one request; blocks. Failures of repository, network, bundle or disk are in the message it returns.
 
-    `step`: told of each point of the store's work.
+    `reach(state)`: announces a state and waits. `step`: called at each point of the store's work.
     """
     with Store(Path(request.job.folder), *((step,) if step else ())) as store:
         try:
@@ -53,7 +53,7 @@ def run(request: WorkerRequest, reach: Reach, step: Callable[[Step], None] | Non
             return _no(Refusal(failure, f"{type(error).__name__}: {error}"[:300]))
 
 
-# May it be installed?
+# Checking the assignment
 
 
 def _checked(request: WorkerRequest, store: Store) -> WorkerMessage:
@@ -87,7 +87,7 @@ def _facts(request: WorkerRequest, store: Store, session: Session, listed: dict[
 
 def _unfit(request: WorkerRequest, store: Store, offer: Offer) -> Refusal | None:
     if offer.custom.get(REVOKED) is True:
-        return Refusal(Failure.POLICY, f"{offer.path}: withdrawn by who signs it")
+        return Refusal(Failure.POLICY, f"{offer.path}: revoked by its signer")
     quarantine = Quarantine(store.metadata, request.job.agent)
     if quarantine.tries(offer.path) >= MAX_TRIES or quarantine.banned(offer.digest, request.now_ms):
         return Refusal(Failure.QUARANTINED, f"{offer.path}: it failed here before")
@@ -96,10 +96,10 @@ def _unfit(request: WorkerRequest, store: Store, offer: Offer) -> Refusal | None
 
 def _approved(session: Session, target: Target) -> Listing | Refusal:
     found = session.approved(target.path, target.permit)
-    return found or Refusal(Failure.INTEGRITY, f"{target.path}: nobody who may lists it")
+    return found or Refusal(Failure.INTEGRITY, f"{target.path}: no trusted role lists it")
 
 
-# Bring it home
+# Downloading and testing the bundle
 
 
 def _fetched(request: WorkerRequest, store: Store, reach: Reach) -> WorkerMessage:
@@ -110,7 +110,7 @@ def _fetched(request: WorkerRequest, store: Store, reach: Reach) -> WorkerMessag
             _download(request, store, target, reach)
         reach(InstallState.VERIFYING)
         if not _whole(store, target):
-            raise BundleError(f"{target.path}: its bytes are not those that were promised")
+            raise BundleError(f"{target.path}: its bytes do not have the digest that is listed")
         reach(InstallState.STAGED)
         staged = _staged(store, target)
     reach(InstallState.SELF_TEST)
@@ -119,12 +119,15 @@ def _fetched(request: WorkerRequest, store: Store, reach: Reach) -> WorkerMessag
 
 def _wanted(request: WorkerRequest) -> Slot:
     if request.target is None:
-        raise RuntimeError("nothing is wanted")
+        raise RuntimeError("the request has no target")
     return request.target
 
 
 def _download(request: WorkerRequest, store: Store, target: Slot, reach: Reach) -> None:
-    """Into its part, which is kept if it is cut; vouched for by a refresh of this very request."""
+    """Download into the partial file, which is kept if it is cut short.
+
+    The download is authorised by a refresh of the repository in this very request.
+    """
     reach(InstallState.DOWNLOADING)
     way = road(request.job, store)
     try:
@@ -140,8 +143,8 @@ def _download(request: WorkerRequest, store: Store, target: Slot, reach: Reach) 
 
 
 def _allowed(session: Session, target: Slot, permits: tuple[Permit | None, ...]) -> Listing:
-    """As when it was judged: with the permit that allows it, if it takes one."""
-    refused = RefusedError(Refusal(Failure.INTEGRITY, f"{target.path}: it is not listed any more as it was"))
+    """The target's listing, as when it was checked: with the permit that allows it, if it needs one."""
+    refused = RefusedError(Refusal(Failure.INTEGRITY, f"{target.path}: it is no longer listed with this digest"))
     for permit in permits:
         try:
             found = session.approved(target.path, permit)
@@ -162,7 +165,7 @@ def _whole(store: Store, target: Slot) -> bool:
 
 
 def _staged(store: Store, target: Slot) -> Slot:
-    """Unpacked, synced, renamed and named: from here on the slot is there after any end."""
+    """Unpack, sync, rename and name it as candidate: from here on the slot survives any end of the process."""
     with store.reserve(target.digest, 0) as part:
         staged = store.stage(part, target)
     store.name_candidate(staged)
@@ -170,7 +173,7 @@ def _staged(store: Store, target: Slot) -> Slot:
 
 
 def _tested(request: WorkerRequest, store: Store, staged: Slot) -> WorkerMessage:
-    """Lint, first load and golden set, in a child that is handed the verified bytes."""
+    """Lint, first load and golden set, in a sandboxed child that is handed the verified bytes."""
     bundle = store.open(staged)
     unfit = judge_target(bundle.manifest.target, this_host(request.job.agent))
     if unfit:
@@ -197,7 +200,10 @@ def _no(refusal: Refusal) -> WorkerMessage:
 
 
 class Pipe:
-    """Says a line and hears one. Its input ends when the agent does, however it does: then so do we."""
+    """The worker's end of its pipes: JSON lines on stdin and stdout.
+
+    It exits the process when stdin ends, as the agent has.
+    """
 
     def __init__(self) -> None:
         self._lines: SimpleQueue[bytes] = SimpleQueue()
@@ -209,19 +215,22 @@ class Pipe:
         os._exit(1)
 
     def hear(self) -> bytes:
+        """The next line from the agent; blocks."""
         return self._lines.get()
 
     def say(self, message: WorkerMessage) -> None:
+        """Write one message to the agent."""
         sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
     def reach(self, state: InstallState) -> None:
+        """Announce a state, and wait until the agent has stored it."""
         self.say(WorkerMessage(reached=state))
         self.hear()
 
 
 def main() -> int:
-    """One job; then lines, each answered, until the last."""
+    """Read one request; then announce states, each answered by the agent, until the last message."""
     pipe = Pipe()
     request = msgspec.json.decode(pipe.hear(), type=WorkerRequest)
     pipe.say(run(request, pipe.reach))

@@ -1,6 +1,6 @@
-"""What updates left on this device's disk, ready to serve: the current bundle as a runner, policy and hub keys.
+"""Reader of installed updates: the current bundle as a runner, the policies, and the hub keys on this device's disk.
 
-Law: no network here; what lies in the store was verified when it came, and is read and hashed again.
+Rule: no network here. What lies in the store was verified when it came, and is read and hashed again.
 """
 
 import sqlite3
@@ -24,12 +24,15 @@ from wire.process.exit_codes import Exit, ExitError
 from wire.protocol.rollout import Failure
 
 FOLDER = "updates"
-PATIENCE_S = 3.0  # with an errand of ours that is just ending
+PATIENCE_S = 3.0  # a worker of ours may be just ending
 _POLL_S = 0.05
 
 
 class Names(msgspec.Struct, frozen=True):
-    """What of the repository this device lives by. `family` "", no `policies`: not from there. `agent`: our version."""
+    """What this device takes from the update repository, by name.
+
+    `family` "", no `policies`: not from there. `agent`: our version. `threads`: of the runtime.
+    """
 
     family: str
     policies: tuple[str, ...]
@@ -39,16 +42,16 @@ class Names(msgspec.Struct, frozen=True):
 
     @property
     def documents(self) -> tuple[str, ...]:
+        """Paths of all documents in the repository: policies and hub keys."""
         return (*map(policy_path, self.policies), *map(keys_path, self.regions))
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """`slot`: what should serve; `runner`: of it, None if `slot` is None or serves already.
+    """What is installed. `slot`: what should serve; `runner`: its model, None if `slot` is None or serves already.
 
-    `committed`: the bundle before, where `slot` is on trial and that one opens.
-
-    `policies`: None while one that is named has not come or cannot be read. `hubs`: () while no file of hub keys ever
-    came. `versions`: of the documents, by path.
+    `committed`: the model before, where `slot` is on trial and that one opens. `policies`: None while one that is named
+    has not come or cannot be read. `hubs`: () while no file of hub keys ever came. `versions`: of the documents, by
+    path.
     """
 
     slot: Slot | None = None
@@ -61,18 +64,20 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 def policy_path(name: str) -> str:
+    """Path of a policy in the update repository."""
     return f"policy/{name}.toml"
 
 
 def keys_path(region: str) -> str:
+    """Path of a region's hub keys in the update repository."""
     return f"keys/{region}.json"
 
 
 def look(folder: Path, names: Names, serving: Slot | None = None, shun: str = "") -> Installed:
-    """Blocks; also loads the current bundle unless it is the one that serves.
+    """Read what is installed, and load the current bundle unless it is the one that serves. Blocks.
 
-    ExitError(LOCKED, DISK) if it cannot look. `shun`: digest of one that must not serve although it is current: the one
-    before it does then.
+    Raises ExitError(LOCKED, DISK) if the store cannot be opened. `shun`: digest of a bundle that must not serve
+    although it is current: the one before it does then.
     """
     with opened(folder) as store:
         slot, runner, refusals = _runner(store, names, serving, shun) if names.family else (None, None, ())
@@ -89,7 +94,10 @@ def look(folder: Path, names: Names, serving: Slot | None = None, shun: str = ""
 
 
 def keep(folder: Path, slot: Slot) -> None:
-    """The slot serves: nothing older of its family comes after it. sqlite3.Error: the disk refuses."""
+    """The slot serves: raise the floor, so that nothing older of its family follows.
+
+    sqlite3.Error if the disk refuses.
+    """
     commit(folder / "metadata", slot)
 
 
@@ -97,7 +105,7 @@ Found = tuple[Slot | None, Runner | None, tuple[Refusal, ...]]
 
 
 def _runner(store: Store, names: Names, serving: Slot | None, shun: str) -> Found:
-    """The current slot, or the one before it where the current one does not open. It is left behind then."""
+    """Load the current slot, or the one before it where it does not open, which is left behind then."""
     refusals: tuple[Refusal, ...] = ()
     if shun and store.current and store.current.digest == shun:
         return (store.previous, _committed(store, names), ()) if store.previous else (None, None, ())
@@ -114,7 +122,7 @@ def _runner(store: Store, names: Names, serving: Slot | None, shun: str) -> Foun
 
 
 def _committed(store: Store, names: Names) -> Runner | None:
-    """The one before; None if there is none that opens."""
+    """Load the previous slot; None if there is none that opens."""
     try:
         return OnnxRunner(store.open(store.previous), names.threads) if store.previous else None
     except BundleError:
@@ -142,7 +150,7 @@ def _hubs(texts: dict[str, bytes], regions: tuple[str, ...]) -> tuple[HubKeys, .
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Store]:
-    """The store, once an errand that is just ending has let go of it."""
+    """The store, opened. Waits up to 3 s for a worker of ours that is just ending. Raises ExitError(LOCKED, DISK)."""
     deadline = time.monotonic() + PATIENCE_S
     store = Store(folder)
     while True:

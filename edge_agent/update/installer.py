@@ -1,7 +1,8 @@
-"""Obeys the install machine: one task, one event at a time; what it wants is on disk before it is done.
+"""Installer: runs the install machine in one task, executes its commands and feeds it events, one at a time.
 
-Law: where the disk takes no row, the machine stands still, but for one thing: a model that must go back goes back in
-memory at once. Nothing of this waits for a hub, and no report, sent or lost, changes what serves.
+Rule: what the machine decides is on disk before it is done. While the disk takes no row the machine stands still, but
+for one thing: a rollback is done in memory at once. Nothing here waits for a hub, and no report, sent or lost, changes
+which model serves.
 """
 
 import asyncio
@@ -57,8 +58,9 @@ WORKER_S = 25 * 3600.0  # its own limits are tighter
 LOW_BATTERY = 0.15
 MAX_LINE_BYTES = 1 << 20
 
+
 class Install:
-    """A side of the agent's status, and a task of its process."""
+    """The install task of the agent's process, and a provider of its status."""
 
     def __init__(self, machine: InstallMachine, needs: InstallDependencies, served: Served) -> None:
         self.machine = machine
@@ -77,16 +79,16 @@ class Install:
         self._actions: RuntimeActions
 
     def attach(self, parts: Parts, answering: Answering, outgoing: Outgoing) -> None:
-        """To the agent that it works for."""
+        """Connect the installer with the agent that it works for."""
         self._parts, self._answering, self._outgoing = parts, answering, outgoing
         self._actions = RuntimeActions(self._needs, self._served, parts, answering)
 
     def hear(self, assignment: Assignment) -> None:
-        """A hub of ours has signed it."""
+        """Take an assignment that was verified as signed by our home hub."""
         self._events.put_nowait(AssignmentReceived(assignment))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the machine until cancelled."""
         try:
             await self._on(Resumed(self._serving))
             while True:
@@ -113,7 +115,7 @@ class Install:
                 commands += self.machine.on(found, self._parts.clock.ms())
 
     def close(self) -> None:
-        """The process ends as it was told to, and not by a model."""
+        """Store that the process ends as it was told to, and not by a model's fault."""
         trial = self._answering.trial
         for command in self.machine.on(Closing(self._signals(), trial.quality()), self._parts.clock.ms()):
             if isinstance(command, Write):
@@ -123,7 +125,7 @@ class Install:
     # One command
 
     async def _obey(self, command: Command) -> Event | None:
-        """The event that follows at once, if one does."""
+        """Execute one command. Returns the event that follows at once, if one does."""
         if isinstance(command, Write):
             await self._write(command.row)
         elif isinstance(command, Check | Fetch):
@@ -157,7 +159,7 @@ class Install:
         return None
 
     async def _write(self, row: InstallRow) -> None:
-        """Until the disk takes it; figures alone may be lost."""
+        """Write the row until the disk takes it; if only its figures changed, once is enough."""
         figures = row.state is self._written.state
         while True:
             try:
@@ -207,7 +209,7 @@ class Install:
             self._parts.counts[f"install_failure_{message.failure}"] += 1
             self._needs.log.warning("install_failed", failure=message.failure)
 
-    # What it sees
+    # Observations and reports
 
     @property
     def _serving(self) -> str:
@@ -252,10 +254,10 @@ class Install:
         self._parts.counts[f"assignment_refused_{command.refusal.failure}"] += 1
         self._needs.log.warning("assignment_refused", failure=command.refusal.failure)
 
-    # As a side of the agent's status
+    # For the agent's status
 
     def facts(self) -> dict[str, Any]:
-        """JSON-able."""
+        """JSON-able fields of the agent's status: the install under way, and how the last one ended."""
         row = self.machine.row
         work = row.work or row.control
         told = {
@@ -272,15 +274,15 @@ class Install:
         return {"install": told}
 
     def alarms(self) -> set[str]:
-        """`install_safe_mode`: nothing is left that may serve. `install_disk`: the row cannot be written."""
+        """`install_safe_mode`: no model is left that may serve. `install_disk`: the row cannot be written."""
         safe = self.machine.row.state is InstallState.SAFE_MODE
         return ({"install_safe_mode"} if safe else set()) | ({"install_disk"} if self._disk else set())
 
 
 class InstallWorkerProcess:
-    """The agent's end of an install worker: one request at a time; `busy` is held while its process has the store.
+    """The agent's end of an install worker's process: one request at a time, while `busy` is held.
 
-    `reached`: it is about to do that, and waits for `proceed`.
+    `reached(state)`: called when the worker announces a state; it waits there until `proceed` is called.
     """
 
     def __init__(self, busy: asyncio.Lock, reached: Callable[[InstallState], None]) -> None:
@@ -289,10 +291,15 @@ class InstallWorkerProcess:
         self._go = asyncio.Event()
 
     def proceed(self) -> None:
+        """Let the worker do what it has announced."""
         self._go.set()
 
     async def run(self, request: WorkerRequest, deadline_s: float) -> WorkerMessage:
-        """Its last word; one that ends without is a failure like any other. Cancelled, it ends its process."""
+        """Run a worker for this request and return its last message.
+
+        A worker that ends without one, or not within `deadline_s`, is a failure like any other. Cancelled, it kills the
+        process.
+        """
         async with self._busy:
             try:
                 async with asyncio.timeout(deadline_s):
@@ -318,7 +325,7 @@ class InstallWorkerProcess:
 
     async def _talk(self, child: asyncio.subprocess.Process, request: WorkerRequest) -> WorkerMessage:
         if child.stdin is None or child.stdout is None:
-            raise RuntimeError("both are pipes")
+            raise RuntimeError("the worker's stdin and stdout must be pipes")
         line = msgspec.json.encode(request)
         try:
             while True:

@@ -1,9 +1,12 @@
-"""The device's install machine: what is done next with an assigned bundle, and when it is taken back.
+"""Install state machine of a device: decides the next step with an assigned bundle, and when it is rolled back. Pure.
 
-Rule 1: every change of the row is decided here and in `install_moves`, and written before it is acted on; after any
-end of the process the row alone says where to go on.
-Rule 2: no I/O, no clock, no dice here: events and `now_ms` come in, commands go out.
-Rule 3: what is committed stays, whatever becomes of its report; what is not committed needs nobody to be taken back.
+The path is checking, accepted, downloading, verifying, staged, self-test, activating, probation, committed; every state
+may end in failed, cancelled, superseded or rolled back. It follows A/B updates with a trial boot and a boot counter.
+
+Rule 1: every change of the row is decided here and in `transitions`, and written before it is acted on; after any end
+of the process the row alone says where to go on.
+Rule 2: no I/O, no clock, no randomness: events and `now_ms` (hub time) come in, commands go out.
+Rule 3: what is committed stays, whatever becomes of its report; what is not committed is rolled back without a hub.
 """
 
 from collections.abc import Callable
@@ -51,7 +54,11 @@ _NOT_FOR_US = frozenset({Failure.INCOMPATIBLE, Failure.QUARANTINED, Failure.ROLL
 
 
 class InstallMachine:
-    """Of one device. Events of a worker that was stopped are no events: whoever obeys lets none through."""
+    """The state machine of one device's installs.
+
+    `row`: the stored state it goes on from. Whoever executes its commands must not pass on events of a worker that it
+    has stopped.
+    """
 
     __slots__ = ("_device", "_examining", "_moves", "_on", "_reported_ms", "limits")
 
@@ -59,7 +66,7 @@ class InstallMachine:
         self._device = device
         self._moves = InstallTransitions(row, limits)
         self.limits = limits
-        self._reported_ms = 0  # when figures were told last
+        self._reported_ms = 0  # when figures were last reported
         self._examining = False
         self._on: dict[type, Callable[[Any, int], list[Command]]] = {
             AssignmentReceived: self._on_assignment, Started: self._on_started, Resumed: self._on_resumed,
@@ -70,11 +77,15 @@ class InstallMachine:
 
     @property
     def row(self) -> InstallRow:
-        """What is on disk, or will be once the last `Write` is obeyed."""
+        """The row on disk, or the row that will be there once the last `Write` is executed."""
         return self._moves.row
 
     def on(self, event: Event, now_ms: int) -> list[Command]:
-        """One event; its commands are obeyed in order, and none after a `Write` that the disk refuses."""
+        """Take one event and return the commands that follow from it, to be executed in order.
+
+        `now_ms`: hub time. None of the commands after a `Write` may be executed if the disk refuses it. A queued
+        assignment is taken up as soon as the machine is free, unless it has expired.
+        """
         commands = self._on[type(event)](event, now_ms)
         queued = self.row.queued
         if queued is None or self.row.state not in FREE:
@@ -85,6 +96,7 @@ class InstallMachine:
     # What the hub wants
 
     def _on_assignment(self, event: AssignmentReceived, now_ms: int) -> list[Command]:
+        """An assignment or a withdrawal: refuse it, ignore a repeat, supersede an early install, or take it up."""
         assignment = event.assignment
         refusal = heard(assignment, Held(self._device, self.row.counter, self.row.newest), now_ms)
         if refusal:
@@ -98,7 +110,7 @@ class InstallMachine:
         return self._take_up(assignment, now_ms)
 
     def _take_up(self, assignment: Assignment, now_ms: int) -> list[Command]:
-        """Begin with it, or keep it until what is under way has ended."""
+        """Begin with an assignment, or queue it until what is under way has ended."""
         if assignment.withdraw:
             return self._withdraw(assignment, now_ms)
         if self.row.state not in FREE:
@@ -110,6 +122,7 @@ class InstallMachine:
         return [Watch(None), *self._moves.check(now_ms)]
 
     def _withdraw(self, assignment: Assignment, now_ms: int) -> list[Command]:
+        """The hub withdraws its assignment: a model on trial goes back, an activation goes back once it is done."""
         if self.row.state is S.PROBATION:
             self._moves.keep(withdrawn=True)
             return self._moves.roll_back(None, "withdrawn", now_ms)
@@ -120,7 +133,7 @@ class InstallMachine:
         return [self._moves.write(ended=ended), Watch(None), Report(ended)]
 
     def _watch_control(self, assignment: Assignment, now_ms: int) -> list[Command]:
-        """A control device: nothing is installed, and everything is counted."""
+        """Join a rollout's control group: nothing is installed, and the serving model's figures are counted."""
         self._reported_ms = now_ms
         written = self._moves.write(control=assignment, ended=None, seen=Signals(), quality=Quality())
         return [written, Watch(assignment), Report(status_of(assignment, S.IDLE), figures=True)]
@@ -128,6 +141,7 @@ class InstallMachine:
     # Before it serves
 
     def _on_checked(self, event: Checked, now_ms: int) -> list[Command]:
+        """The repository's answer: accept with a random delay, retry a network failure, or end the install."""
         if self.row.state is not S.CHECKING:
             return []
         if event.target is None:
@@ -142,7 +156,7 @@ class InstallMachine:
         return [self._moves.enter(S.ACCEPTED, now_ms, tries=0), *self._start_download(now_ms)]
 
     def _start_download(self, now_ms: int) -> list[Command]:
-        """If its time has come."""
+        """Begin the download if its time has come: after the random delay and the pause between activations."""
         if now_ms < self.row.not_before_ms:
             return []
         begun_ms = self.row.begun_ms or now_ms
@@ -150,11 +164,12 @@ class InstallMachine:
         return [entered, Report(status_of(self._moves.work, S.DOWNLOADING)), self._moves.fetch()]
 
     def _retry_later(self, jitter: float, now_ms: int) -> list[Command]:
-        """The same once more, from a minute on, each time twice as long."""
+        """Retry the state's action after `retry_s` seconds, twice as long each time, with jitter."""
         wait_s = self.limits.retry_s * 2**self.row.tries * (0.5 + jitter)
         return [self._moves.wait(wait_s, now_ms, tries=self.row.tries + 1)]
 
     def _on_reached(self, event: Reached, now_ms: int) -> list[Command]:
+        """The worker announces its next state: write it, then let the worker go on."""
         if self.row.state not in FETCHING:
             return []
         if event.state is self.row.state:
@@ -164,6 +179,7 @@ class InstallMachine:
         return [entered, *told, Proceed()]
 
     def _on_fetched(self, event: Fetched, now_ms: int) -> list[Command]:
+        """The worker's result: activate, retry a passing failure in time, or end as failed."""
         if self.row.state not in FETCHING:
             return []
         failure = event.failure
@@ -181,6 +197,7 @@ class InstallMachine:
     # While it serves
 
     def _on_activated(self, event: Activated, now_ms: int) -> list[Command]:
+        """The new model serves: begin its probation, or end as failed."""
         if self.row.state is not S.ACTIVATING:
             return []
         if event.failure:
@@ -189,6 +206,7 @@ class InstallMachine:
         return self._enter_probation(Signals(starts=1), now_ms)
 
     def _enter_probation(self, seen: Signals, now_ms: int) -> list[Command]:
+        """Begin counting for the model on trial; a withdrawal that came meanwhile rolls it back at once."""
         work = self._moves.work
         self._reported_ms, self._examining = now_ms, False
         entered = self._moves.enter(S.PROBATION, now_ms, seen=seen, quality=Quality(), clean=False, begun_ms=now_ms)
@@ -197,7 +215,7 @@ class InstallMachine:
         return [entered, Watch(work, seen), Report(status_of(work, S.PROBATION), figures=True)]
 
     def _on_observed(self, event: Observed, now_ms: int) -> list[Command]:
-        """Time has passed, and something may have been seen."""
+        """A tick: judge a probation, report a control device's figures, retry what is due, or wait on."""
         state, row = self.row.state, self.row
         if state is S.PROBATION:
             return self._judge_probation(event, now_ms)
@@ -213,7 +231,7 @@ class InstallMachine:
         return self._observe_waiting(event, now_ms)
 
     def _observe_waiting(self, event: Observed, now_ms: int) -> list[Command]:
-        """States before it serves: for their time, for power, for a link that costs nothing."""
+        """Before activation: time limits, and pausing while battery or link do not allow a download."""
         state, row, limits = self.row.state, self.row, self.limits
         if state is S.ACCEPTED and now_ms - row.since_ms > limits.accepted_s * MS:
             return self._moves.end(S.CANCELLED, now_ms, Failure.INTERNAL, "its time never came")
@@ -228,6 +246,11 @@ class InstallMachine:
         return []
 
     def _judge_probation(self, event: Observed, now_ms: int) -> list[Command]:
+        """Judge a model on trial: roll back on broken signals, commit when it has served long and well enough.
+
+        A strict rollout is rolled back too after `strict_s` seconds without a hub. A probation that is ripe still has
+        to pass its golden set in the very session that serves.
+        """
         self._moves.keep(seen=event.seen, quality=event.quality)
         row, work = self.row, self._moves.work
         why = broken(event.seen, row.before, row.declared_bytes)
@@ -243,6 +266,7 @@ class InstallMachine:
         return self._report_figures(work, S.PROBATION, now_ms)
 
     def _observe_control(self, event: Observed, now_ms: int) -> list[Command]:
+        """Report a control device's figures until its assignment expires."""
         control = self.row.control
         if control is None or now_ms >= control.expires_ms:
             return [self._moves.write(control=None), Watch(None)]
@@ -250,13 +274,14 @@ class InstallMachine:
         return self._report_figures(control, S.IDLE, now_ms)
 
     def _report_figures(self, assignment: Assignment, state: InstallState, now_ms: int) -> list[Command]:
-        """The figures, now and then; what was told is remembered."""
+        """Report the figures every `report_s` seconds, and store what was reported."""
         if now_ms - self._reported_ms < assignment.report_s * MS:
             return []
         self._reported_ms = now_ms
         return [self._moves.write(), Report(status_of(assignment, state), figures=True)]
 
     def _on_examined(self, event: Examined, now_ms: int) -> list[Command]:
+        """The golden set of the serving session: commit if it answers as in its self-test, else roll back."""
         if self.row.state is not S.PROBATION:
             return []
         if not event.same:
@@ -267,6 +292,7 @@ class InstallMachine:
         return [entered, Commit(self._moves.target)]
 
     def _on_done(self, event: Done, now_ms: int) -> list[Command]:
+        """A commit or rollback has ended: report and become free, retry after a disk failure, or enter safe mode."""
         state = self.row.state
         if state is S.COMMITTED:
             if event.failure:  # the disk does not take the floor now: what is committed stays
@@ -281,7 +307,10 @@ class InstallMachine:
     # When a process begins, and when it ends
 
     def _on_started(self, event: Started, now_ms: int) -> list[Command]:
-        """Before any model is loaded: only `Write`, `RollBack` and `CleanUp` are obeyed now, the rest by `Resumed`."""
+        """Resume at the start of a process, before any model is loaded.
+
+        Only `Write`, `RollBack` and `CleanUp` are executed now; the rest follows from `Resumed`.
+        """
         state, row = self.row.state, self.row
         flipped = row.target is not None and event.current == row.target.digest
         if event.on_trial and (state not in _SERVING or not flipped):
@@ -295,18 +324,19 @@ class InstallMachine:
         return self._retry_self_test(now_ms) if state is S.SELF_TEST else []
 
     def _retry_self_test(self, now_ms: int) -> list[Command]:
-        """The self-test, or what follows it, has not ended before: perhaps it never will."""
+        """The process ended during a self-test: start it once more, up to `self_tests` times, then end as failed."""
         tries = self.row.tries
         if tries >= self.limits.self_tests:
             return self._moves.end(S.FAILED, now_ms, Failure.SELF_TEST, f"no end after {tries} tries", hopeless=True)
         return [self._moves.enter(S.SELF_TEST, now_ms, tries=tries + 1)]
 
     def _revert_unknown(self, event: Started, now_ms: int) -> list[Command]:
-        """What would serve was never committed, and nobody remembers why: the model before is the safe one."""
+        """The store has a bundle on trial that the row knows nothing of: it was never committed, so roll it back."""
         self._moves.keep(target=Slot("", 0, event.current), withdrawn=False)
         return self._moves.roll_back(Failure.INTERNAL, "its row was lost", now_ms)
 
     def _resume_activation(self, now_ms: int, *, flipped: bool) -> list[Command]:
+        """The process ended while activating: on to probation if the store has flipped, else back to the self-test."""
         if not flipped:
             self._moves.keep(state=S.SELF_TEST)
             return self._retry_self_test(now_ms)
@@ -314,7 +344,7 @@ class InstallMachine:
         return [self._moves.enter(S.PROBATION, now_ms, begun_ms=now_ms), *self._count_start(now_ms)]
 
     def _count_start(self, now_ms: int) -> list[Command]:
-        """A start that follows a clean end costs nothing; any other may have been the model's doing."""
+        """Count a start on probation. One after a clean end costs nothing; any other may be the model's fault."""
         row, crashed = self.row, not self.row.clean
         seen = replace(row.seen, starts=row.seen.starts + 1, crashes=row.seen.crashes + crashed)
         written = self._moves.write(seen=seen, attempts=row.attempts - crashed, clean=False)
@@ -323,7 +353,7 @@ class InstallMachine:
         return [written]
 
     def _on_resumed(self, event: Resumed, now_ms: int) -> list[Command]:
-        """The loop is there: go on with what the row says."""
+        """The event loop runs: report how the last install ended, and go on with what the row says."""
         return [*self._moves.report_end(), *self._resume_state(event, now_ms)]
 
     def _resume_state(self, event: Resumed, now_ms: int) -> list[Command]:  # noqa: PLR0911 - a state a line
@@ -345,6 +375,7 @@ class InstallMachine:
         return [] if state is S.PAUSED else self._moves.become_free(now_ms)  # an end that was not put away
 
     def _resume_trial(self, event: Resumed, now_ms: int) -> list[Command]:
+        """Go on with a probation, or roll back if the model on trial is not the one that serves."""
         row, work = self.row, self._moves.work
         if event.serving != self._moves.target.digest:
             return self._moves.roll_back(Failure.HEALTH, "it does not open", now_ms)
@@ -352,6 +383,7 @@ class InstallMachine:
         return [Watch(work, row.seen, row.quality), Report(status_of(work, S.PROBATION), figures=True)]
 
     def _on_closing(self, event: Closing, now_ms: int) -> list[Command]:
+        """A clean end of the process: store that it was clean, and the figures."""
         del now_ms
         counts = self.row.state is S.PROBATION or self.row.control is not None
         figures = {"seen": event.seen, "quality": event.quality} if counts else {}

@@ -1,6 +1,6 @@
-"""Looks for a newer model, policy and hub keys, at start, now and then, and on a hint; hands them to the agent.
+"""Update poller: looks for a newer model, policy and hub keys at start, periodically and on a hint, for the agent.
 
-Law: nothing here is trusted but what an errand left in the store, and no failure is more than a value: whatever goes
+Rule: nothing is trusted here but what a worker left in the store, and no failure is more than a value: whatever goes
 wrong, the agent goes on with what it has. A hint carries no trust, and too many of them cost nothing.
 """
 
@@ -34,32 +34,43 @@ SPREAD = 0.2  # of the interval, earlier or later
 HINTS_PER_S = 1 / 30
 HINTS_AT_ONCE = 4.0
 MAX_REPORT_BYTES = 1 << 20
-DEADLINE_S = 25 * 3600.0  # of one errand; its own limits are tighter
+DEADLINE_S = 25 * 3600.0  # of one worker; its own limits are tighter
 _HARMLESS = frozenset(
     {Failure.NETWORK, Failure.SLOW_RETRIEVAL, Failure.DISK, Failure.FREEZE}
-)  # have words of their own
+)  # reported by counters and alarms of their own
 
 
 class Taker(Protocol):
-    """`edge_agent.app.agent.Agent`, as updates see it."""
+    """The agent, as updates see it."""
 
     def on_hint(self, hint: Callable[[], None]) -> None:
-        """From now on `hint` has updates looked for."""
+        """From now on calling `hint` triggers a look for updates."""
         ...
 
-    async def use_bundle(self, runner: Runner | None) -> None: ...
+    async def use_bundle(self, runner: Runner | None) -> None:
+        """Serve this model, or none."""
+        ...
 
-    def use_policy(self, policy: Policy | None) -> None: ...
+    def use_policy(self, policy: Policy | None) -> None:
+        """Decide by this policy; None: nothing may leave."""
+        ...
 
-    def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None: ...
+    def use_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
+        """Seal to, and accept messages of, these hubs."""
+        ...
 
-    def count(self, kind: str) -> None: ...
+    def count(self, kind: str) -> None:
+        """Add one to the counter `kind`."""
+        ...
 
 
 class Updates:
-    """A task of the running agent. `job` makes the errand's orders as they are now; `start` is what serves already."""
+    """The update task of a running agent, and a provider of its status.
 
-    def __init__(  # noqa: PLR0917 - what it lives by, and who it works for
+    `job`: makes a worker's job as of now. `start`: what was installed when the process began, and serves already.
+    """
+
+    def __init__(  # noqa: PLR0917 - its store, its sources of change, and its log
         self, folder: Path, names: Names, job: Callable[[], UpdateJob], start: Installed, log: Log, standing: Standing
     ) -> None:
         self._folder = folder
@@ -77,15 +88,15 @@ class Updates:
 
     @property
     def slot(self) -> Slot | None:
-        """What serves of the store."""
+        """The slot that serves; None for none."""
         return self._now.slot
 
     def took(self, slot: Slot | None) -> None:
-        """Somebody else made this one serve."""
+        """The installer has made this slot serve."""
         self._now = msgspec.structs.replace(self._now, slot=slot, runner=None, committed=None)
 
     async def run(self, agent: Taker, every_s: float = EVERY_S) -> None:
-        """Until cancelled."""
+        """Poll about every `every_s` seconds (+-20 %) and on hints, until cancelled."""
         hinted = asyncio.Event()
         agent.on_hint(hinted.set)
         while True:
@@ -95,7 +106,7 @@ class Updates:
             await self._wait(hinted, every_s * (1 + SPREAD * (2 * lot - 1)))
 
     async def once(self, agent: Taker) -> None:
-        """One errand, and what follows from it."""
+        """Run one worker and apply what it brought."""
         async with self.busy:
             await self._once(agent)
         self._polls += 1
@@ -117,7 +128,7 @@ class Updates:
         self._safe = self._now.slot is None and (self._safe or bool(self._report.left))
 
     def facts(self) -> dict[str, Any]:
-        """JSON-able: `updates` with what came by this road, and how the last look went."""
+        """JSON-able fields of the agent's status: `updates` with what serves, and how the last poll went."""
         slot, refusals = self._now.slot, self._report.refusals
         found = {
             "model": f"{slot.path.split('/')[1]}@{slot.version}" if slot else "",
@@ -140,7 +151,7 @@ class Updates:
         return bool(ours or self._report.documents)
 
     async def _take(self, agent: Taker) -> None:
-        """Read the store and hand on what is new in it."""
+        """Read the store and hand what is new to the agent."""
         try:
             found = await asyncio.to_thread(look, self._folder, self._names, self._now.slot)
         except (ExitError, OSError, sqlite3.Error) as error:
@@ -185,7 +196,7 @@ class Updates:
             self._log.warning("update_failed", failure=refusal.failure)
 
     async def _wait(self, hinted: asyncio.Event, seconds: float) -> None:
-        """Until a hint or the time. Hints beyond the rate wait for their turn, all together."""
+        """Wait for a hint or the time. Hints beyond the rate limit are delayed and merged."""
         try:
             async with asyncio.timeout(seconds):
                 await hinted.wait()
@@ -198,7 +209,10 @@ class Updates:
 
 
 async def errand(job: UpdateJob) -> Report:
-    """In a process of its own. Never raises: one that ends without a word is a failure like any other."""
+    """Run one update worker in a process of its own.
+
+    Never raises: a worker without a report is a failure like any other.
+    """
     words = (sys.executable, "-m", "edge_agent.update.worker")
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
@@ -211,7 +225,7 @@ async def errand(job: UpdateJob) -> Report:
         async with asyncio.timeout(DEADLINE_S):
             return await _talk(child, job)
     except TimeoutError:
-        return _failed("the errand did not come back")
+        return _failed("the update worker did not end in time")
     finally:
         if child.returncode is None:
             child.kill()
@@ -219,15 +233,15 @@ async def errand(job: UpdateJob) -> Report:
 
 
 async def _talk(child: asyncio.subprocess.Process, job: UpdateJob) -> Report:
-    """Its standard input stays open meanwhile: it ends when we do."""
+    """Send the job and read the report. The worker's stdin stays open meanwhile: the worker exits when we do."""
     if child.stdin is None or child.stdout is None:
-        raise RuntimeError("both are pipes")
+        raise RuntimeError("the worker's stdin and stdout must be pipes")
     try:
         child.stdin.write(msgspec.json.encode(job) + b"\n")
         await child.stdin.drain()
         return msgspec.json.decode(await child.stdout.readline(), type=Report)
     except (ValueError, ConnectionError):  # nothing, no JSON, or a line without an end
-        return _failed(f"the errand ended with {await child.wait()}")
+        return _failed(f"the update worker ended with {await child.wait()}")
     finally:
         child.stdin.close()
 

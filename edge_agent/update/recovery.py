@@ -1,11 +1,11 @@
-"""The install row on disk, and the machine at the start of a process: a model on trial is counted down.
+"""Recovery of an install at process start: the stored install row, and the countdown of a model on trial.
 
-Owns the table `install`, one row, in a file of its own beside the slots. It lies apart from agent.db because it is
-read, and counted down, before a model is loaded at start, whatever has become of agent.db.
+Owns the table `install`, one row, in a file of its own beside the slots. It is not in agent.db because it is read, and
+counted down, before a model is loaded at start, whatever has become of agent.db.
 
-Law: a row is on disk, synced, when `write` returns; one that cannot be read is no row, and then the store's own word
-that something is on trial decides. A start is on disk before it is tried, so that a model that ends its process ends
-its trial; no hub is asked. A disk that cannot note the start keeps the model on trial from serving.
+Rule: a row is on disk, synced, when `write` returns. If it cannot be read there is no row, and then the store's own
+mark that a bundle is on trial decides. A start is on disk before the model is tried, so that a model that crashes its
+process ends its trial without any hub. A disk that cannot store the start keeps the model on trial from serving.
 """
 
 import sqlite3
@@ -28,13 +28,13 @@ _WRITE = "insert into install values(1,?,?) on conflict(one) do update set state
 
 
 class InstallTable:
-    """`folder`: of the updates. Every call opens and closes the file: it is written a few times a day."""
+    """The table of the install row. `folder`: of the updates. Each call opens and closes the file: writes are rare."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
 
     def read(self) -> InstallRow:
-        """The row as it was last written; a fresh one where there is none that can be read."""
+        """The row as it was last written; a fresh one where none can be read."""
         if not self._path.exists():
             return InstallRow()
         try:
@@ -45,7 +45,10 @@ class InstallTable:
             return InstallRow()
 
     def write(self, row: InstallRow) -> None:
-        """sqlite3.Error: the disk refuses, and the row before stands. A file that is no database is begun anew."""
+        """Write and sync the row. A file that is no database is replaced.
+
+        Raises sqlite3.Error if the disk refuses; then the row before stands.
+        """
         try:
             self._write(row)
         except sqlite3.DatabaseError as error:
@@ -73,9 +76,10 @@ class InstallTable:
 
 
 def recover_install(folder: Path, names: Names, machine: InstallMachine, now_ms: int) -> str:
-    """Digest of a bundle that must not serve although it is current; "" for none. Blocks.
+    """Resume the install machine before any model is loaded; blocks.
 
-    ExitError(LOCKED, DISK) if the store cannot be opened.
+    Returns the digest of a bundle that must not serve although it is current, "" for none. Raises ExitError(LOCKED,
+    DISK) if the store cannot be opened.
     """
     with opened(folder) as store:
         started = Started(store.current.digest if store.current else "", store.on_trial)
@@ -95,7 +99,7 @@ def recover_install(folder: Path, names: Names, machine: InstallMachine, now_ms:
 
 
 def forgive_failed_start(folder: Path, row: InstallRow) -> None:
-    """The process ended for another reason before any model was asked: its start does not count."""
+    """Do not count this start: the process ended for another reason before any model ran."""
     with suppress(sqlite3.Error):
         InstallTable(folder).write(msgspec.structs.replace(row, clean=True))
 

@@ -1,6 +1,6 @@
-"""What goes into `InstallMachine` and what comes out of it: its row, events, commands. Frozen values, no behaviour.
+"""Types of the install state machine: its row, the events it takes and the commands it gives. Frozen values only.
 
-Times are hub time in whole milliseconds since 1970; they survive a restart.
+Times are hub time in whole milliseconds since 1970 (`_ms`), which survive a restart; durations are seconds (`_s`).
 """
 
 import msgspec
@@ -11,7 +11,13 @@ from wire.protocol.rollout import Assignment, Failure, InstallState, Quality, Si
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How long each state may last, in seconds, and how often something is tried."""
+    """How long each state of an install may last, and how often something is tried.
+
+    `checking_s`, `accepted_s`, `downloading_s`, `paused_s`: the longest stay in that state. `retry_s`: the first pause
+    before a failed action is tried again, doubled each time; `retries`: how often. `self_tests`: how often a self-test
+    may be started. `attempts`: process starts that a model on probation may crash in. `quarantine_s`: how long a bundle
+    that failed here is not tried again.
+    """
 
     checking_s: float = 120.0
     accepted_s: float = 86_400.0
@@ -27,7 +33,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class InstallStatus(msgspec.Struct, frozen=True):
-    """How one assignment fares. How the last ended is reported at each start: that report may have been lost."""
+    """The status of one assignment, as it is reported to the hub.
+
+    The status of the last one that ended is reported again at each start: the report may have been lost.
+    """
 
     counter: int
     rollout: str
@@ -38,13 +47,13 @@ class InstallStatus(msgspec.Struct, frozen=True):
 
 
 class InstallRow(msgspec.Struct, frozen=True):
-    """Where the machine stands, whole: written and synced before anything is done.
+    """The machine's whole state, as it is stored: written and synced before anything is done.
 
-    `counter`, `newest`: the highest that was accepted. `work` is being installed, `queued` comes after it, `control` is
-    watched while another version is tried elsewhere. `target`: of `work`, as the update repository has it. `tries`: of
-    the state's own action. `attempts`: starts that are left to a model in probation. `clean`: the process before this
-    one ended as it was told to. `safe`: nothing is left that may serve. `before`: figures of the model before; `seen`,
-    `quality`: of this one, up to the last time they were written down.
+    `counter`, `newest`: of the highest assignment that was accepted. `work` is being installed, `queued` comes after
+    it; `control`: the device is in a rollout's control group, and only counts. `target`: the slot of `work`. `tries`:
+    of the state's own action. `attempts`: process starts that are left to a model on probation. `clean`: the process
+    before this one ended as it was told to. `safe`: no model is left that may serve. `before`: figures of the model
+    before; `seen`, `quality`: of this one, up to the last write.
     """
 
     state: InstallState = InstallState.IDLE
@@ -77,26 +86,33 @@ class InstallRow(msgspec.Struct, frozen=True):
 
 
 class AssignmentReceived(msgspec.Struct, frozen=True):
-    """A hub of ours signed it for this device."""
+    """Event: a verified assignment of our hub for this device."""
 
     assignment: Assignment
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A process begins. `current`: digest of what the store would serve; `on_trial`: it was never committed."""
+    """Event: a process begins, before any model is loaded.
+
+    `current`: digest of the bundle that the store would serve, "" for none; `on_trial`: it was never committed.
+    """
 
     current: str
     on_trial: bool = False
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """The loop runs. `serving`: digest of what answers."""
+    """Event: the event loop runs. `serving`: digest of the bundle that answers."""
 
     serving: str
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """`target` None: refused, as `failure` says. `jitter`: drawn from [0, 1)."""
+    """Event: the repository was asked about the assignment.
+
+    `target` None: it is refused, for the reason `failure`. `length`: of the bundle in bytes. `jitter`: drawn from [0,
+    1).
+    """
 
     target: Slot | None
     length: int = 0
@@ -106,13 +122,16 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """The worker is about to do what this state stands for."""
+    """Event: the worker is about to do what `state` stands for, and waits for `Proceed`."""
 
     state: InstallState
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """The worker is done. `failure` None: it is staged and has proven itself. `hopeless`: never try it again."""
+    """Event: the worker has ended. `failure` None: the bundle is staged and passed its self-test.
+
+    `hopeless`: the bundle itself is at fault, never try it again.
+    """
 
     slot: Slot | None = None
     failure: Failure | None = None
@@ -121,9 +140,9 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class Activated(msgspec.Struct, frozen=True):
-    """The new model answers, and the old one still opens; or not, and nothing has changed.
+    """Event: the new model answers, and the old one still opens; with a `failure`, nothing has changed.
 
-    `declared_bytes`: what the process may be expected to take with both.
+    `before`: signals of the model before. `declared_bytes`: resident memory that the process may use with both models.
     """
 
     failure: Failure | None = None
@@ -133,9 +152,10 @@ class Activated(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What was seen since it began. `hub_ms`: when a hub was last heard. `serving`: digest of what answers.
+    """Event, once a tick: what the trial has counted since it began.
 
-    `download`: power and link allow one now.
+    `hub_ms`: when a hub was last connected. `download`: battery and link allow a download now. `serving`: digest of the
+    bundle that answers.
     """
 
     seen: Signals = Signals()
@@ -146,20 +166,20 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """`same`: it answers its golden set as it did in its self-test."""
+    """Event: the serving session was run on its golden set. `same`: it answers as it did in its self-test."""
 
     same: bool
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The state's own action is done; or not, and why."""
+    """Event: a commit or a rollback is done; `failure`: why it is not."""
 
     failure: Failure | None = None
     detail: str = ""
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The process ends as it was told to."""
+    """Event: the process ends as it was told to. The figures are stored for the next process."""
 
     seen: Signals = Signals()
     quality: Quality = Quality()
@@ -171,56 +191,65 @@ Event = (
 )  # fmt: skip
 
 
-# Commands, obeyed in their order
+# Commands, executed in their order
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Write the row and sync it; if the disk refuses, nothing after it is done."""
+    """Command: write the row and sync it. If the disk refuses, no command after it is executed."""
 
     row: InstallRow
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Look at the update repository: may this be installed here? Then `Checked`."""
+    """Command: ask the update repository whether the assignment may be installed here. Followed by `Checked`."""
 
     assignment: Assignment
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Download, verify, stage and try it, from this state on; `Reached` before each. Then `Fetched`."""
+    """Command: download, verify, stage and self-test the bundle, from `state` on.
+
+    `Reached` before each, then `Fetched`.
+    """
 
     target: Slot
     state: InstallState
 
 
 class Proceed(msgspec.Struct, frozen=True):
-    """The worker may do what it said."""
+    """Command: the worker may do what it has announced."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """End the worker."""
+    """Command: end the worker's process."""
 
 
 class Activate(msgspec.Struct, frozen=True):
-    """Prove that what serves still opens, make the staged one serve beside it. Then `Activated`."""
+    """Command: check that the serving model still opens, then serve the staged one on trial.
+
+    Followed by `Activated`.
+    """
 
     target: Slot
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Raise the floor, let go of the model before. Then `Done`."""
+    """Command: raise the rollback floor and drop the model before. Followed by `Done`."""
 
     target: Slot
 
 
 class RollBack(msgspec.Struct, frozen=True):
-    """The model before serves again. Then `Done`; a failure: there is none that can."""
+    """Command: serve the model before again. Followed by `Done`; with a failure, there is none that can serve."""
 
     target: Slot
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """What was staged or half downloaded is given back. `until_ms`: not before then again, 0 for no such wish."""
+    """Command: remove what was staged or partly downloaded.
+
+    `until_ms`: quarantine the bundle until then, 0 for no quarantine. `hopeless`: never try it again.
+    """
 
     target: Slot | None
     until_ms: int = 0
@@ -228,7 +257,7 @@ class CleanUp(msgspec.Struct, frozen=True):
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """Count from now on for this assignment, beginning with what was counted before; None: no more."""
+    """Command: count answers for this assignment from now on, starting with these figures; None: stop counting."""
 
     assignment: Assignment | None
     seen: Signals = Signals()
@@ -236,18 +265,18 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Tell the hub. `figures`: with what was counted."""
+    """Command: report the status to the hub. `figures`: with what was counted."""
 
     status: InstallStatus
     figures: bool = False
 
 
 class Examine(msgspec.Struct, frozen=True):
-    """Does it still answer its golden set as in its self-test? Then `Examined`."""
+    """Command: run the serving session on its golden set. Followed by `Examined`."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """An assignment that is not believed: counted, and nothing else."""
+    """Command: an assignment is not acceptable (stale, expired, for another device): count it, and do nothing else."""
 
     refusal: Refusal
 

@@ -1,8 +1,8 @@
-"""`python -m edge_agent.update.worker`: one look at the update repository, in a process that ends with it.
+"""Update worker: one look at the TUF repository, in a process of its own (`python -m edge_agent.update.worker`).
 
-Law: what TUF, the network and a bundle that nobody has run yet need in memory, or break, is never the agent's: 5 MB of
-an agent that may have 110, and every parser of foreign bytes. A job comes on stdin, a report leaves on stdout; what is
-installed is in the store before the report says so. It ends when its agent does.
+Rule: the memory and the crashes of TUF, the network and an untested bundle stay out of the agent's process: 5 MB of an
+agent that may have 110, and every parser of foreign bytes. A job comes on stdin, a report leaves on stdout; what is
+installed is in the store before the report says so. The process exits when its agent does.
 """
 
 import os
@@ -35,9 +35,9 @@ HOPELESS = frozenset({Outcome.REFUSED, Outcome.UNFIT, Outcome.DIFFERENT})
 
 
 class Choice:
-    """Which bundle of the family comes by itself: the newest that is allowed, fits, and did not fail here.
+    """Chooses the bundle of the family to install: the newest that is allowed, fits this host, and did not fail here.
 
-    A device that follows assignments takes one so only if it has none.
+    A device that follows assignments takes one only while it has none.
     """
 
     def __init__(self, store: Store, agent: str, follow: Follow) -> None:
@@ -45,10 +45,11 @@ class Choice:
         self._follow = follow
         self._host = this_host(agent)
         self._quarantine = Quarantine(store.metadata, agent)
-        self.offers: tuple[Offer, ...] = ()  # none while nobody trustworthy told us
+        self.offers: tuple[Offer, ...] = ()  # none before a trusted refresh
         self.refusals: list[Refusal] = []
 
     def choose(self, offers: tuple[Offer, ...], vouched: Vouched) -> Offer | None:
+        """The offer to download; None for none. Offers come newest first."""
         del vouched
         self.offers = offers
         here = (slot for slot in (self._store.current, self._store.previous) if slot and not self.banned(slot))
@@ -63,7 +64,7 @@ class Choice:
         return None
 
     def banned(self, slot: Slot) -> bool:
-        """Whoever signs the family says, under a refresh we trust, that nobody may run it."""
+        """Whether the family's signer has revoked this bundle, by a refresh that we trust."""
         return any(offer.path == slot.path and offer.custom.get(REVOKED) is True for offer in self.offers)
 
     def _fits(self, offer: Offer) -> bool:
@@ -80,7 +81,7 @@ class Choice:
 
 
 def run(job: UpdateJob) -> Report:
-    """Blocks. Whatever the repository, the network, a bundle or the disk does is in the report."""
+    """Carry out one job; blocks. Failures of repository, network, bundle or disk are in the report."""
     with Store(Path(job.folder)) as store:
         choice = Choice(store, job.agent, job.follow)
         wants = Wants(job.documents, job.family, choice.choose, lambda path, data: _judge(store, path, data))
@@ -103,20 +104,20 @@ def _report(news: News, current: Slot | None, left: str, refusals: Iterable[Refu
 
 
 def road(job: UpdateJob, store: Store) -> Errand:
-    """To the repository, from where this device's trust begins."""
+    """A client of the update repository, from this device's trusted root on."""
     source = Source(f"{job.url}/metadata/", f"{job.url}/targets/", job.root, job.least_ms)
     return Errand(store.metadata, source, _fetcher(job))
 
 
 def _fetcher(job: UpdateJob) -> Fetcher:
-    """A mirror elsewhere needs no trust of ours: TUF judges what it serves."""
+    """The downloader. A mirror on another host needs no TLS pin: TUF verifies what it serves."""
     there, hub = urlsplit(job.url), urlsplit(job.hub_url)
     pinned = there.scheme == "https" and there.netloc == hub.netloc
     return Fetcher(context=context(job.authorities, job.least_ms) if pinned else None)
 
 
 def _install(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ...]:
-    """Lint, first load and golden set in a child of ours; then it is current."""
+    """Lint, first load and golden set in a sandboxed child; then the bundle is current."""
     try:
         bundle = store.open(staged)
         unfit = judge_target(bundle.manifest.target, this_host(agent))
@@ -132,7 +133,7 @@ def _install(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ...]:
 
 
 def _leave(store: Store, choice: Choice) -> str:
-    """Give up a bundle that may not serve any more, for the previous one if that may. The path that was left, or ""."""
+    """Leave a revoked bundle, for the previous one if that may serve. The path that was left, or ""."""
     current, previous = store.current, store.previous
     if current is None or not choice.banned(current):
         return ""
@@ -154,7 +155,7 @@ def _judge(store: Store, path: str, data: bytes) -> Refusal | None:
 
 
 def _judge_policy(store: Store, path: str, data: bytes) -> Refusal | None:
-    """A sound policy of that name that may replace the one that is here."""
+    """Whether the document is a sound policy of that name, and may replace the one that is here."""
     from policies.language.document import PolicyError, parse  # noqa: PLC0415 - half of this process's memory, seldom needed
     from policies.model.policy import may_replace  # noqa: PLC0415
 
@@ -170,13 +171,13 @@ def _judge_policy(store: Store, path: str, data: bytes) -> Refusal | None:
 
 
 def _follow_agent() -> None:
-    """Our input ends when the agent does, however it does."""
+    """Exit when stdin ends: the agent has ended, however it did."""
     sys.stdin.buffer.read()
     os._exit(1)
 
 
 def main() -> int:
-    """One job, one report, each a line of JSON. What the store does between them survives any end."""
+    """Read one job, write one report, each a line of JSON. What the store does between them survives any end."""
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=UpdateJob)
     threading.Thread(target=_follow_agent, daemon=True).start()
     sys.stdout.buffer.write(msgspec.json.encode(run(job)) + b"\n")

@@ -1,4 +1,4 @@
-"""What the agent and its update workers say to each other, each a line of JSON. Values only."""
+"""Messages between the agent and its update workers, each one line of JSON. Frozen values only."""
 
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ from wire.protocol.rollout import Assignment, Failure, InstallState
 
 
 class Follow(StrEnum):
-    """Which bundle of a family a look may bring by itself."""
+    """Which bundles of its family a poll may install by itself."""
 
     ASSIGNMENTS = "assignments"  # the newest for a device that has none; after that only what is assigned
     NEWEST = "newest"
@@ -18,10 +18,11 @@ class Follow(StrEnum):
 
 
 class UpdateJob(msgspec.Struct, frozen=True):
-    """`url`: above metadata/ and targets/. `root`: where trust begins. `least_ms`: an hour that has certainly passed.
+    """A job of the update worker. `url`: above metadata/ and targets/. `root`: the trusted TUF root.
 
-    `hub_url`, `authorities` (PEM): there, and there alone, TLS trusts only these. `documents`: paths under `policy/`
-    and `keys/`. `family` "" wants no bundle. `agent`: our version.
+    `least_ms`: an hour that has certainly passed (hub time). `hub_url`, `authorities` (PEM): TLS to the hub's own host,
+    and only there, trusts these alone. `documents`: paths under `policy/` and `keys/`. `family` "": no bundle wanted.
+    `agent`: our version.
     """
 
     folder: str
@@ -37,11 +38,11 @@ class UpdateJob(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """`looked`: the store was opened, and `current` is what should serve now, None for nothing.
+    """The update worker's report. `looked`: the store was opened, and `current` is what should serve, None for nothing.
 
-    `refreshed`: the repository was reached and vouched for. `documents`: new ones, in the store now. `left`: a bundle
-    that may not serve any more; where `current` is None with it, nothing is left that may. `alarm`: two polls in a row
-    met expired metadata.
+    `refreshed`: the repository was reached and verified. `documents`: new ones, in the store now. `left`: path of a
+    bundle that may not serve any more; where `current` is None with it, none is left that may. `alarm`: two polls in a
+    row met expired metadata (TUF freeze attack, or a repository that nobody signs).
     """
 
     looked: bool = False
@@ -54,9 +55,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class WorkerRequest(msgspec.Struct, frozen=True):
-    """Of the install machine. `target` None: only look whether `assignment` may be installed; else bring it home.
+    """A request of the install machine to its worker.
 
-    `state`: where to begin. `now_ms`: hub time.
+    `target` None: only check whether `assignment` may be installed; else download and test it, beginning with `state`.
+    `now_ms`: hub time.
     """
 
     job: UpdateJob
@@ -67,9 +69,10 @@ class WorkerRequest(msgspec.Struct, frozen=True):
 
 
 class WorkerMessage(msgspec.Struct, frozen=True):
-    """A line of such a worker. `reached`: it is about to do that, and waits for a line; else it is the last.
+    """A message of the install worker. `reached`: it is about to do that, and waits; without it, this is the last.
 
-    `slot`: as the repository has it, or as it is staged. `resident_bytes`: what the model took in its self-test.
+    `slot`: as the repository lists it, or as it is staged. `length`: in bytes. `hopeless`: never try this bundle again.
+    `resident_bytes`: memory that the model took in its self-test.
     """
 
     reached: InstallState | None = None

@@ -1,6 +1,6 @@
-"""MQTT connections of a device to its hubs' brokers, one for each line: each subscribes, receives, and reconnects.
+"""MQTT connections of a device to its hubs' brokers: one for each line, which subscribes, receives and reconnects.
 
-Law: nothing that comes in here is believed and nothing that goes out is promised; the listener judges both.
+Rule: a connection neither verifies what it receives nor guarantees delivery of what it sends; its listener does both.
 """
 
 import asyncio
@@ -26,18 +26,30 @@ SPREAD_AT_MOST_S = 300.0
 
 
 class ConnectionListener(Protocol):
-    """Who is told what happens on the connections, by line. Each call returns soon and raises nothing."""
+    """Callbacks of a `Connection`, each with the name of its line. They return soon and raise nothing."""
 
-    def on_up(self, line: str) -> None: ...
-    def on_down(self, line: str) -> None: ...
-    def on_batch(self, batch: list[Incoming], line: str) -> None: ...
+    def on_up(self, line: str) -> None:
+        """Connected to the broker and subscribed."""
+        ...
+
+    def on_down(self, line: str) -> None:
+        """The connection is lost, or was closed."""
+        ...
+
+    def on_batch(self, batch: list[Incoming], line: str) -> None:
+        """Messages of the reply topic, in the order of their arrival."""
+        ...
+
     def on_order(self, payload: bytes, line: str) -> None:
-        """What came on `down/desired`: nothing (look for updates), or what a hub ordered."""
+        """A message of the topic `down/desired`: empty (a hint to look for updates), or a hub's signed order."""
         ...
 
 
 class Connection:
-    """The connection of one line, made anew with full jitter when it ends; `up` while subscribed."""
+    """One line's MQTT connection, made anew with exponential backoff and full jitter whenever it ends.
+
+    `device`: our name on this line. `up`: connected and subscribed.
+    """
 
     def __init__(
         self, device: str, connect: Connect, settings: AgentSettings, counts: Counter[str], line: str = HOME
@@ -58,15 +70,16 @@ class Connection:
 
     @property
     def up(self) -> bool:
+        """Whether it is connected and subscribed."""
         return self._transport is not None
 
     @property
     def sent_bytes(self) -> int:
-        """By its sockets, since the start: TLS and MQTT included."""
+        """Bytes its sockets have sent since the start, TLS and MQTT included."""
         return self._sent_before + (self._transport.sent_bytes if self._transport is not None else 0)
 
     async def run(self, listener: ConnectionListener) -> None:
-        """Until cancelled."""
+        """Connect, serve and reconnect until cancelled."""
         while True:
             try:
                 await self._serve(listener)
@@ -77,7 +90,10 @@ class Connection:
             await asyncio.sleep(self._pause_s())
 
     def post(self, channel: Channel, payload: bytes) -> bool:
-        """Hand over without waiting; False if there is no link. LocalError if the broker would refuse the size."""
+        """Hand a payload to the MQTT client without waiting for the broker.
+
+        Returns False if there is no connection. Raises LocalError if the broker would refuse its size.
+        """
         if self._transport is None:
             return False
         try:
@@ -90,12 +106,15 @@ class Connection:
         return True
 
     def spread(self, spread_s: float) -> None:
-        """The hub's wish: a fleet that lost its broker comes back over this long, not at once. NaN is no wish."""
+        """Reconnect at a random time within `spread_s` seconds, as the hub asks: a whole fleet must not return at once.
+
+        Values above 300 s are cut; NaN, infinite and negative ones are ignored.
+        """
         if 0 <= spread_s < inf:
             self._spread_s = min(spread_s, SPREAD_AT_MOST_S)
 
     async def drop(self) -> None:
-        """End the connection; `run` makes another at once: nobody else has lost theirs."""
+        """Close the connection; `run` makes another at once, without backoff: no other device has lost its own."""
         if self._transport is not None:
             self._at_once = True
             await self._transport.close()
@@ -137,7 +156,10 @@ class Connection:
 
 
 class ConnectionPool:
-    """Every connection of a device by the line's name, and when each was last heard. The home line is there first."""
+    """All connections of a device by the name of their line, and when each last received anything.
+
+    The home line comes first.
+    """
 
     def __init__(self, settings: AgentSettings, clock: HubClock, counts: Counter[str]) -> None:
         self._settings = settings
@@ -150,33 +172,37 @@ class ConnectionPool:
         return iter(self._by_line.values())
 
     def add(self, line: str, device: str, connect: Connect) -> None:
-        """The connection of one more line. `device`: our name there."""
+        """Create the connection of one more line. `device`: our name on it."""
         self._by_line[line] = Connection(device, connect, self._settings, self._counts, line)
         self._heard_at[line] = 0.0
 
     def on(self, line: str) -> Connection:
+        """The connection of a line. KeyError if there is none."""
         return self._by_line[line]
 
     @property
     def home(self) -> Connection:
-        """To the broker whose folder is the agent's own."""
+        """The connection to the home broker: the one whose enrolment lies in the agent's own state folder."""
         return self._by_line[HOME]
 
     @property
     def sent_bytes(self) -> int:
-        """By the sockets of every line, since the start."""
+        """Bytes that the sockets of all lines have sent since the start."""
         return sum(connection.sent_bytes for connection in self)
 
     def heard(self, line: str) -> None:
-        """Something came on this line just now."""
+        """Note that something was received on this line just now."""
         self._heard_at[line] = self._clock.now()
 
     def silent(self, questions: Questions, after_s: float) -> list[str]:
-        """Lines that are up and say nothing for so long, while a word is owed on them. Each is named once."""
+        """Lines that are up but received nothing for `after_s` seconds while an answer is owed on them.
+
+        Each silence is named once.
+        """
         found = []
         for line, connection in self._by_line.items():
             if not questions.waits_on(line):
-                self.heard(line)  # nobody owes us a word: an idle connection is not a silent one
+                self.heard(line)  # no answer is owed: an idle connection is not a silent one
             elif connection.up and self._clock.now() - self._heard_at[line] > after_s:
                 self.heard(line)
                 found.append(line)
@@ -184,16 +210,23 @@ class ConnectionPool:
 
 
 class Credentials(Protocol):
-    """Who we are right now; a renewal changes it. Told when the broker hangs up during the handshake."""
+    """The identity to connect with; a certificate renewal replaces it."""
 
     @property
-    def identity(self) -> Identity: ...
+    def identity(self) -> Identity:
+        """The identity of this moment."""
+        ...
 
-    def link_refused(self, error: str) -> None: ...
+    def link_refused(self, error: str) -> None:
+        """The broker closed the connection during the handshake; `error` says how."""
+        ...
 
 
 def dial(credentials: Credentials, timeout_s: float) -> Connect:
-    """The real thing: TLS with the certificate of this moment, made anew for each connection."""
+    """A factory of TLS connections to the broker, each with the certificate that is valid at that moment.
+
+    `timeout_s`: limit of the MQTT handshake. The returned function raises LinkLostError if it cannot connect.
+    """
 
     async def connect() -> Transport:
         identity = credentials.identity

@@ -1,7 +1,9 @@
-"""Seals questions and opens what comes back; the only place of the agent that touches its signing and HPKE keys.
+"""Signed and sealed frames of one device: seals questions, signs notes, verifies and opens what hubs send.
 
-Law: what is not signed by a hub that enrolment pinned, not addressed to us, not for our epoch, or bound to another
-question is a `RemoteError`; nothing of it is used.
+The only place of the agent that uses its signing key and its HPKE key (RFC 9180).
+
+Rule: what is not signed by a hub that enrolment pinned, not addressed to this device, not for its epoch, or bound to
+another question is a `RemoteError`; nothing of it is used.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,10 @@ _SEAL_OVERHEAD_BYTES = 48
 
 
 class Sealed(NamedTuple):
-    """A question ready for the link. `digest`: SHA-256 of the frame, its name in ledger and refusals."""
+    """A sealed question, ready to be sent. `digest`: SHA-256 of the frame, its name in the ledger and in refusals.
+
+    `padded`: the plaintext; `fingerprint`: its hash, which the verdict is bound to; `key_id`: of the hub's HPKE key.
+    """
 
     frame: bytes
     padded: bytes
@@ -32,7 +37,7 @@ class Sealed(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """What of a question its verdict is bound to."""
+    """What a verdict is cryptographically bound to: the question's fingerprint, the model and the policy."""
 
     fingerprint: bytes
     model: str  # name@version
@@ -40,11 +45,15 @@ class Binding(NamedTuple):
 
 
 def channel_of(note: UpNote) -> Channel:
+    """The topic channel on which a note is published: `up/report` for sums and heads, `up/ask` for the rest."""
     return Channel.REPORT if isinstance(note, Heads | InstallReport) else Channel.ASK
 
 
 class Envelopes:
-    """One device's keys at work, on its home line. `others`: who it is on further lines, by the line's name."""
+    """One device's keys in use, on its home line.
+
+    `others`: its identities on further lines, by the name of the line.
+    """
 
     def __init__(self, identity: Identity, others: Mapping[str, Identity] | None = None) -> None:
         self._id = identity
@@ -59,35 +68,36 @@ class Envelopes:
 
     @property
     def device(self) -> str:
+        """The device's name on this line."""
         return self._id.device
 
     def on(self, line: str) -> "Envelopes":
-        """Those of one line; "" is home."""
+        """The envelopes of one line; "" is the home line. KeyError if there is no such line."""
         return self._further[line] if line else self
 
     def keys_of(self, hub: str) -> HubKeys | None:
-        """Of a hub on any line; None if there is none of that name."""
+        """Public keys of a hub on any line; None if no hub has that name."""
         return self._of(hub).hubs.get(hub)
 
     def everybody(self) -> tuple[HubKeys, ...]:
-        """The hubs of all lines, home first."""
+        """The hubs of all lines, those of the home line first."""
         return tuple(hub for each in (self, *self._further.values()) for hub in each.hubs.values())
 
     @property
     def lines(self) -> dict[str, str]:
-        """Hub -> line, of those that are not on the home line."""
+        """Hub name to line name, of hubs that are not on the home line."""
         return {hub: line for line, each in self._further.items() for hub in each.hubs}
 
     def _of(self, hub: str) -> "Envelopes":
         return next((each for each in self._further.values() if hub in each.hubs), self)
 
     def use(self, hubs: tuple[HubKeys, ...]) -> None:
-        """Hub keys may be replaced while we run."""
+        """Replace the pinned hub keys; allowed at any time."""
         self.hubs = {hub.name: hub for hub in hubs}
         self._voices = tuple((sealing.key_id(hub.signing_key), hub.signed_by) for hub in hubs)
 
     def frame_bytes(self, padded_bytes: int) -> int:
-        """Size on the link of a question of this padded size; an upper bound, exact for full-size numbers."""
+        """Size in bytes of a sealed frame for a question of this padded size: an upper bound over all lines."""
         longest = max((each.device for each in (self, *self._further.values())), key=len)
         header = Header(
             shard=255,
@@ -101,7 +111,11 @@ class Envelopes:
         return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES
 
     def sealed(self, epoch: int, seq: int, created_ms: int, hub: str, padded: bytes) -> Sealed:
-        """Seal a padded question to `hub`. LocalError if the frame would be too big, KeyError if the hub is unknown."""
+        """Seal a padded question to `hub` with HPKE, and sign it.
+
+        `created_ms`: hub time in milliseconds. Raises LocalError if the frame would be too big, KeyError for an unknown
+        hub.
+        """
         at = self._of(hub)
         if at is not self:
             return at.sealed(epoch, seq, created_ms, hub, padded)
@@ -113,7 +127,7 @@ class Envelopes:
         return Sealed(frame, padded, codec.fingerprint(padded), sealing.digest(frame), keys.key_id)
 
     def note(self, note: UpNote, created_ms: int) -> bytes:
-        """A signed frame; one that is sealed as well for a report, which holds sums over samples."""
+        """The signed frame of a note. An install report is sealed as well: it holds sums over samples."""
         if isinstance(note, InstallReport):
             return self._report(note, created_ms)
         header = Header(
@@ -123,7 +137,7 @@ class Envelopes:
         return sealing.sign(header, codec.encode(note), by=self._id.signing, channel=channel_of(note))
 
     def _report(self, report: InstallReport, created_ms: int) -> bytes:
-        """Sealed to the home line's hubs in turn: which of them serves this device is theirs to know."""
+        """Seal to the home line's hubs in turn: the device does not know which of them serves it."""
         if not self.hubs:
             raise LocalError("no hub to seal to")
         hub = tuple(self.hubs.values())[self._turn % len(self.hubs)]
@@ -136,11 +150,14 @@ class Envelopes:
         return sealing.seal(header, padded, to=hub.seal_to, by=self._id.signing, channel=Channel.REPORT)
 
     def head(self, epoch: int, entries: int, at_ms: int, hash: bytes) -> bytes:  # noqa: A002 - the chain's word
-        """Our signature on how far the egress ledger has come."""
+        """Our signature on a head of the egress ledger: its epoch, number of entries, time and hash."""
         return self._id.signing.sign(head_text(Head(self._id.device, epoch, entries, at_ms, hash)))
 
     def believe(self, payload: bytes, channel: Channel = Channel.REPLY) -> Frame:
-        """A frame that one of our hubs signed for us and for this channel. RemoteError otherwise."""
+        """Decode a frame and check that one of our hubs signed it, for this device and this channel.
+
+        RemoteError otherwise.
+        """
         frame = codec.split(payload)
         if frame.header.device != self._id.device or frame.header.shard != self._shard:
             raise RemoteError(Fault.TOPIC, "addressed to another device")
@@ -148,7 +165,10 @@ class Envelopes:
         return frame
 
     def open_note(self, frame: Frame) -> DownNote:
-        """The note in a believed frame."""
+        """Decode the note in a verified frame.
+
+        RemoteError if it is not a signed note, or names another epoch than its header.
+        """
         if frame.suite is not Suite.SIGNED:
             raise RemoteError(Fault.SUITE, "a signed note was expected")
         note = codec.decode_down(frame.body)
@@ -157,13 +177,16 @@ class Envelopes:
         return note
 
     def open_verdict(self, frame: Frame, binding: Binding) -> Verdict:
-        """The verdict in a believed frame, if it was made for exactly this question."""
+        """Decrypt the verdict in a verified frame.
+
+        RemoteError unless it was made for exactly the question of `binding`.
+        """
         bound = sealing.verdict_binding(*binding)
         padded = sealing.open_sealed(frame, key=self._id.hpke, channel=Channel.REPLY, binding=bound)
         return codec.decode_verdict(codec.unpad(padded))
 
     def _verify(self, frame: Frame, channel: Channel) -> None:
-        # A signed note names its signer; a sealed verdict names our own key, so every pinned voice is tried.
+        # A signed note names its signer; a sealed verdict names our own key, so every pinned hub key is tried.
         named = [key for name, key in self._voices if frame.suite is Suite.SEALED or name == frame.header.key_id]
         if frame.suite is Suite.SEALED and frame.header.key_id != self._hpke_id:
             raise RemoteError(Fault.SEAL, "sealed to another key")

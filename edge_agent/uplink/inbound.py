@@ -1,6 +1,6 @@
-"""What comes down the link, believed or refused. Every refusal is counted under its fault's name.
+"""Verification of messages from hubs: each is decoded, verified and decrypted, or refused and counted by its fault.
 
-Law: signature first, then the binding to the very question; only then does the clock or the core hear of it.
+Rule: first the signature, then the binding to the very question; only then does the clock or the core see it.
 """
 
 from collections import Counter
@@ -16,14 +16,17 @@ from wire.protocol.topics import Channel
 
 
 class Heard(NamedTuple):
-    """A verdict that opens for the open question `seq` and for no other."""
+    """A verified verdict, which decrypts for the open question `seq` and for no other."""
 
     seq: int
     verdict: Verdict
 
 
 class Intake:
-    """Owned by the event loop."""
+    """Verifies and opens messages of all lines; used on the event loop only.
+
+    Refusals are counted as `refused_<fault>`.
+    """
 
     def __init__(self, envelopes: Envelopes, pending: PendingVerdicts, clock: HubClock, counts: Counter[str]) -> None:
         self._envelopes = envelopes
@@ -32,7 +35,10 @@ class Intake:
         self._counts = counts
 
     def take(self, payload: bytes, epoch: int, line: str = "") -> DownNote | Heard | None:
-        """None if it is refused, or concerns nothing that is open. Only the hubs of this line are believed on it."""
+        """Verify a message of the reply topic. Only the hubs of this line are accepted on it.
+
+        Returns None if it is refused, or concerns no question that is open.
+        """
         try:
             return self._take(payload, epoch, self._envelopes.on(line))
         except RemoteError as error:
@@ -40,7 +46,7 @@ class Intake:
             return None
 
     def order(self, payload: bytes, line: str = "") -> DenyAll | Assignment | None:
-        """What a hub orders or assigns, signed for that purpose. None if it is refused."""
+        """Verify a message of the topic `down/desired`: a deny-all order or an assignment. None if it is refused."""
         try:
             envelopes = self._envelopes.on(line)
             frame = envelopes.believe(payload, Channel.DESIRED)
@@ -71,5 +77,5 @@ class Intake:
 
 def _ordered(note: DownNote) -> DenyAll | Assignment:
     if not isinstance(note, DenyAll | Assignment):
-        raise RemoteError(Fault.MALFORMED, "no order")
+        raise RemoteError(Fault.MALFORMED, "neither a deny-all order nor an assignment")
     return note

@@ -1,7 +1,8 @@
-"""The one way from this device to the link: what leaves is in the ledger, on disk, before it is handed over.
+"""Sender of everything that leaves the device: a frame's ledger entry is on disk before the frame is handed to MQTT.
 
-Law: each hand-over has its entry: a question's first is written when it is stored, a repeat and a note get theirs here.
-An entry whose bytes did not leave after all is followed by one that says so. So the ledger's bytes by rule add up.
+Rule: each transmission has its own ledger entry: a question's first is written when it is stored, repeats and notes get
+theirs here. An entry whose bytes did not leave after all is followed by one that says so (kind `withheld`), so that the
+ledger's bytes by rule add up to what was sent.
 """
 
 import asyncio
@@ -29,7 +30,11 @@ T = TypeVar("T")
 
 
 class LedgeredSender:
-    """`give_up`: told of a question that the link will never take. `by_rule`: bytes handed over since the start."""
+    """Sends questions and notes, each with its entry in the egress ledger; used on the event loop only.
+
+    `give_up(seq)`: called for a question that the link will never take. `by_rule`: bytes handed over since the start,
+    by the policy rule that let them leave.
+    """
 
     def __init__(self, parts: Parts, give_up: Callable[[int], None]) -> None:
         self._parts = parts
@@ -37,29 +42,35 @@ class LedgeredSender:
         self.by_rule: Counter[str] = Counter()
 
     def recorded(self, seq: int) -> None:
-        """Its newest ledger entry stands for bytes that have not left yet; of one that has ended they never will."""
+        """The question's newest ledger entry is on disk, and its bytes have not left yet.
+
+        If the question has ended meanwhile they never will, which gets an entry too.
+        """
         if self._parts.pending.get(seq) is None:
             self._parts.database.write((self._withhold(seq),))
         else:
             self._parts.pending.keep_unsent((seq,))
 
     def withhold(self, seq: int) -> tuple[Op, ...]:
-        """Before it is sealed anew: if its bytes never left, the ledger says so."""
+        """Database operations before a question is sealed again: a `withheld` entry if its bytes never left."""
         return (self._withhold(seq),) if self._parts.pending.discard_unsent(seq) else ()
 
     def end(self, seq: int) -> tuple[Op, ...]:
-        """It is over; if its bytes never left, the ledger says so."""
+        """Forget an ended question. Returns the operations that record it if its bytes never left."""
         return (self._withhold(seq),) if self._parts.pending.end(seq) else ()
 
     def _withhold(self, seq: int) -> Op:
         return partial(ledger.withhold, seq=seq, at_ms=self._parts.clock.ms())
 
     def keep_unsent(self) -> None:
-        """Nothing is sent any more: what has not left is known to the next process."""
+        """At the end of the process: store which ledger entries have no bytes yet, for the next process."""
         self._parts.database.write((partial(ledger.keep_unsent, seqs=self._parts.pending.unsent),))
 
     def question(self, seq: int) -> None:
-        """Send what the outbox holds of it: at once if that is on record, else after its entry."""
+        """Send a question from the outbox.
+
+        At once if its newest ledger entry waits for its bytes, else after a new entry is on disk.
+        """
         if self._parts.pending.is_unsent(seq):
             self._find(seq)
         else:
@@ -67,7 +78,10 @@ class LedgeredSender:
             self._parts.database.write((op,), partial(self._recorded_again, seq))
 
     def note(self, note: UpNote, line: str = "") -> None:
-        """Sign it, record it, send it on this line."""
+        """Sign a note, charge and record it, then send it on this line.
+
+        Dropped, and counted, if a budget does not allow it.
+        """
         parts = self._parts
         try:
             frame = parts.envelopes.on(line).note(note, parts.clock.ms())
@@ -108,7 +122,7 @@ class LedgeredSender:
         return Form(fields, {}, rule=rule, policy=policy, hub="+".join(names), region="+".join(regions))
 
     def _rule(self, note: UpNote) -> tuple[str, str]:
-        """The rule that lets a note leave, and its policy: of sums over samples a policy has decided."""
+        """The rule and the policy that let a note leave: a policy for sums over samples, the protocol for all else."""
         policy = self._parts.core.policy
         if policy is None or not isinstance(note, InstallReport) or (note.quality is None and note.signals is None):
             return PROTOCOL, ""
@@ -157,7 +171,7 @@ def _kind(note: UpNote) -> Kind:
 
 
 def result(future: "asyncio.Future[T]") -> T | None:
-    """What a read of the database found; None if the database did not take it."""
+    """What a database read found; None if it was cancelled or the database failed."""
     if future.cancelled() or isinstance(future.exception(), sqlite3.Error):
         return None
     return future.result()

@@ -1,7 +1,7 @@
-"""Tells the home hub how rollouts fare here, again and again until it says that it knows.
+"""Sender of rollout reports to the home hub: each is repeated, with growing pauses, until the hub acknowledges it.
 
-Law: a report is on disk before it is sent, also over a disk that takes nothing for a while; what of it may leave is
-decided each time it is sent. No report, sent or not, changes what serves.
+Rule: a report is stored before it is sent, also while the disk fails for a time; which of its fields may leave is
+decided each time it is sent. No report, sent or not, changes which model serves.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from edge_agent.uplink.outbound import LedgeredSender, result
 from edge_agent.uplink.services import Parts
 from wire.protocol.rollout import InstallReport, ReportSeen
 
-FIRST_S = 5.0  # until a report is said again ...
-AT_MOST_S = 300.0  # ... twice as long each time
-TOGETHER = 4  # reports in one go: a hub takes ten notes of a device at once
+FIRST_S = 5.0  # pause before a report is sent again ...
+AT_MOST_S = 300.0  # ... doubled each time, up to this
+TOGETHER = 4  # reports in one burst: a hub accepts ten notes of a device at once
 
 
 class Outgoing:
-    """Owned by the event loop."""
+    """Stores and sends install reports; used on the event loop only. A provider of the agent's status."""
 
     def __init__(self, parts: Parts, sender: LedgeredSender) -> None:
         self._parts = parts
@@ -33,18 +33,18 @@ class Outgoing:
         self._looking = False
 
     def put(self, report: InstallReport) -> None:
-        """Its `epoch` and `seq` are given here."""
+        """Store a report and send it. Its `epoch` and `seq` are set here."""
         op = partial(tables.keep, report=report, now_ms=self._parts.clock.ms())
         self._parts.database.write((op,), lambda _: self.connected(), must=True)
 
     def connected(self) -> None:
-        """There is a hub that may not have heard, or something that it has not heard."""
+        """Start again with the shortest pause: the home hub is connected, or there is a new report."""
         self._pause_s = FIRST_S
         self._due_at = 0.0
         self.watch()
 
     def watch(self) -> None:
-        """Every second or so."""
+        """Send the pending reports if the pause is over; called about every second."""
         parts = self._parts
         if self._looking or parts.clock.now() < self._due_at:
             return
@@ -54,7 +54,7 @@ class Outgoing:
         parts.database.read(tables.pending).add_done_callback(self._tell)
 
     def hear(self, note: ReportSeen) -> None:
-        """What was kept in the meantime is told with the next look."""
+        """The hub has acknowledged a report; what was stored in the meantime is sent next."""
         self._parts.counts["reports_seen"] += 1
         self._parts.database.write((partial(tables.seen, seq=note.seq),), lambda _: self.connected())
 
@@ -68,10 +68,12 @@ class Outgoing:
         for report in told[:TOGETHER]:
             self._sender.note(msgspec.structs.replace(disclosed(report, core.ruling), epoch=core.epoch))
 
-    # As a side of the agent's status
+    # For the agent's status
 
     def facts(self) -> dict[str, Any]:
+        """Fields of the agent's status: how many reports no hub has acknowledged."""
         return {"reports_unheard": self._pending}
 
     def alarms(self) -> set[str]:
+        """None: a report that waits needs nobody."""
         return set()

@@ -1,7 +1,8 @@
-"""Builds and seals escalations; keeps in memory what belongs to each until its verdict.
+"""Building and sealing of escalations, and the in-memory state of each open question until its verdict.
 
-Law: what leaves is transformed, padded and sealed here, once; a retry takes the same bytes, from cache or outbox.
-What this process keeps of an open question beside the core's word is in `PendingVerdicts`, and ends there at once.
+Rule: what leaves is transformed, padded and sealed here, once; a retry sends the same bytes, from the cache or the
+outbox. What this process keeps of an open question beside the core's own state is in `PendingVerdicts`, and ends there
+at once.
 """
 
 from collections import OrderedDict
@@ -30,16 +31,16 @@ _UNKNOWN = Prediction(-1, 0.0, (), "")
 
 
 class ModelFormat(NamedTuple):
-    """In what form a model's questions travel: its manifest, and the codec opened from its files."""
+    """The format in which a model's questions travel: its manifest, and the feature codec opened from its files."""
 
     manifest: Manifest
     codec: FeatureCodec
 
 
 class EscalationSource(NamedTuple):
-    """The sample behind a question that is to be stored.
+    """The sample behind a question that is about to be stored: its inference and its origin.
 
-    `form`: of the model whose features these are, where that is not the one that answers.
+    `form`: the format of the model that made the features, where that is not the model that answers.
     """
 
     inference: Inference
@@ -48,17 +49,17 @@ class EscalationSource(NamedTuple):
 
 
 class PendingVerdict(NamedTuple):
-    """Of an open question: what its verdict is bound to, and the sample it came from."""
+    """What is kept of an open question: what its verdict is bound to, and the sample it came from."""
 
     binding: Binding
     origin: SampleOrigin
 
 
 class PendingVerdicts:
-    """The one owner of what this process keeps of each open question, by seq; owned by the event loop.
+    """In-memory state of all open questions, by seq; used on the event loop only.
 
-    At most `cache_bytes` of sealed questions. `unsent`: their newest ledger entry is not followed by bytes yet.
-    Marks are worth remembering but not worth a commit of their own.
+    At most `cache_bytes` of sealed frames are kept. `unsent`: questions whose newest ledger entry is not followed by
+    bytes yet. Marks: database operations that are worth doing but not worth a commit of their own.
     """
 
     def __init__(self, cache_bytes: int) -> None:
@@ -70,23 +71,25 @@ class PendingVerdicts:
         self._marks: dict[int, Op] = {}
 
     def get(self, seq: int) -> PendingVerdict | None:
+        """The pending verdict of a question; None if it is not open."""
         return self._open.get(seq)
 
     def about(self, subject: bytes) -> list[int]:
-        """Open questions about this subject."""
+        """Open questions about this data subject, named by its keyed hash."""
         return [seq for seq, pending in self._open.items() if pending.origin.subject == subject]
 
     def add(self, row: OutboxRow, origin: SampleOrigin) -> None:
+        """A question is open from now on."""
         self._open[row.seq] = PendingVerdict(_binding(row), origin)
 
     def rebind(self, row: OutboxRow) -> None:
-        """It was sealed anew: its verdict is bound to what is in it now."""
+        """The question was sealed again: its verdict is bound to the new plaintext."""
         pending = self._open.get(row.seq)
         if pending is not None:
             self._open[row.seq] = pending._replace(binding=_binding(row))
 
     def end(self, seq: int) -> bool:
-        """Forget everything of it. True if the ledger speaks of bytes that never left."""
+        """Forget everything of a question. True if the ledger has an entry of it whose bytes never left."""
         self._open.pop(seq, None)
         self._marks.pop(seq, None)
         self.drop_frame(seq)
@@ -95,7 +98,7 @@ class PendingVerdicts:
     # Sealed bytes
 
     def keep_frame(self, seq: int, frame: bytes) -> None:
-        """The newest stay in memory; the outbox has them all."""
+        """Cache a sealed frame; the oldest leave the cache first, and the outbox has them all."""
         self.drop_frame(seq)
         self._frames[seq] = frame
         self._cached += len(frame)
@@ -103,25 +106,30 @@ class PendingVerdicts:
             self._cached -= len(self._frames.popitem(last=False)[1])
 
     def frame(self, seq: int) -> bytes | None:
+        """The cached frame of a question; None if it is not in the cache."""
         return self._frames.get(seq)
 
     def drop_frame(self, seq: int) -> None:
+        """Remove a question's frame from the cache."""
         self._cached -= len(self._frames.pop(seq, b""))
 
     # Ledger entries without bytes
 
     @property
     def unsent(self) -> frozenset[int]:
+        """All questions whose newest ledger entry has no bytes yet."""
         return frozenset(self._unsent)
 
     def is_unsent(self, seq: int) -> bool:
+        """Whether the question's newest ledger entry has no bytes yet."""
         return seq in self._unsent
 
     def keep_unsent(self, seqs: Iterable[int]) -> None:
+        """These questions have a ledger entry whose bytes have not left yet."""
         self._unsent.update(seqs)
 
     def discard_unsent(self, seq: int) -> bool:
-        """Its bytes left, or never will. False if nothing was recorded of them."""
+        """The question's bytes left, or never will. False if no entry was waiting for them."""
         found = seq in self._unsent
         self._unsent.discard(seq)
         return found
@@ -129,17 +137,21 @@ class PendingVerdicts:
     # Marks
 
     def keep_mark(self, seq: int, op: Op) -> None:
-        """The newest of a question counts."""
+        """Keep an operation for the next commit; the newest of a question replaces its others."""
         self._marks[seq] = op
 
     def take_marks(self) -> tuple[Op, ...]:
+        """All marks, which are removed here and go into the caller's commit."""
         marks = tuple(self._marks.values())
         self._marks.clear()
         return marks
 
 
 class EscalationSealer:
-    """Makes outbox rows and sealed bytes of questions; owned by the event loop. `max_age_s`: of a stored question."""
+    """Makes the outbox rows and sealed frames of questions; used on the event loop only.
+
+    `max_age_s`: how long a stored question may be asked.
+    """
 
     def __init__(
         self, envelopes: Envelopes, vault: Vault, clock: HubClock, form: ModelFormat, *, max_age_s: float
@@ -152,11 +164,15 @@ class EscalationSealer:
         self._max_age_ms = int(max_age_s * 1000)
 
     def use(self, form: ModelFormat) -> None:
-        """Questions name this model from now on; stored ones keep theirs."""
+        """New questions name this model from now on; stored ones keep theirs."""
         self._form = form
 
     def prepare(self, store: Store, source: EscalationSource, epoch: int) -> tuple[OutboxRow, Sealed]:
-        """The row and its sealed bytes. LocalError if too big; TransformError or CodecError if it may not leave so."""
+        """The outbox row of a new question, and its sealed frame.
+
+        Raises LocalError if it is too big; TransformError or CodecError if its fields cannot be made what the policy
+        says.
+        """
         target = store.permit.targets[0]
         manifest = (source.form or self._form).manifest
         padded = self._padded(store, source, target)
@@ -186,10 +202,11 @@ class EscalationSealer:
         return codec.pad(codec.encode(question), fixed_bytes if egress.fixed_size else 0)
 
     def reseal(self, row: OutboxRow, target: HubSite | None = None) -> tuple[OutboxRow, Sealed] | None:
-        """The stored plaintext under the hub's current key and our current clock; None if nothing would change.
+        """Seal a stored plaintext again, under the hub's current key and the current clock.
 
-        `target`: for this hub instead, whose region its plaintext then names. VaultError if the payload does not open,
-        LocalError if the other region's name does not fit the size that every sample has.
+        Returns None if nothing would change. `target`: seal it for this hub instead, whose region the plaintext then
+        names. Raises VaultError if the stored payload does not decrypt, LocalError if the other region's name does not
+        fit the fixed size.
         """
         hub = self._envelopes.keys_of(target.name if target else row.hub)
         created_ms = self._clock.ms()
@@ -205,7 +222,7 @@ class EscalationSealer:
         return replace(row, **names, size=len(sealed.frame)), sealed
 
     def reopen(self, row: OutboxRow) -> tuple[Row, SampleOrigin]:
-        """A stored row as the core takes it up, and what is known of its sample."""
+        """A stored row as the core takes it up at start, and what is known of its sample."""
         local, trace = _UNKNOWN, ""
         if not row.answered:
             try:
@@ -229,12 +246,12 @@ def _binding(row: OutboxRow) -> Binding:
 
 
 def _moved(padded: bytes, region: str) -> bytes:
-    """The same question for another region, in the same size."""
+    """The same question for another region, in the same padded size."""
     question = codec.decode_escalation(codec.unpad(padded))
     return codec.pad(codec.encode(replace(question, region=region)), len(padded))
 
 
 def blank(manifest: Manifest) -> npt.NDArray[Any]:
-    """A sample that the model takes: every value at the low end of its range."""
+    """A sample that the model accepts: every value at the low end of its range."""
     spec = manifest.input
     return np.full(spec.shape, spec.low, NUMPY_DTYPES[spec.dtype])

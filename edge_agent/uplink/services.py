@@ -1,4 +1,4 @@
-"""What the shell of an agent works with, handed over as one value."""
+"""The services that the runtime of an agent works with, handed over as one value."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from edge_agent.uplink.sealing import EscalationSealer, PendingVerdicts
 
 
 class Parts(NamedTuple):
-    """Each owned by the event loop."""
+    """Core, database, sealer, connections, clock and counters of one agent; each is used on the event loop only."""
 
     core: EdgeCore
     database: Database

@@ -1,13 +1,10 @@
-"""Does to a sample's fields what egress chose, and packs them for the link.
+"""Privacy transforms of what leaves the device, and discrete Gaussian noise from the operating system's secure source.
 
-Law: exactly the planned fields come out, each in its specification's type, shape and range; else nothing does.
-
-Discrete Gaussian noise from the operating system's secure source, by an exact table in whole numbers.
-
-Law: no float takes part in a draw. The distribution drawn from is within 2^-100 (total variation) of the discrete
-Gaussian of C. Canonne, G. Kamath and T. Steinke (NeurIPS 2020), so what that adds to a delta is beyond counting.
+Rule: exactly the planned fields come out, each in its specification's type, shape and range; else nothing does.
+Rule: no float takes part in a noise draw. The distribution drawn from is within 2^-100 (total variation) of the
+discrete Gaussian of C. Canonne, G. Kamath and T. Steinke (NeurIPS 2020), so what that adds to a delta is negligible.
 Method: inversion of the distribution function (L. Devroye, "Non-Uniform Random Variate Generation", 1986, III.2), the
-function held as 128-bit fractions.
+function held as a table of 128-bit fractions.
 """
 
 import secrets
@@ -38,7 +35,10 @@ _WORD = np.dtype("<u8")
 
 
 class Table(NamedTuple):
-    """P(X <= x) for x from `-top` on, in units of 2^-128; `high`: the upper words of these."""
+    """A cumulative distribution: P(X <= x) for x from `-top` on, in units of 2^-128.
+
+    `high`: the upper 64 bits of each.
+    """
 
     top: int
     whole: list[int]
@@ -46,13 +46,19 @@ class Table(NamedTuple):
 
 
 def draw(sigma: float, count: int) -> npt.NDArray[np.float64]:
-    """`count` independent whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)). `sigma` > 0."""
+    """Discrete Gaussian noise: `count` independent whole numbers x, each with probability ~ exp(-x^2 / (2 sigma^2)).
+
+    `sigma` > 0. Returned as float64, which holds them exactly.
+    """
     words = np.frombuffer(secrets.token_bytes(count * 8), _WORD)
     return looked_up(table_of(sigma), words, lambda: secrets.randbits(_WORD_BITS))
 
 
 def looked_up(table: Table, words: npt.NDArray[np.uint64], lower: Callable[[], int]) -> npt.NDArray[np.float64]:
-    """The number for each draw of 128 even bits: `words` are their upper halves, `lower()` gives a lower one."""
+    """Invert the distribution function for draws of 128 random bits.
+
+    `words`: the upper 64 bits of each draw; `lower()` gives the lower 64 bits where they decide.
+    """
     found = np.searchsorted(table.high, words, side="right")
     # only where the upper word meets that of an entry the lower one decides: about once in 2^50 draws
     for at in np.flatnonzero(table.high[np.maximum(found - 1, 0)] == words):
@@ -62,6 +68,7 @@ def looked_up(table: Table, words: npt.NDArray[np.uint64], lower: Callable[[], i
 
 @lru_cache(maxsize=16)
 def table_of(sigma: float) -> Table:
+    """The table of one sigma, cut at 13 sigmas: beyond lies less than 2^-120."""
     top = ceil(_TAIL_SIGMAS * Fraction(sigma))
     half = _weights(Fraction(sigma), top)
     sums = list(accumulate([*reversed(half[1:]), *half]))
@@ -102,12 +109,15 @@ class TransformError(ValueError):
 
 
 def tools_of(key: bytes) -> Tools:
-    """A device's: noise from the secure source, and its own `key` for keyed hashes."""
+    """The transform tools of a device: noise from the secure source, and its own `key` for keyed hashes."""
     return Tools(draw, key, redacted)
 
 
 def apply(egress: Egress, inference: Inference, codec: FeatureCodec, tools: Tools) -> dict[str, Tensor]:
-    """The tensors that leave, by field name. The model's features pass through its codec; the rest travels plain."""
+    """The tensors that leave, by field name. The model's features pass through its codec; all else travels plain.
+
+    Raises TransformError if a field is missing, has another type, shape or range, or a transform fails.
+    """
     tensors: dict[str, Tensor] = {}
     derived = _derived(inference)
     for plan in egress.fields:

@@ -1,9 +1,10 @@
-"""Has hubs witness our egress ledger: tells them its signed heads, checks their checkpoints, keeps both.
+"""Witness client: has hubs witness the egress ledger. Sends its signed heads, checks the hubs' checkpoints, keeps both.
 
-Law: a hub's word counts if its pinned key signed it, our head is in its log, and that log has only grown since we last
-saw it. A log that did not is an alarm for good: somebody shows two views.
+It also measures how many bytes the sockets of all lines have sent, and stores that figure.
 
-Writes down how what our sockets have sent grows, all lines together.
+Rule: a hub's checkpoint counts if its pinned key signed it, our head is in its log (inclusion proof), and that log has
+only grown since we last saw it (consistency proof, RFC 9162 section 2.1). A log that did not grow consistently raises a
+lasting alarm: the hub shows two views.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from wire.protocol.messages import Checkpoint, Heads
 
 
 class Meter:
-    """Owned by the event loop."""
+    """Counts the bytes that all sockets send, and stores what they add up to; used on the event loop only."""
 
     def __init__(self, parts: Parts, sender: LedgeredSender) -> None:
         self._parts = parts
@@ -31,31 +32,34 @@ class Meter:
         self._noted = 0
 
     def flush(self, at_least: int = 1) -> None:
-        """Write what was sent since the last time, if it is so many bytes."""
+        """Store what was sent since the last time, if that is `at_least` so many bytes."""
         sent = self._parts.connections.sent_bytes
         if sent - self._noted >= at_least:
             more, self._noted = sent - self._noted, sent
             self._parts.database.write((partial(tables.add, at_ms=self._parts.clock.ms(), size=more),), soon=True)
 
     def facts(self) -> dict[str, Any]:
-        """Since the start, in bytes: `by_rule` and `overhead` sum up to `sockets`."""
+        """Status fields in bytes since the start: `by_rule` and `overhead` sum up to `sockets`."""
         rules, sent = dict(self._sender.by_rule), self._parts.connections.sent_bytes
-        overhead = sent - sum(rules.values()) if sent else None  # None: this system does not tell
+        overhead = sent - sum(rules.values()) if sent else None  # None: this system does not count them
         return {"sent": {"by_rule": rules, "overhead": overhead, "sockets": sent or None}}
 
 
-EVERY_S = 900.0  # how often a busy ledger's head is told
-IDLE_S = 21_600.0  # and one in which nothing happens
-LOOK_S = 60.0  # how often it is looked whether a head is due
-AT_ONCE_S = 60.0  # not more often than this on new connections
+EVERY_S = 900.0  # how often the head of a growing ledger is sent
+IDLE_S = 21_600.0  # and of one that does not grow
+LOOK_S = 60.0  # how often we check whether a head is due
+AT_ONCE_S = 60.0  # at most one head in so long because of a new connection
 ASK_AGAIN_S = 5.0  # while no hub has answered and our spending is not known
-SOME_BYTES = 512  # less is written down with the next look
+SOME_BYTES = 512  # fewer bytes are stored at the next check
 FORKED = "hub_log_forked"
 _NOTHING = Tree(0, b"")
 
 
 class Witness:
-    """Owned by the event loop."""
+    """Sends ledger heads and checks the checkpoints that come back; used on the event loop only. A status provider.
+
+    `every_s`: how often a ledger that grows has its head signed and sent.
+    """
 
     def __init__(self, parts: Parts, sender: LedgeredSender, identity: Identity, every_s: float = EVERY_S) -> None:
         self._parts = parts
@@ -65,13 +69,13 @@ class Witness:
         self._meter = Meter(parts, sender)
         self._told_at: float | None = None
         self._looked_at = parts.clock.now()
-        self._asked: dict[int, int] = {}  # head told -> size of the log that we said we know
+        self._asked: dict[int, int] = {}  # head sent -> size of the log that we said we know
         self._newest: Signed | None = None
         self._seen: Witnessed | None = None
         self._forked = False
 
     def connected(self) -> None:
-        """There is a hub to tell, which may not have heard of us for long."""
+        """The home hub is connected and may not have had a head for long: send one."""
         now = self._parts.clock.now()
         self._sign(now, tell=self._told_at is None or now - self._told_at >= AT_ONCE_S)
 
@@ -83,7 +87,11 @@ class Witness:
         found.add_done_callback(self._tell)
 
     def watch(self) -> None:
-        """Every second or so. Until a hub has told what it remembers of our spending, nothing else may be sent."""
+        """Sign and send a head if one is due; called about every second.
+
+        Until a hub has answered with what it remembers of our spending, no question may be sent: then heads go out more
+        often.
+        """
         parts, now = self._parts, self._parts.clock.now()
         if now - self._looked_at >= min(LOOK_S, self._every_s):
             self._looked_at = now
@@ -97,7 +105,7 @@ class Witness:
             self._sign(now, tell=True)
 
     def rest(self) -> None:
-        """Nothing is sent any more: what the sockets sent goes on record."""
+        """At the end of the process: store what the sockets have sent."""
         self._meter.flush()
 
     def _tell(self, found: "asyncio.Future[Due | None]") -> None:
@@ -117,10 +125,13 @@ class Witness:
         )  # fmt: skip
         self._sender.note(told)
 
-    # What hubs say
+    # Checkpoints from hubs
 
     def hear(self, note: Checkpoint) -> None:
-        """Signed by a hub of ours as a note; its checkpoint is a signature of its own, for others to check."""
+        """Check a hub's checkpoint of our head.
+
+        It is signed on its own, beside the note's signature, for third parties to check.
+        """
         if note.epoch == self._parts.core.epoch:
             found = self._parts.database.read(partial(ledger_heads.story, entry=note.entries))
             found.add_done_callback(partial(self._judge, note))
@@ -142,7 +153,7 @@ class Witness:
         self._parts.database.write((partial(ledger_heads.keep_witnessed, said=self._seen),))
 
     def _follow(self, note: Checkpoint, hub: HubKeys, tree: Tree, view: HubView | None) -> None:
-        """Advance what we know of this hub's log, or find that it has two faces."""
+        """Advance our view of this hub's log, or detect that the log has forked."""
         kept = _tree(view) if view else _NOTHING
         self._forked = self._forked or bool(view and view.forked)
         grown = not kept.size or merkle.extends(kept, tree, note.consistency)
@@ -154,7 +165,7 @@ class Witness:
             self._parts.counts["hub_log_forks"] += 1
             new = view._replace(forked=note.text)
         else:
-            return  # it was asked about another size: next time it is this one
+            return  # the proof is for another size: next time we ask for this one
         self._parts.database.write((partial(ledger_heads.keep_view, view=new),))
 
     def _speaker(self, text: str) -> HubKeys | None:
@@ -174,18 +185,20 @@ class Witness:
         )  # fmt: skip
         return leaf.encoded()
 
-    # As a side of the agent's status
+    # For the agent's status
 
     def facts(self) -> dict[str, Any]:
+        """Fields of the agent's status: the newest head, the newest that a hub witnessed, and `sent` bytes."""
         newest, seen = self._newest, self._seen
         told = {"entries": newest.entry, "at_ms": newest.at_ms} if newest else {}
         held = {"witnessed": seen.entry, "witnessed_by": seen.hub, "witnessed_ms": seen.received_ms} if seen else {}
         return {"ledger": {**told, **held, "unsent": len(self._parts.pending.unsent)}, **self._meter.facts()}
 
     def alarms(self) -> set[str]:
+        """`hub_log_forked` if a hub has shown two views of its log."""
         return {FORKED} if self._forked else set()
 
 
 def _tree(view: HubView) -> Tree:
-    """What a checkpoint that was believed once says."""
+    """The tree of a checkpoint that was verified before."""
     return checkpoint.opened(view.checkpoint, view.key).tree

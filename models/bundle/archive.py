@@ -1,7 +1,10 @@
-"""A bundle as one file (`.skb`): an uncompressed tar of its folder in the one form that `pack` writes.
+"""Packed bundles (`.skb`): an uncompressed tar archive of a bundle folder in one canonical form.
 
-Law: the same bundle gives the same bytes, and `unpack` accepts nothing but those bytes. Every header is rebuilt from
+Rule: the same bundle gives the same bytes, and `unpack` accepts nothing but those bytes. Every header is rebuilt from
 its name and size and must be equal, so links, devices, owners, paths, long-name and sparse extensions have no way in.
+
+Format: POSIX ustar (IEEE Std 1003.1) with mode 0644, zero times and owners, members in order of name, and two zero
+blocks of 512 bytes at the end.
 """
 
 import os
@@ -22,7 +25,11 @@ Step = Callable[[str], None]
 
 
 def pack(bundle: Bundle) -> bytes:
-    """The manifest and the files it names, in order of name. What lies beside them (`forge.json`) stays out."""
+    """Pack a bundle as the bytes of its `.skb` file: the manifest and the files it names, in order of name.
+
+    What lies beside them (`forge.json`) stays out. The whole archive is built in memory: at most `MAX_BUNDLE_BYTES`.
+    BundleError if the manifest on disk is not the canonical encoding, since its digest would then be lost.
+    """
     manifest = encode_manifest(bundle.manifest)
     if sha256(manifest).hexdigest() != bundle.digest:
         raise BundleError(f"{bundle.path}: {MANIFEST_FILE} was written by hand; write the bundle with `write_bundle`")
@@ -32,10 +39,12 @@ def pack(bundle: Bundle) -> bytes:
 
 
 def unpack(source: BinaryIO, folder: Path, step: Step | None = None) -> str:
-    """Write the files of a packed bundle into the new, empty `folder`, each synced. Returns the SHA-256 of all it read.
+    """Unpack a bundle from a stream into the new, empty `folder`; return the SHA-256 (hex) of all bytes read.
 
-    The digest is of the very bytes that were written out: compare it before the folder is used. `step` is called before
-    each file, with its name. BundleError for any byte `pack` would not have written; OSError if the disk refuses.
+    The digest is of the very bytes that were written out: compare it before the folder is used. Every file is synced to
+    disk. `step` is called before each file with its name, for progress or cancellation.
+    BundleError for any byte that `pack` would not have written; OSError if the disk refuses. On an error the files
+    written so far stay in `folder`: the caller removes it.
     """
     reader = _Reader(source)
     earlier = ""
@@ -55,7 +64,7 @@ def unpack(source: BinaryIO, folder: Path, step: Step | None = None) -> str:
 
 
 class _Reader:
-    """Counts and hashes all it hands out; refuses to go beyond the size of a bundle."""
+    """Reader of the archive that counts and hashes every byte and refuses to exceed `MAX_BUNDLE_BYTES`."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -63,6 +72,7 @@ class _Reader:
         self.digest = sha256()
 
     def exactly(self, size: int) -> bytes:
+        """Read exactly `size` bytes. BundleError if the stream ends before, or the archive is too big."""
         self._left -= size
         data = self._source.read(size) if self._left >= 0 else b""
         if len(data) != size:
@@ -71,22 +81,28 @@ class _Reader:
         return data
 
     def pieces(self, size: int) -> Iterator[bytes]:
+        """Read the `size` bytes of a member in chunks, then its zero padding.
+
+        BundleError if the padding is not zero.
+        """
         for at in range(0, size, CHUNK_BYTES):
             yield self.exactly(min(CHUNK_BYTES, size - at))
         if any(self.exactly(-size % BLOCK_BYTES)):
             raise BundleError("packed bundle: padding is not empty")
 
     def at_end(self) -> bool:
+        """Tell whether the stream has no further byte."""
         return not self._source.read(1)
 
 
 def _end(reader: _Reader) -> None:
+    """Check the end of the archive: the second zero block, and no byte behind it."""
     if any(reader.exactly(BLOCK_BYTES)) or not reader.at_end():
         raise BundleError("packed bundle: something follows its end")
 
 
 def _member(header: bytes) -> tuple[str, int]:
-    """Name and size of a header, if it is exactly the one we would have written for them."""
+    """Parse a tar header into (name, size in bytes), if it is exactly the header that `pack` writes for them."""
     try:
         name = header[:100].rstrip(b"\0").decode("ascii")
         size = int(header[124:135], 8)

@@ -1,7 +1,7 @@
-"""A bundle on disk: one folder, a manifest, and the files it names by SHA-256.
+"""Bundle folders on disk: reading, verifying and writing a manifest and the files that it names by SHA-256.
 
-Law: every file is read once and hashed, and the bytes handed out are the bytes that were hashed (nothing is reopened by
-name, so a swap after the check changes nothing). Anything but plain, expected files is a `BundleError` of one line.
+Rule: every file is read once and hashed, and the bytes handed out are the bytes that were hashed (nothing is reopened
+by name, so a swap after the check changes nothing). Anything but plain, expected files is a `BundleError` of one line.
 """
 
 import errno
@@ -34,7 +34,12 @@ _AT_ONCE = 1 << 22
 
 
 class Bundle:
-    """A bundle that was read and verified as a whole. `digest` (SHA-256 of the manifest) names its exact content."""
+    """A verified bundle: its manifest and the contents of its files.
+
+    `digest` (SHA-256 of the manifest, hex) names its exact content. `report` is the JSON of the forge, unverified, b""
+    if there is none. `files` maps weights that were left on disk (see `open_apart`) to open file descriptors; `close`
+    them.
+    """
 
     def __init__(
         self, path: Path, manifest: Manifest, digest: str, contents: Mapping[str, bytes], report: bytes
@@ -47,43 +52,51 @@ class Bundle:
         self.files: dict[str, int] = {}  # weights left on disk (`open_apart`): by name, open for reading
 
     def read(self, name: str) -> bytes:
-        """The verified bytes of one file the manifest names."""
+        """Return the verified bytes of one file that the manifest names. BundleError if it names none such."""
         try:
             return self._contents[name]
         except KeyError:
             raise BundleError(f"{self.manifest.model} has no file {name!r}") from None
 
     def close(self) -> None:
-        """Files that were left open; a bundle that was read has none."""
+        """Close the descriptors in `files`; a bundle that was read as a whole has none."""
         for descriptor in self.files.values():
             os.close(descriptor)
         self.files = {}
 
 
 def open_bundle(path: Path | str) -> Bundle:
-    """Read and verify a whole bundle. BundleError if a file is missing, extra, too big, linked or altered."""
+    """Read and verify a whole bundle folder into memory.
+
+    At most `MAX_FILE_BYTES` per file and `MAX_BUNDLE_BYTES` together. BundleError, with the path in front, if a file is
+    missing, extra, too big, a link or a device, or if its SHA-256 is not the manifest's.
+    """
     with _folder(Path(path)) as folder:
         return _read_folder(Path(path), folder, apart=False)
 
 
 def open_apart(path: Path | str) -> Bundle:
-    """As `open_bundle`, but the hub's weights stay on disk: hashed as they stream by, then `files` for readers.
+    """Verify a bundle folder but leave the hub's weights on disk, as open descriptors in `Bundle.files`.
 
-    Whoever holds a descriptor reads the file that was hashed, whatever its name points to by then.
+    For weights bigger than memory: they are hashed as they stream by, up to `MAX_APART_BYTES` per file. Whoever holds a
+    descriptor reads the file that was hashed, whatever its name points to by then. BundleError as `open_bundle`.
     """
     with _folder(Path(path)) as folder:
         return _read_folder(Path(path), folder, apart=True)
 
 
 def peek(path: Path | str) -> Manifest:
-    """The manifest alone, checked, before anything it names is read."""
+    """Read the manifest of a bundle folder alone, checked, before anything it names is read.
+
+    BundleError if unusable.
+    """
     with _folder(Path(path)) as folder:
         return decode_manifest(_read_file(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES))
 
 
 @contextmanager
 def _folder(path: Path) -> Iterator[int]:
-    """The open folder; its name stands before every complaint."""
+    """Open the folder as a descriptor; every BundleError raised inside gets the path in front."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -97,9 +110,11 @@ def _folder(path: Path) -> Iterator[int]:
 
 
 def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, bytes], report: bytes = b"") -> Bundle:
-    """Write a bundle as one step (a temporary folder, then a rename), replacing an older one at `path`.
+    """Write a bundle folder in one step (a temporary folder, then a rename), replacing an older one at `path`.
 
-    `manifest.files` is filled in here. The same manifest and contents give the same bytes. Returns the opened bundle.
+    `contents`: file name to bytes; `manifest.files` is filled in here with their digests. `report`: JSON beside the
+    content, not covered by the digest. The same manifest and contents give the same bytes. Returns the opened bundle.
+    BundleError for an impossible manifest; OSError if the disk refuses, and then the older bundle is still there.
     """
     path = Path(path)
     files = {name: sha256(contents[name]).hexdigest() for name in sorted(contents)}
@@ -121,7 +136,10 @@ def write_bundle(path: Path | str, manifest: Manifest, contents: Mapping[str, by
 
 
 def _take_place(scratch: Path, path: Path) -> None:
-    """A folder cannot be renamed onto a filled one: the old one steps aside first and is removed after."""
+    """Move `scratch` to `path`.
+
+    A folder cannot be renamed onto a filled one: the old one steps aside first, removed after.
+    """
     if path.is_dir() and not path.is_symlink():
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
         path.rename(aside / "bundle")
@@ -190,7 +208,7 @@ def _check_names(found: set[str], manifest: Manifest) -> None:
 
 
 def _read_file(folder: int, name: str, max_bytes: int) -> bytes:
-    """Whole content of a plain file directly in the folder. Links are not followed; pipes and devices are not read."""
+    """Return the whole content of a plain file directly in the folder, without following links or opening devices."""
     handle = _plain(folder, name)
     try:
         return _read_plain(handle, name, max_bytes)

@@ -1,6 +1,9 @@
-"""How small whole numbers are packed: whole bits a code (`pack1` to `pack8`), or by a radix (`base3` to `base15`).
+"""Bit packings of small whole numbers: whole bits per code (`pack1` to `pack8`) or a radix (`base3` to `base15`).
 
-Law: numpy alone; each sequence of codes has exactly one packed form, and all other bytes are a `CodecError`.
+Rule: numpy alone; each sequence of codes has exactly one packed form, and all other bytes are a `CodecError`.
+
+`PACKS` maps each codec name to its packing. `ans` is the one codec without an entry: it needs tables
+(`models/runtime/codec_ans.py`).
 """
 
 from collections.abc import Callable
@@ -31,11 +34,15 @@ NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
 
 
 class CodecError(ValueError):
-    """These codes, this tensor or these tables are not what the codec and the field's specification allow."""
+    """Codes, a tensor or tables that do not fit the codec and the field's specification."""
 
 
 class Pack(NamedTuple):
-    """One way to pack `levels` different codes."""
+    """One bit packing: how `levels` different codes become bytes and come back.
+
+    `size` maps a number of codes to payload bytes; `pack` takes flat codes below `levels`; `unpack` takes a payload of
+    exactly that size and raises CodecError if it is not canonical.
+    """
 
     levels: int
     size: Callable[[int], int]  # number of codes -> payload bytes
@@ -44,7 +51,7 @@ class Pack(NamedTuple):
 
 
 def _bits(bits: int) -> Pack:
-    """The first code in the highest bits of the first byte; spare bits of the last byte are zero."""
+    """Packing with `bits` bits per code: the first code in the highest bits of the first byte, spare bits zero."""
 
     def pack(codes: Codes) -> bytes:
         return np.packbits(np.unpackbits(codes[:, None], axis=1)[:, 8 - bits :]).tobytes()
@@ -52,7 +59,7 @@ def _bits(bits: int) -> Pack:
     def unpack(data: bytes, count: int) -> Codes:
         found = np.unpackbits(np.frombuffer(data, np.uint8))
         used = count * bits
-        if found[used:].any():  # one question has one encoding: filled spare bits would be a hidden channel
+        if found[used:].any():  # each payload has one encoding: filled spare bits would be a hidden channel
             raise CodecError("the spare bits of the last byte are not zero")
         wide = np.zeros((count, 8), np.uint8)
         wide[:, 8 - bits :] = found[:used].reshape(count, bits)
@@ -76,7 +83,10 @@ def _unpack8(data: bytes, count: int) -> Codes:
 
 
 def _radix(levels: int) -> Pack:
-    """As many codes as fit into one number of 64 bits, the first one lowest; what is left over in the fewest bytes."""
+    """Packing by radix: as many codes as fit into one 64-bit word, the first lowest.
+
+    The codes that are left over go into the fewest bytes that hold them.
+    """
     per_word = _most_digits(levels)
     powers = np.array([levels**place for place in range(per_word)], _WORD)
 
@@ -103,6 +113,7 @@ def _radix(levels: int) -> Pack:
 
 
 def _most_digits(levels: int) -> int:
+    """Count how many digits of base `levels` fit into one 64-bit word."""
     digits = 1
     while levels ** (digits + 1) <= 1 << (8 * _WORD_BYTES):
         digits += 1
@@ -110,7 +121,7 @@ def _most_digits(levels: int) -> int:
 
 
 def _bytes_of(levels: int, digits: int) -> int:
-    """The fewest bytes that hold every number of so many digits."""
+    """Count the fewest bytes that hold every number of so many digits."""
     return -(-int(levels**digits - 1).bit_length() // 8)
 
 
@@ -119,17 +130,24 @@ PACKS: dict[str, Pack] = {
     **{f"pack{bits}": _bits(bits) for bits in range(1, 9)},
     **{f"base{levels}": _radix(levels) for levels in RADICES},
 }
-PACKS["pack4"] = PACKS["pack4"]._replace(pack=_pack4)  # the same bytes, sooner
+PACKS["pack4"] = PACKS["pack4"]._replace(pack=_pack4)  # the same bytes, faster
 PACKS["pack8"] = PACKS["pack8"]._replace(pack=_pack8, unpack=_unpack8)
 CODECS = (*PACKS, ANS)
 
 
 def levels(codec: str) -> int:
-    """How many different codes it carries at most. CodecError if there is no such codec."""
+    """Return how many different codes a codec carries at most (codes are 0..levels-1).
+
+    CodecError if it is not known.
+    """
     return ANS_LEVELS if codec == ANS else pack_of(codec).levels
 
 
 def pack_of(codec: str) -> Pack:
+    """Look up the bit packing of a codec name.
+
+    CodecError if there is none, which includes "ans": it has tables instead.
+    """
     try:
         return PACKS[codec]
     except (KeyError, TypeError):
@@ -137,6 +155,9 @@ def pack_of(codec: str) -> Pack:
 
 
 def smallest(levels: int) -> str:
-    """The codec without tables that needs the fewest bits for so many levels (2..256), whole bits where they tie."""
+    """Choose the codec without tables that needs the fewest bits for so many levels (2..256).
+
+    Whole bits per code win where they tie: they are faster.
+    """
     enough = [name for name, pack in PACKS.items() if pack.levels >= levels]
     return min(enough, key=lambda name: PACKS[name].size(_MANY))

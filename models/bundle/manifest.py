@@ -1,6 +1,7 @@
-"""What a bundle says of itself: a closed, typed manifest. It has no code, and nothing in it is ever executed.
+"""The bundle manifest: the closed, typed JSON description of one model version.
 
-Law: an unknown key, a newer format or an impossible value is a `BundleError` of one line; nothing is guessed.
+It has no code, and nothing in it is ever executed.
+Rule: an unknown key, a newer format or an impossible value is a `BundleError` of one line; nothing is guessed.
 """
 
 import math
@@ -40,16 +41,21 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class BundleError(Exception):
-    """The bundle cannot be used; the message is one line and says what to do or what is wrong."""
+    """A bundle that cannot be used; the message is one line and says what to do or what is wrong."""
 
 
 class Kind(StrEnum):
+    """Task of a model: `classifier` (labels and probabilities) or `regressor` (values)."""
+
     CLASSIFIER = "classifier"
     REGRESSOR = "regressor"
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One sample: tensor name in the graph, element type, shape without the batch axis, range of values."""
+    """Specification of one input sample.
+
+    `name` of the tensor in the graph, element type, shape without the batch axis, lowest and highest value.
+    """
 
     name: str
     dtype: DType
@@ -59,7 +65,10 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Precision(StrEnum):
-    """Arithmetic of the edge graph. `int8-weights`: only the weights are small; they are widened when it loads."""
+    """Arithmetic of the edge graph.
+
+    `int8-weights`: only the stored weights are small; they are widened once, when the graph loads.
+    """
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -69,7 +78,7 @@ class Precision(StrEnum):
 
 
 class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights they name.
+    """Files of the hub's half: two graphs of allowed operations, `tail` and `whole`, and the weights that they name.
 
     `whole` != "": both are ONNX, `graph` is the tail's file and `whole` that of the whole model; there are no weights
     beside them.
@@ -81,11 +90,15 @@ class HubModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     @property
     def files(self) -> tuple[str, ...]:
+        """Every file of the hub's half, the graph first."""
         return (self.graph, *((self.whole,) if self.whole else self.weights))
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stretch of the tail that a machine of its own may run. `output_shape` has no batch axis."""
+    """A pipeline stage of the tail that one machine may run.
+
+    `weight_bytes`: size of its weights; `output_shape` has no batch axis.
+    """
 
     name: str
     weight_bytes: int
@@ -93,10 +106,10 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where the tail may be cut into a pipeline, in order; none if it is one piece.
+    """How the hub's tail may be divided: pipeline stages in order (none if it is one piece) and numbers of ranks.
 
-    `tensor` ranks that share a stage, `pipeline` stages, `replicas` of it all: 0 = the hub chooses. `style`
-    and `shard` chose a second way to divide weights, which is gone: "collectives" and nothing are all that is taken.
+    `tensor` ranks that share a stage, `pipeline` stages, `replicas` of it all: 0 = the hub chooses. `style` and `shard`
+    chose a second way to divide weights, which is gone: "collectives" and nothing are all that is accepted.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -108,7 +121,11 @@ class ParallelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the edge graph was made for. `providers`: of ONNX Runtime, the preferred one first; the CPU always can."""
+    """Platform that the edge graph was made for: runtime, ONNX opset, precision, processor.
+
+    `machine` as `platform.machine()` says it, or "any". `providers`: execution providers of ONNX Runtime, the preferred
+    one first; the CPU provider always works.
+    """
 
     runtime: str
     opset: int
@@ -118,7 +135,10 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What it was made from. `model`: `pkg:function`; digests: SHA-256 of data and weights; `forge`: its edition."""
+    """Provenance of a bundle: what it was made from, and by which edition of the forge.
+
+    `model` is `pkg:function`, or "" for a model given in Python; digests are SHA-256 (hex) of data and weights.
+    """
 
     model: str = ""
     data_digest: str = ""
@@ -129,7 +149,12 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One version of one model. `fixed_bytes` is the padded plaintext size of every question from level P2 up."""
+    """Manifest of one version of one model.
+
+    `fixed_bytes`: padded plaintext size of every escalation from level P2 up. `outputs`: logits of the hub's half, one
+    a label, or the values of a regressor. `temperature`, `hub_temperature`: softmax temperatures. `golden`: file of the
+    golden set. `files`: name to SHA-256 in hex of every file but the manifest.
+    """
 
     format: int = FORMAT
     name: str
@@ -158,12 +183,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def ref(self) -> ModelRef:
-        """Which head made the features: goes into every escalation."""
+        """Reference to the head that made the features; it goes into every escalation."""
         return ModelRef(self.name, self.version, self.cut, self.codec)
 
     @property
     def model(self) -> str:
-        """`digits@7`: how answers name this model."""
+        """Name of this version in answers, as in `digits@7`."""
         return f"{self.name}@{self.version}"
 
 
@@ -177,12 +202,15 @@ _NO_STYLE = "parallel: style and shard (dtensor) are gone: leave both out, `tens
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Readable JSON, the same bytes for the same manifest."""
+    """Encode a manifest as readable JSON: the same bytes for the same manifest, so that their SHA-256 names it."""
     return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """A checked manifest. The format is read first, so that a newer bundle is called newer and not malformed."""
+    """Decode and check a manifest. BundleError, one line, for anything that is not exactly one of format `FORMAT`.
+
+    The format number is read first, so that a newer bundle is called newer and not malformed.
+    """
     try:
         found = _format_decoder.decode(data).format
         if found != FORMAT:
@@ -195,13 +223,14 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def _hint(found: int) -> str:
+    """Explain a format number that this version does not read."""
     if found > FORMAT:
         return "made by a newer version: update this installation"
     return "made by an older version: forge it again" if found >= 1 else "not a format of ours"
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """BundleError, naming the key, for the first value that is impossible."""
+    """Check every value of a manifest. BundleError, naming the key, for the first value that is impossible."""
     for key, fits in _rules(manifest):
         if not fits:
             raise BundleError(f"{MANIFEST_FILE}: {key} is impossible")
@@ -212,6 +241,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
+    """List (key, whether its value is possible) for every key of the manifest."""
     return (
         ("name", bool(_NAME.fullmatch(m.name))),
         ("version", m.version >= 1),
@@ -239,6 +269,7 @@ def _rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
 
 
 def _needed(m: Manifest) -> set[str]:
+    """Return the names of the files that every bundle of this manifest must have."""
     return {EDGE_FILE, m.golden, *m.hub.files, *((m.codec_file,) if m.codec_file else ())}
 
 
@@ -269,6 +300,10 @@ def _file_fits(name: str, digest: str) -> bool:
 
 
 def _check_feature(feature: FieldSpec, codec: str) -> None:
+    """Check one feature against the codec.
+
+    BundleError if it is impossible or has more levels than the codec carries.
+    """
     fits = bool(_NAME.fullmatch(feature.name)) and feature.dtype in NUMPY_DTYPES and _shape_fits(feature.shape)
     if not fits or not _range_fits(feature.low, feature.high):
         raise BundleError(f"{MANIFEST_FILE}: feature {feature.name!r} is impossible")

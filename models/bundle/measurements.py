@@ -1,6 +1,6 @@
-"""What a manifest says that was measured: figures, guarantee, leakage, and what the calibration samples looked like.
+"""Measured figures in a manifest: quality, risk guarantee, feature leakage, and the deciles of the calibration samples.
 
-Law: plain values; a figure that cannot be is found by its `*_fits`, and nothing is computed from one here.
+Rule: plain values; a figure that cannot be is found by its `*_fits`, and nothing is computed from one here.
 """
 
 import math
@@ -16,23 +16,29 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Metric(StrEnum):
-    """What `Calibration` counts: `accuracy` as a share, or `rmse` in units of the target, where less is better."""
+    """Quality metric of `Calibration`: `accuracy` as a share 0..1, or `rmse`.
+
+    `rmse` is in units of the regressor's target; less is better.
+    """
 
     ACCURACY = "accuracy"
     RMSE = "rmse"
 
 
 class LeakKind(StrEnum):
+    """Kind of privacy attack that a leakage row measures: reconstruct the sample, infer an attribute, tell a member."""
+
     RECONSTRUCTION = "reconstruction"
     ATTRIBUTE = "attribute"
     MEMBERSHIP = "membership"
 
 
 class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How sure the edge is, and what that looked like on the calibration samples.
+    """Confidence and novelty of the edge model, and their distribution on the calibration samples.
 
-    Without a `confidence` output it is the largest probability, or for a regressor P(|error| <= `tolerance`).
-    `*_deciles`: the nine inner deciles of the calibration samples, or nothing: the reference for drift.
+    Without a `confidence` output the confidence is the largest probability, or for a regressor P(|error| <=
+    `tolerance`), `tolerance` in units of the target. `*_deciles`: the nine inner deciles of the calibration samples,
+    0..1 and rising, or nothing: the reference for drift.
     """
 
     confidence_output: bool = False
@@ -43,12 +49,13 @@ class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Held-out figures in `metric`, all on the same samples, of which the share `corrupted` was damaged on purpose.
+    """Quality on held-out samples, in `metric`, all rows on the same samples.
 
     `edge` alone; `pair`: the edge where it is sure, the hub's tail elsewhere; `hub`: the whole model on raw samples;
-    `oracle`: a pair whose gate knew which of the two is right. `threshold`: ask below this confidence; it was chosen
-    on a calibration split, never on the held-out samples. `asked`: share of held-out samples below it.
-    `ece_*`: expected calibration error of the edge before and after temperature scaling (Guo et al. 2017).
+    `oracle`: a pair whose gate knew which of the two is right. `threshold`: escalate below this confidence; it was
+    chosen on a calibration split, never on the held-out samples. `asked`: share of held-out samples below it.
+    `corrupted`: share of the samples that was damaged on purpose. `ece_*`: expected calibration error of the edge
+    before and after temperature scaling (Guo et al. 2017, "On Calibration of Modern Neural Networks").
     """
 
     metric: Metric
@@ -65,7 +72,11 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Guarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With this `confidence`, answers above `threshold` are wrong in at most `max_risk`: shown by `method`."""
+    """Statistical risk guarantee of the threshold.
+
+    With probability `confidence`, answers above `threshold` are wrong in at most the share `max_risk`. `samples`: size
+    of the calibration set; `method`: name of the bound that shows it.
+    """
 
     max_risk: float
     confidence: float
@@ -75,11 +86,12 @@ class Guarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Leakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measurement of what the forwarded features give away, valid for exactly one chain of cut, codec, transforms.
+    """One measured attack on the forwarded features, valid for exactly one chain of cut, codec and transforms.
 
-    `chain` is the digest of that chain. `subject`: the column guessed at, "" if that is the sample itself. `score` is
-    the attack's success, `upper95` the upper end of its 95 % interval; `floor` the same figure for a guesser that sees
-    no features; `ceiling` for one that sees the raw sample.
+    `chain` is the digest of that chain (`models/runtime/chain.py`). `subject`: the column guessed at, "" if that is the
+    sample itself. `score` is the attack's success in `metric`, `upper95` the upper end of its 95 % interval; `floor`
+    the same figure for a guesser that sees no features; `ceiling` for one that sees the raw sample. `pairs`: samples
+    attacked.
     """
 
     chain: str
@@ -95,18 +107,20 @@ class Leakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def gate_fits(gate: Gate, *, regressor: bool) -> bool:
+    """Tell whether gate figures are possible; a regressor without a confidence output needs a tolerance above zero."""
     asked = regressor and not gate.confidence_output  # then only the tolerance makes a confidence
     fits = math.isfinite(gate.tolerance) and (gate.tolerance > 0 if asked else gate.tolerance >= 0)
     return fits and all(map(_deciles_fit, (gate.novelty_deciles, gate.confidence_deciles)))
 
 
 def _deciles_fit(deciles: tuple[float, ...]) -> bool:
-    """None, or nine in order inside 0..1 (a NaN is in no order)."""
+    """Tell whether deciles are absent, or nine in order inside 0..1 (a NaN is in no order)."""
     rising = all(low <= high for low, high in pairwise((0.0, *deciles, 1.0)))
     return rising and len(deciles) in {0, DECILES}
 
 
 def calibration_fits(c: Calibration) -> bool:
+    """Tell whether quality figures are possible: finite, not negative, and shares and accuracies inside 0..1."""
     figures = (c.edge, c.pair, c.hub, c.oracle)
     top = 1.0 if c.metric == Metric.ACCURACY else sys.float_info.max
     shares = (c.corrupted, c.ece_before, c.ece_after, c.threshold, c.asked)
@@ -114,9 +128,11 @@ def calibration_fits(c: Calibration) -> bool:
 
 
 def guarantee_fits(g: Guarantee) -> bool:
+    """Tell whether a guarantee is possible: samples above zero, a method, and all probabilities inside 0..1."""
     return g.samples > 0 and bool(g.method) and all(0 <= v <= 1 for v in (g.max_risk, g.confidence, g.threshold))
 
 
 def leakage_fits(row: Leakage) -> bool:
+    """Tell whether a leakage row is possible: finite numbers, a chain digest of 64 hex digits and a known kind."""
     numbers = all(map(math.isfinite, (row.score, row.upper95, row.floor, row.ceiling)))
     return numbers and row.pairs >= 0 and bool(_DIGEST.fullmatch(row.chain)) and row.kind in set(LeakKind)

@@ -1,7 +1,7 @@
-"""Thresholds of one bundle per device class, as a versioned file: what was asked, what was promised, what was measured.
+"""Escalation thresholds of one bundle per device class, as a versioned file (`skerry models calibrate` writes it).
 
-Law: closed and checked like a manifest: an unknown key, a newer format or an impossible value is a `BundleError` of one
-line. The same values give the same bytes. It names the exact bundle by digest and is worth nothing for another one.
+Rule: closed and checked like a manifest: an unknown key, a newer format or an impossible value is a `BundleError` of
+one line. The same values give the same bytes. It names the exact bundle by digest and is worth nothing for another.
 """
 
 import re
@@ -19,7 +19,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ClassThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Devices of this class ask below `threshold`. `aim`: the flags that chose it. `counter`: at which edition."""
+    """Threshold of one device class: its devices escalate below the confidence `threshold` (0..1).
+
+    `aim`: the command-line flags that chose it. `counter`: the file's counter when it was last changed. `figures`: what
+    was measured with it. `guarantee`: the risk bound that it carries, if one was asked for.
+    """
 
     threshold: float
     aim: str
@@ -29,7 +33,7 @@ class ClassThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`model`: `name@version`; `digest`: of the bundle, SHA-256 in hex; `counter` grows with every change."""
+    """All thresholds of one bundle. `digest` is the bundle's SHA-256 in hex; `counter` grows with every change."""
 
     model: str
     digest: str
@@ -47,13 +51,13 @@ _decoder = msgspec.json.Decoder(Thresholds)
 
 
 def encode_thresholds(thresholds: Thresholds) -> bytes:
-    """Readable JSON, the same bytes for the same values. BundleError for values that no reader would take."""
+    """Encode thresholds as readable JSON, the same bytes for the same values. BundleError for impossible values."""
     _check(thresholds)
     return msgspec.json.format(msgspec.json.encode(thresholds, order="deterministic"), indent=1) + b"\n"
 
 
 def decode_thresholds(data: bytes) -> Thresholds:
-    """BundleError, one line, for anything that is not exactly such a file."""
+    """Decode and check a thresholds file of at most `MAX_BYTES`. BundleError, one line, for anything else."""
     if len(data) > MAX_BYTES:
         raise BundleError(f"calibration: {len(data)} bytes, at most {MAX_BYTES}")
     try:
@@ -69,7 +73,11 @@ def decode_thresholds(data: bytes) -> Thresholds:
 
 
 def revised(old: Thresholds | None, model: str, digest: str, name: str, entry: ClassThreshold) -> Thresholds:
-    """`old` with the entry of one device class put in, and the next counter. BundleError if it is another bundle's."""
+    """Put the entry of one device class into `old` and count up. BundleError if `old` is for another bundle.
+
+    `old`: None for the first entry. `model`, `digest`: of the bundle. `name`: the device class. The entry's own counter
+    is set here.
+    """
     if old and old.digest != digest:
         raise BundleError(f"calibration: is for {old.model} ({old.digest[:12]}), not for {model} ({digest[:12]})")
     counter = old.counter + 1 if old else 1
@@ -96,7 +104,10 @@ def _check(found: Thresholds) -> None:
 
 
 def _entry_fits(entry: ClassThreshold, counter: int) -> bool:
-    """The threshold is written once and repeated: in the figures taken with it, and in what was promised for it."""
+    """Tell whether one class's entry is possible and consistent.
+
+    The threshold is written once and repeated: in the figures measured with it and in the guarantee given for it.
+    """
     promised = entry.guarantee is None or (
         guarantee_fits(entry.guarantee) and entry.guarantee.threshold == entry.threshold
     )

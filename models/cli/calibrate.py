@@ -1,6 +1,6 @@
-"""`skerry models calibrate`: thresholds of a finished bundle from a user's own samples, per device class.
+"""Command `skerry models calibrate`: thresholds of a finished bundle from a user's own samples, per device class.
 
-Law: prints the one line to paste into a policy first, then the whole frontier; the bundle itself is never changed.
+Rule: prints the one line to paste into a policy first, then the whole frontier; the bundle itself is never changed.
 """
 
 import math
@@ -30,18 +30,25 @@ Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest
 DataFrom = Annotated[
     str, typer.Option("--data", metavar="PKG:FUNCTION", help="Returns the samples.", show_default=False)
 ]
-DeviceClass = Annotated[str, typer.Option("--class", metavar="NAME", help="Devices that shall use this threshold.")]
-Target = Annotated[float | None, typer.Option(help="Ask as little as reaches this accuracy (or RMSE) of the pair.")]
-Share = Annotated[float | None, typer.Option(help="Ask at most this share, the least sure samples.")]
-MaxRisk = Annotated[float | None, typer.Option(help="Prove that at most this share of answers is wrong.")]
-Confidence = Annotated[float, typer.Option(help="Probability with which --max-risk shall hold.")]
+DeviceClass = Annotated[str, typer.Option("--class", metavar="NAME", help="Device class that the threshold is for.")]
+Target = Annotated[
+    float | None, typer.Option(help="Lowest threshold at which edge and hub together reach this accuracy (or RMSE).")
+]
+Share = Annotated[float | None, typer.Option(help="Escalate at most this share (0..1), the least confident samples.")]
+MaxRisk = Annotated[float | None, typer.Option(help="Guarantee that at most this share (0..1) of answers is wrong.")]
+Confidence = Annotated[float, typer.Option(help="Probability (0..1) with which --max-risk holds.")]
 RiskOf = Annotated[str, typer.Option(help="What --max-risk bounds: local, kept-wrong or pair.")]
 Out = Annotated[Path | None, typer.Option(help="File to write or to add to.", show_default="NAME.calibration.json")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @dataclass(frozen=True)
 class CalibrateFlags:
+    """Flags of `skerry models calibrate`.
+
+    One of `target_accuracy`, `max_share` and `max_risk` chooses the threshold; shares and probabilities are in 0..1.
+    """
+
     bundle: Folder
     data: DataFrom
     device_class: DeviceClass = "any"
@@ -56,9 +63,10 @@ class CalibrateFlags:
 
 @takes(CalibrateFlags)
 def calibrate(flags: CalibrateFlags) -> None:
-    """Choose the threshold below which devices ask the hub, on your samples; print it and the whole frontier.
+    """Choose the confidence threshold below which devices escalate to the hub, from your own samples.
 
-    Exit code 40 if the samples cannot give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
+    Prints the threshold and the whole frontier of accuracy against share escalated. Exit code 40 if the samples cannot
+    give what is asked, 13 if they are not the model's, 12 if the bundle is unsound.
     """
     chosen = [value for value in (flags.target_accuracy, flags.max_share, flags.max_risk) if value is not None]
     if len(chosen) != 1:
@@ -85,6 +93,7 @@ def calibrate(flags: CalibrateFlags) -> None:
 
 
 def _open(path: Path) -> Bundle:
+    """Open a bundle. ExitError(MODEL) if it is not sound."""
     try:
         return open_bundle(path)
     except BundleError as error:
@@ -92,6 +101,7 @@ def _open(path: Path) -> Bundle:
 
 
 def _read(path: Path) -> Thresholds | None:
+    """Read the thresholds file to add to, None if there is none. ExitError(CONFIG) if it is not one."""
     try:
         return decode_thresholds(path.read_bytes()) if path.exists() else None
     except (OSError, BundleError) as error:
@@ -99,6 +109,7 @@ def _read(path: Path) -> Thresholds | None:
 
 
 def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrated":
+    """Measure the user's samples with the bundle and choose a threshold. ExitError with the code that fits."""
     from models.forge.data.types import ForgeError  # noqa: PLC0415
     from models.forge.evaluation.recalibrate import recalibrate  # noqa: PLC0415
     from models.forge.evaluation.risk_control import Risk  # noqa: PLC0415
@@ -132,6 +143,7 @@ def _run(bundle: Bundle, where: str, wish: "Wish", risk_of: str) -> "Recalibrate
 
 
 def _check_shares(wish: "Wish") -> None:
+    """Check the shares given. ExitError(USAGE) for one that is impossible."""
     for flag, value in (("--max-share", wish.max_share), ("--target-accuracy", wish.target_accuracy)):
         if value is not None and not 0 <= value < math.inf:
             raise ExitError(Exit.USAGE, f"{flag} {value:g}: impossible")
@@ -140,6 +152,7 @@ def _check_shares(wish: "Wish") -> None:
 
 
 def _write(path: Path, old: Thresholds | None, bundle: Bundle, name: str, found: "Recalibrated") -> Thresholds:
+    """Write the thresholds file with the new entry of one device class; return it."""
     try:
         made = revised(old, bundle.manifest.model, bundle.digest, name, found.entry)
         path.write_bytes(encode_thresholds(made))
@@ -151,6 +164,7 @@ def _write(path: Path, old: Thresholds | None, bundle: Bundle, name: str, found:
 
 
 def _facts(made: Thresholds, found: "Recalibrated", name: str, path: Path) -> dict[str, Any]:
+    """Return the result as plain values for `--json`."""
     line = found.deferral._asdict() | {"points": [point._asdict() for point in found.deferral.points]}
     facts = {
         "threshold": found.entry.threshold,
@@ -165,7 +179,7 @@ def _facts(made: Thresholds, found: "Recalibrated", name: str, path: Path) -> di
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: what there is none of is null."""
+    """Replace NaN by None at any depth: JSON has no NaN."""
     match value:
         case dict():
             return {key: _without_nan(inner) for key, inner in value.items()}
@@ -178,25 +192,27 @@ def _without_nan(value: Any) -> Any:
 
 
 def _say(found: "Recalibrated", name: str, path: Path) -> None:
+    """Print the result as text: the threshold first, then the frontier."""
     entry, figures = found.entry, found.entry.figures
     console = Console()
     console.print(f"threshold = {entry.threshold:g}", markup=False, highlight=False)
     console.print(f"  [escalation] of the policy for {name!r} devices; chosen by {entry.aim}", markup=False)
     console.print(
-        f"  held out ({figures.samples} samples): pair {_shown(figures.pair, figures)}, asking {figures.asked:.1%}"
+        f"  held out ({figures.samples} samples): pair {_shown(figures.pair, figures)}, escalating {figures.asked:.1%}"
     )
     if not math.isnan(found.unscoped_asked):
-        told = f"  samples of no label: {found.unscoped_asked:.1%} are asked, none of the others is answered right"
-        console.print(f"{told}; the hub says 'none' best below {found.reject_below:.3f}")
+        outside = f"  samples outside the labels: {found.unscoped_asked:.1%} escalated, all others answered wrongly"
+        console.print(f"{outside}; best reject threshold of the hub: {found.reject_below:.3f}")
     console.print(_table(found))
     console.print(_summary(found), highlight=False)
     console.print(f"written: {path}", markup=False, highlight=False)
 
 
 def _table(found: "Recalibrated") -> Table:
+    """Build the table of the frontier: share escalated, threshold, quality, share of the gap recovered, oracle."""
     line, figures = found.deferral, found.entry.figures
     word = "RMSE" if line.metric is Metric.RMSE else "accuracy"
-    table = Table("asked", "threshold", word, "of the gap", "oracle")
+    table = Table("escalated", "threshold", word, "of the gap", "oracle")
     for column in table.columns:
         column.justify = "right"
     table.add_row("edge only", "0", _shown(line.edge, figures), "", "")
@@ -210,10 +226,14 @@ def _table(found: "Recalibrated") -> Table:
 
 
 def _summary(found: "Recalibrated") -> str:
+    """Summarise the frontier in a line: APGR (average performance gap recovered) and CPT (call-performance threshold).
+
+    Ong et al. 2024, "RouteLLM", defines both.
+    """
     line = found.deferral
     if math.isnan(line.apgr):
-        return "the hub is no better than the edge on these samples: asking gains nothing"
-    return f"APGR {line.apgr:.3f}; half of the gap at {line.cpt50:.1%} asked, four fifths at {line.cpt80:.1%}"
+        return "the hub is no better than the edge on these samples: escalating gains nothing"
+    return f"APGR {line.apgr:.3f}; half of the gap at {line.cpt50:.1%} escalated, four fifths at {line.cpt80:.1%}"
 
 
 def _gap(recovered: float) -> str:

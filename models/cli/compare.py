@@ -1,6 +1,6 @@
-"""Two bundles side by side: every figure, every size, and what a device would have to download.
+"""Comparison of two bundles: every figure, every size, and what a device would have to download.
 
-Law: verified bundles only; nothing is measured here. What differs is marked, and nothing is called better or worse.
+Rule: verified bundles only; nothing is measured here. What differs is marked, and nothing is called better or worse.
 """
 
 import math
@@ -14,11 +14,14 @@ from models.bundle.manifest import BundleError, Manifest
 from models.bundle.measurements import Leakage, Metric
 from models.runtime.codec import NUMPY_DTYPES, CodecError, open_codec
 
-ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed question
+ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed escalation
 
 
 def facts(bundle: Bundle) -> dict[str, Any]:
-    """Manifest, sizes and the forge's report as plain values."""
+    """Return manifest, sizes in bytes and the forge's report as plain values, for `--json`.
+
+    `payload_bytes`: codes of one escalation; `sealed_bytes`: what travels for it; `raw_bytes`: the sample itself.
+    """
     manifest = bundle.manifest
     return {
         "path": str(bundle.path),
@@ -33,7 +36,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
 
 
 def report(bundle: Bundle) -> Any:
-    """The forge's report is not verified and may be absent; nothing depends on it."""
+    """Decode the forge's report, {} if there is none. It is not verified and nothing depends on it."""
     try:
         return msgspec.json.decode(bundle.report) if bundle.report else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -41,7 +44,7 @@ def report(bundle: Bundle) -> Any:
 
 
 def payload_bytes(bundle: Bundle) -> int:
-    """Of the codes of one question. BundleError if the codec's tables do not fit."""
+    """Count the bytes of the codes of one escalation. BundleError if the codec's tables do not fit."""
     try:
         return open_codec(bundle.manifest, bundle.read).total_bytes
     except CodecError as error:
@@ -49,7 +52,7 @@ def payload_bytes(bundle: Bundle) -> int:
 
 
 def figures(bundle: Bundle) -> dict[str, str]:
-    """What a person would want to know first, in words."""
+    """Format the figures a person wants first: name to text, in the order of display."""
     manifest = bundle.manifest
     c, form = manifest.calibration, figure(manifest)
     sizes = {name: len(bundle.read(name)) for name in manifest.files}
@@ -59,7 +62,7 @@ def figures(bundle: Bundle) -> dict[str, str]:
         "kind": f"{manifest.kind} of {len(manifest.labels)}" if manifest.labels else str(manifest.kind),
         "cut": manifest.cut,
         "edge alone": form(c.edge),
-        "pair": f"{form(c.pair)}, asking {c.asked:.1%} below {c.threshold:g}",
+        "pair": f"{form(c.pair)}, escalating {c.asked:.1%} below {c.threshold:g}",
         "given model": form(c.hub),
         "best gate": form(c.oracle),
         "measured on": f"{c.samples} held-out samples",
@@ -76,6 +79,7 @@ def figures(bundle: Bundle) -> dict[str, str]:
 
 
 def figure(manifest: Manifest) -> Any:
+    """Return the function that formats a quality figure: a percentage for accuracies, else the RMSE."""
     return _percent if manifest.calibration.metric == Metric.ACCURACY else _number
 
 
@@ -88,7 +92,10 @@ def _number(value: float) -> str:
 
 
 def strongest(rows: tuple[Leakage, ...]) -> list[Leakage]:
-    """Of each kind and subject the attack with the highest bound, by the figure that stands first."""
+    """Choose the attack with the highest bound of each kind and subject.
+
+    Rows of one kind and subject are compared in the metric of the first of them.
+    """
     best: dict[tuple[str, str], Leakage] = {}
     for row in rows:
         known = best.setdefault((row.kind, row.subject), row)
@@ -98,12 +105,14 @@ def strongest(rows: tuple[Leakage, ...]) -> list[Leakage]:
 
 
 def leak(row: Leakage) -> str:
+    """Format one leakage row: the attack's success, its bound, and the scale from floor to ceiling."""
     what = f"{row.kind} of {row.subject}" if row.subject else str(row.kind)
     scale = f"at most {row.upper95:.2f}; without codes {row.floor:.2f}, raw {row.ceiling:.2f}"
     return f"{what} {row.score:.2f} {row.metric} ({scale})"
 
 
 def promise(manifest: Manifest) -> str:
+    """Format the risk guarantee of a manifest, "none" if there is none."""
     g = manifest.guarantee
     return f"risk <= {g.max_risk:g} with {g.confidence:.0%} below {g.threshold:g}" if g else "none"
 
@@ -117,12 +126,12 @@ def _speed(told: Any, precision: str) -> str:
 
 
 def differences(one: Bundle, other: Bundle) -> list[tuple[str, str, str, bool]]:
-    """(name, value of one, value of the other, do they differ)."""
+    """Compare the figures of two bundles: (name, value of one, value of the other, whether they differ)."""
     left, right = figures(one), figures(other)
     return [(name, left[name], right[name], left[name] != right[name]) for name in left]
 
 
 def changed_files(one: Bundle, other: Bundle) -> dict[str, int]:
-    """Files of `other` whose content `one` does not have, with their bytes."""
+    """Find the files of `other` whose content `one` does not have: name to bytes."""
     have = set(one.manifest.files.values())
     return {name: len(other.read(name)) for name, digest in other.manifest.files.items() if digest not in have}

@@ -1,6 +1,6 @@
-"""A command line's flags as one frozen dataclass: each field becomes an option or an argument of a typer command.
+"""Command-line flags as one frozen dataclass: each field becomes an option or an argument of a typer command.
 
-Law: a command takes one value, not twenty parameters; names, defaults and help stand at the fields.
+Rule: a command takes one value, not twenty parameters; names, defaults and help stand at the fields.
 """
 
 import inspect
@@ -12,7 +12,11 @@ T = TypeVar("T")
 
 
 def takes(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """`@takes(Flags) def command(flags: Flags)`: what typer sees is a function of the fields of `Flags`."""
+    """Decorate a command with its flags: `@takes(Flags) def command(flags: Flags)`.
+
+    What typer sees is a function of the fields of `flags`, with their annotations as options; called, it makes one
+    `flags` value and hands it to the command. Name and docstring are the command's.
+    """
     hints = get_type_hints(flags, include_extras=True)
 
     def wrapped(command: Callable[[T], None]) -> Callable[..., None]:
@@ -28,5 +32,6 @@ def takes(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]
 
 
 def _parameter(field: Any, hints: dict[str, Any]) -> inspect.Parameter:
+    """Build the keyword-only parameter of one field, with its default and annotation."""
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])

@@ -1,11 +1,8 @@
-"""`skerry models forge`: from a user's torch model to a bundle, on the command line.
+"""Command `skerry models forge`: from a user's torch model to a bundle. docs/forge.md has the table of its flags.
 
-Law: the user's code runs in this process, with the working folder first on the path: it is code they trust. What is
-wrong is said in one line, with exit code 10 for a wish that cannot be, 12 for the model, 13 for the data.
-
-The flags of `skerry models forge`, each with its help; docs/forge.md has the same table.
-
-Law: what decides a bundle's content is a field of `Wish` and nothing else; `wish` copies it there by name.
+Rule: the user's code runs in this process, with the working folder first on the path: it is code they trust. What is
+wrong is said in one line, with exit code 10 for flags that cannot be met, 12 for the model, 13 for the data.
+Rule: what decides a bundle's content is a field of `Wish` and nothing else; `wish` copies it there by name.
 """
 
 import os
@@ -45,51 +42,52 @@ if TYPE_CHECKING:
 
 
 _LIMITS = "Limits: the cut is chosen to meet them"
-_GATE = "When to ask the hub: one of them"
-_RUN = "How"
+_GATE = "When to escalate to the hub: one of them"
+_RUN = "How to run"
 _FUNCTION = "PKG:FUNCTION"
 
 
 def _flag(told: str, panel: str | None = None, default: str | bool = False, **more: Any) -> Any:
-    """`default`: how it is told in words; False: as there is none to tell."""
+    """Build an option with help text. `default`: how it is shown in the help; False: not at all."""
     return typer.Option(help=told, rich_help_panel=panel, show_default=default, **more)
 
 
 def _switch(name: str, told: str) -> Any:
+    """Build an on/off option in the panel of run options."""
     return typer.Option(name, help=told, rich_help_panel=_RUN)
 
 
 _Model = typer.Argument(metavar=_FUNCTION, help="Returns your torch model, or is one.", show_default=False)
 _Data = typer.Option("--data", metavar=_FUNCTION, help="Returns (x, y), (x, y, labels) or a Data.", show_default=False)
-_Out = typer.Option("--out", "-o", metavar="FOLDER", help="Shall become the bundle.", show_default=False)
+_Out = typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the bundle to.", show_default=False)
 _Small = _flag("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
-_Augment = _flag("(samples, torch generator) -> samples: how training samples may be varied.", metavar=_FUNCTION)
+_Augment = _flag("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
 _Cut = _flag("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
-_Bytes = _flag("Of codes in one question.", _LIMITS, "64 aimed at", min=1)
+_Bytes = _flag("Most bytes of feature codes in one escalation.", _LIMITS, "64 aimed at", min=1)
 _Leakage = _flag("Success of the reconstruction attack, upper 95 % bound, 0..1.", _LIMITS)
-_Time = _flag("Median of the device's half, on this machine.", _LIMITS)
-_Loss = _flag("What the pair may lose against your model if all is asked: 0.01 = a point (or 1 % of an RMSE).", _LIMITS)
-_Share = _flag("Ask at most this share.", _GATE, "0.25")
-_Accuracy = _flag("Ask as little as reaches this accuracy (a regressor: this RMSE).", _GATE)
+_Time = _flag("Median latency of the device's half in milliseconds, on this machine.", _LIMITS)
+_Loss = _flag("Largest loss against your model if all is escalated: 0.01 = one point (or 1 % of an RMSE).", _LIMITS)
+_Share = _flag("Escalate at most this share.", _GATE, "0.25")
+_Accuracy = _flag("Escalate as little as reaches this accuracy (a regressor: this RMSE).", _GATE)
 _Risk = _flag("Kept answers are wrong in at most this share, guaranteed with --confidence.", _GATE)
-_Sure = _flag("Of --max-risk.", _GATE, default=True)
-_Target = _flag("Made for: x86, arm64, cuda, tensorrt, openvino, coreml.", _RUN, "this processor")
+_Sure = _flag("Probability with which --max-risk holds.", _GATE, default=True)
+_Target = _flag("Platform of the edge graph: x86, arm64, cuda, tensorrt, openvino, coreml.", _RUN, "this processor")
 _Precision = _flag("Ship float32, int8, int8-dynamic, int8-weights or float16, whatever is quicker.", _RUN, "measured")
-_Effort = _flag("How long to teach, attack and search.", _RUN, default=True)
+_Effort = _flag("How long to train, attack and search.", _RUN, default=True)
 _Seed = _flag("Same seed, model, data and machine: same bundle.", _RUN, default=True, min=0)
-_Threads = _flag("For teaching.", _RUN, "all", min=1)
-_Cache = _flag("Keeps finished stages.", _RUN, "~/.cache/skerry/forge", metavar="FOLDER")
+_Threads = _flag("Processors for training.", _RUN, "all", min=1)
+_Cache = _flag("Cache of finished stages.", _RUN, "~/.cache/skerry/forge", metavar="FOLDER")
 
 
 @dataclass(frozen=True)
 class ForgeFlags:
-    """As typed; `wish` is what they ask of the forge."""
+    """Flags of `skerry models forge`, as typed; `wish` is the specification that the forge gets of them."""
 
     model: Annotated[str, _Model]
     data: Annotated[str, _Data]
     out: Annotated[Path, _Out]
-    name: Annotated[str, _flag("Of the model.", default="the folder's")] = ""
-    version: Annotated[int, _flag("Of the model: devices only ever go up.", default=True, min=1)] = 1
+    name: Annotated[str, _flag("Name of the model.", default="the folder's")] = ""
+    version: Annotated[int, _flag("Version of the model: devices only install higher ones.", default=True, min=1)] = 1
     edge_model: Annotated[str, _Small] = ""
     augment: Annotated[str, _Augment] = ""
     cut: Annotated[str, _Cut] = ""
@@ -107,28 +105,36 @@ class ForgeFlags:
     seed: Annotated[int, _Seed] = 11
     threads: Annotated[int, _Threads] = 0
     cache: Annotated[Path | None, _Cache] = None
-    no_cache: Annotated[bool, _switch("--no-cache", "Keep nothing, use nothing kept.")] = False
-    as_json: Annotated[bool, _switch("--json", "Print JSON instead of words.")] = False
+    no_cache: Annotated[bool, _switch("--no-cache", "Do not use or write the cache.")] = False
+    as_json: Annotated[bool, _switch("--json", "Print JSON instead of text.")] = False
 
     @property
     def wish(self) -> Wish:
+        """Specification that the forge gets: every flag that is a field of `Wish`.
+
+        Name and number of threads get their defaults here: the folder's name, and all processors.
+        """
         own = {field.name for field in fields(self)}
         given = {field.name: getattr(self, field.name) for field in fields(Wish) if field.name in own}
         return Wish(**given | {"name": self.name or _name_of(self.out), "threads": self.threads or _processors()})
 
     @property
     def cache_folder(self) -> Path | None:
-        """`$XDG_CACHE_HOME/skerry/forge` or `~/.cache/skerry/forge` if none is named; None for no cache at all."""
+        """Folder of finished stages: as named, else `$XDG_CACHE_HOME/skerry/forge` or `~/.cache/skerry/forge`.
+
+        None for no cache at all.
+        """
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return None if self.no_cache else self.cache or base / "skerry" / "forge"
 
 
 def _processors() -> int:
+    """Count the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _name_of(out: Path) -> str:
-    """`digits` of `bundles/digits-3`; `model` if nothing that may be a name is left of it."""
+    """Derive a model name from the output folder: `digits` of `bundles/digits-3`; `model` if nothing usable is left."""
     found = re.sub(r"[^a-z0-9_.-]+", "-", out.resolve().name.lower())
     found = re.sub(r"-v?\d+$", "", found).strip("-_.")[:64]
     return found or "model"
@@ -150,7 +156,7 @@ def forge(flags: ForgeFlags) -> None:
 
 
 def run(flags: ForgeFlags) -> Bundle:
-    """ExitError, with the code that fits, if anything is wrong with what the user gave."""
+    """Forge the bundle. ExitError, with the code that fits, if anything is wrong with what the user gave."""
     with stages() as tell:
         tell("loading", 0.0)
         from models.forge.pipeline.forge import forge as forged  # noqa: PLC0415 - torch takes a second, and --help needs none
@@ -167,6 +173,7 @@ def run(flags: ForgeFlags) -> Bundle:
 
 
 def _given(flags: ForgeFlags) -> "tuple[nn.Module, Aids]":
+    """Load the user's model and the optional inputs: small model, augmentation, cache folder."""
     from models.forge.pipeline.loading import load_function, load_model  # noqa: PLC0415 - see `run`
 
     here = Path.cwd()
@@ -177,6 +184,7 @@ def _given(flags: ForgeFlags) -> "tuple[nn.Module, Aids]":
 
 
 def _data(where: str) -> "Data":
+    """Load the user's samples."""
     from models.forge.pipeline.loading import load_data  # noqa: PLC0415 - see `run`
 
     return load_data(where, Path.cwd())
@@ -184,7 +192,7 @@ def _data(where: str) -> "Data":
 
 @contextmanager
 def _blame(code: Exit) -> Iterator[None]:
-    """Data errors are told apart from the model's by their first word, wherever they are found."""
+    """Turn a ForgeError into an exit code: data errors are told from the model's by the first word of their text."""
     try:
         yield
     except ForgeError as error:
@@ -198,7 +206,7 @@ def _blame(code: Exit) -> Iterator[None]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, float], None]]:
-    """A line per stage on standard error, with the time it took or the time it will take."""
+    """Show a progress line per stage on standard error; yields the function (stage, share done) that updates it."""
     columns = (
         TextColumn("{task.description:<15}"),
         BarColumn(),
@@ -219,7 +227,7 @@ def stages() -> Iterator[Callable[[str, float], None]]:
 
 
 def _show(rows: "Sequence[HeadCost]") -> None:
-    """The cuts that were measured, on standard error: what a wish can be chosen from."""
+    """Print the cuts that were measured, on standard error, so that limits can be chosen from them."""
     if not rows:
         return
     table = Table("cut", "head ms", "tail ms", "coded B", "accuracy", "leakage", title="measured so far, and kept")
@@ -231,6 +239,7 @@ def _show(rows: "Sequence[HeadCost]") -> None:
 
 
 def _tell(bundle: Bundle, seconds: float, *, as_json: bool) -> None:
+    """Print the figures of the bundle and where it and its report are."""
     from models.cli.compare import facts, figures  # noqa: PLC0415 - numpy only after the work is done
 
     page = bundle.path.with_name(bundle.path.name + ".report") / "report.html"

@@ -1,9 +1,7 @@
-"""`skerry keys ...`: the offline half of the update repository, on a machine that needs no network.
+"""Commands `skerry keys ...`: signing keys of the update repository, on a machine that needs no network.
 
-Law: it says what a signature will do before it asks for a passphrase, and nothing is written until all of it is made.
+Rule: it says what a signature will do before it asks for a passphrase, and nothing is written until all of it is made.
 It needs tuf, securesystemslib, cryptography, typer and rich, and of ours only files that need no more than these.
-
-What a folder of keys, a request or a hub's export holds, as plain values. Reads public halves only.
 """
 
 import json
@@ -40,13 +38,16 @@ from wire.process.files import write_private
 
 
 def trusted_root(ring: Keyring) -> Metadata[Root] | None:
-    """The newest root the folder trusts. RequestError if the file is no root."""
+    """Load the newest root the folder trusts. RequestError if the file is no root."""
     data = ring.root()
     return decode(data, Root) if data else None
 
 
 def folder_facts(ring: Keyring) -> dict[str, Any]:
-    """`root`: version trusted here, 0 for none. `rows`: one for each key; families are not named by root."""
+    """Return what a folder of keys holds, as plain values. Reads public halves only.
+
+    `root`: version trusted here, 0 for none. `rows`: one for each key; keys of model families are not listed in root.
+    """
     trusted = trusted_root(ring)
     known = trusted.signed.keys if trusted else {}
     rows = [
@@ -57,7 +58,10 @@ def folder_facts(ring: Keyring) -> dict[str, Any]:
 
 
 def file_facts(data: bytes) -> dict[str, Any]:
-    """Of a request: what it changes and who has to sign yet. Of a hub's export: its roles. RequestError otherwise."""
+    """Return what a file holds, as plain values. RequestError if it is neither a request nor an export.
+
+    Of a request: what it changes and who has yet to sign. Of a hub's export: its roles.
+    """
     try:
         request = load_request(data)
     except RequestError:
@@ -71,7 +75,10 @@ def file_facts(data: bytes) -> dict[str, Any]:
 
 
 def names(request: Request, role: str, keyids: frozenset[str]) -> list[str]:
-    """What people call these keys of a role."""
+    """Return the display names of these keys of a role, sorted.
+
+    `keyids` that no delegator of the role lists are left out.
+    """
     keys: dict[str, Key] = {}
     for over in request.delegators(role):
         keys |= over.keys if isinstance(over, Root) else over.delegations.keys if over.delegations else {}
@@ -79,10 +86,12 @@ def names(request: Request, role: str, keyids: frozenset[str]) -> list[str]:
 
 
 def _standing(state: State) -> dict[str, Metadata[Any]]:
+    """Return the metadata of a state by role, root first."""
     return {**({ROOT: state.roots[-1]} if state.roots else {}), **state.base}
 
 
 def _role_row(role: str, metadata: Metadata[Any], state: State) -> dict[str, Any]:
+    """Describe one role of a hub's export as a row."""
     at_hub = set(metadata.signatures) <= {key.keyid for key in state.online.values()}
     return {
         "role": role,
@@ -117,10 +126,16 @@ def init(
     hub: Hub,
     family: Annotated[list[str] | None, typer.Option("--family", help="A model family; once for each.")] = None,
     small: Annotated[bool, typer.Option("--small", help="One root key and one targets key, for one person.")] = False,
-    memory: Annotated[int, typer.Option("--memory", min=16, max=1024, help="MiB that each guess must take.")] = 128,
+    memory: Annotated[
+        int, typer.Option("--memory", min=16, max=1024, help="MiB of memory for each passphrase guess (scrypt).")
+    ] = 128,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Draw the keys, make root 1 and what it delegates. Writes first.json, which the hub installs."""
+    """Create the first keys of a repository: root 1 and what it delegates. Writes first.json, which the hub installs.
+
+    Three root keys of which two must sign and two targets keys, or one of each with --small. Exit code 22 if the folder
+    holds keys already.
+    """
     state = _guard(lambda: load_state(_read(hub)))
     ring = Keyring.create(folder, Cost(n=1 << (memory * 1024).bit_length() - 1))
     plan = operations.Plan(SMALL if small else FLEET, tuple(family or ()))
@@ -145,11 +160,15 @@ def sign_request(
     check: Annotated[
         list[Path] | None, typer.Option("--check", help="A file or bundle that the request must add, by its hash.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Show what a request does, and sign it with the keys of this folder."""
+    """Show what a request changes, and sign it with the keys of this folder.
+
+    The request is reviewed first: exit code 40 if it must not be signed, if --check finds other content, or if other
+    content was signed under the same number before (see --again).
+    """
     asked = _guard(lambda: load_request(_read(request)))
     ring = Keyring(folder)
     _guard(lambda: review.check(asked, trusted_root(ring), _now()))
@@ -172,7 +191,10 @@ def rotate(
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Replace keys that are lost, stolen or old. Without --drop: every key of the role."""
+    """Replace keys that are lost, stolen or old. Without --drop: every key of the role.
+
+    Writes rotate-ROLES.json, signed as far as the keys of this folder can; the remaining holders sign it with `sign`.
+    """
     ring, state = _open(folder, hub)
     rotation = operations.Rotation(tuple(_role(word) for word in roles), frozenset(drop or ()))
     request = _guard(lambda: operations.rotate(state, rotation, lambda role: ring.draw(role).public_key, _now()))
@@ -189,7 +211,7 @@ def add(
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Delegate one more model family."""
+    """Delegate one more model family. Writes add-FAMILY.json, a request to be signed and installed."""
     ring, state = _open(folder, hub)
     _role(family)
     request = _guard(lambda: operations.add_family(state, family, lambda role: ring.draw(role).public_key, _now()))
@@ -199,14 +221,16 @@ def add(
 
 @app.command()
 def renew(
-    roles: Annotated[list[str] | None, typer.Argument(help="Default: all that people sign.")] = None,
+    roles: Annotated[
+        list[str] | None, typer.Argument(help="Roles to renew. Default: all that are signed offline.")
+    ] = None,
     *,
     hub: Hub,
     folder: Folder = HERE,
     again: Again = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """The same content with a new life, before it expires: once a quarter is often enough."""
+    """Renew metadata before it expires: the same content with a new expiry. Once a quarter is often enough."""
     ring, state = _open(folder, hub)
     chosen = tuple(_role(word) for word in roles or operations.offline_roles(state))
     request = _guard(lambda: operations.renew(state, chosen, _now()))
@@ -218,9 +242,9 @@ def renew(
 def show(
     path: Annotated[Path, typer.Argument(help="A folder of keys, a request, or what a hub exported.")] = HERE,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Which keys lie here and what they count for, or what a file holds. No passphrase needed."""
+    """Show the keys of a folder and their roles, or what a request or export file holds. No passphrase needed."""
     facts = folder_facts(Keyring(path)) if path.is_dir() else _guard(lambda: file_facts(_read(path)))
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -234,7 +258,7 @@ def show(
 
 
 def _open(folder: Path, hub: Path) -> tuple[Keyring, State]:
-    """The folder, and the hub's state once it is known to follow from the root this folder trusts."""
+    """Open the folder, and the hub's state once it is known to follow from the root this folder trusts."""
     ring = Keyring(folder)
     ring.files()
     state = _guard(lambda: load_state(_read(hub)))
@@ -246,7 +270,7 @@ def _open(folder: Path, hub: Path) -> tuple[Keyring, State]:
 
 
 def _amend(ring: Keyring, request: Request, passphrase_file: Path | None, *, again: bool) -> None:
-    """Review our own work with the same judge, say it, seal the new keys, sign."""
+    """Review our own request by the same rules as a foreign one, print it, seal the new keys, sign."""
     _guard(lambda: review.check(request, trusted_root(ring), _now()))
     _tell(request)
     for role, changed in request.changes.items():
@@ -262,7 +286,11 @@ def _sign(
     again: bool,
     fresh: Sequence[CryptoSigner] = (),
 ) -> None:
-    """Unlock, claim, sign: a mistyped passphrase has claimed nothing. `fresh` keys were sealed a moment ago."""
+    """Unlock, claim, sign: a mistyped passphrase has claimed nothing.
+
+    `fresh` keys were sealed a moment ago and need no passphrase. Prints each signature that was added, and keeps the
+    newest root of the request as the one this folder trusts.
+    """
     useful = frozenset[str]().union(*(missing(request, role)[0] for role in request.changes))
     known = frozenset(signer.public_key.keyid for signer in fresh)
     signers = ring.unlock(useful - known, _asking(passphrase_file))
@@ -276,17 +304,19 @@ def _sign(
 
 
 def _claim(ring: Keyring, request: Request, *, again: bool) -> None:
+    """Record every version of the request as signed here."""
     for role, changed in request.changes.items():
         ring.claim(role, changed.signed.version, changed.signed_bytes, again=again)
 
 
 def _tell(request: Request) -> None:
+    """Print what signing the request does."""
     for line in review.describe(request):
         typer.echo(line)
 
 
 def _compare(request: Request, path: Path) -> None:
-    """Does the request add exactly this? ExitError(CHECK_FAILED) if not."""
+    """Check that the request adds exactly this file or bundle. ExitError(CHECK_FAILED) if not."""
     data = _packed(path) if path.is_dir() else _read(path)
     digest = sha256(data).hexdigest()
     files = [info for changed in request.changes.values() for info in getattr(changed.signed, "targets", {}).values()]
@@ -298,6 +328,7 @@ def _compare(request: Request, path: Path) -> None:
 
 
 def _packed(bundle: Path) -> bytes:
+    """Return the bytes of a bundle folder as the repository would have them. ExitError(MODEL) if it is not sound."""
     from models.bundle.archive import pack  # noqa: PLC0415
     from models.bundle.bundle import open_bundle  # noqa: PLC0415
     from models.bundle.manifest import BundleError  # noqa: PLC0415
@@ -309,6 +340,7 @@ def _packed(bundle: Path) -> bytes:
 
 
 def _write(path: Path, request: Request) -> None:
+    """Write the request file and print which signatures are missing and what to do next."""
     write_private(path, dump_request(request))
     wanting = {role: missing(request, role) for role in request.changes}
     typer.echo(f"wrote {path}")
@@ -317,10 +349,11 @@ def _write(path: Path, request: Request) -> None:
             typer.echo(f"{role} needs {needed} more of: {', '.join(names(request, role, able))}")
     unfinished = any(needed for _, needed in wanting.values())
     word = f"with another key: skerry keys sign {path.name}" if unfinished else f"skerry repository install {path.name}"
-    typer.echo(f"next  {'carry it on, sign' if unfinished else 'at the hub:'} {word}")
+    typer.echo(f"next  {'take it to the next holder of a key and sign' if unfinished else 'at the hub:'} {word}")
 
 
 def _role(word: str) -> str:
+    """Parse a role as typed. ExitError(USAGE) if it is none."""
     try:
         return role_named(word)
     except ValueError as error:
@@ -328,12 +361,14 @@ def _role(word: str) -> str:
 
 
 def _fresh(passphrase_file: Path | None) -> bytes:
+    """Ask for the passphrase of new keys, twice, or read it from the file."""
     if passphrase_file:
         return _from_file(passphrase_file)
     return str(typer.prompt("Passphrase for the new keys", hide_input=True, confirmation_prompt=True)).encode()
 
 
 def _asking(passphrase_file: Path | None) -> Ask:
+    """Return the function that gives the passphrase of a key: from the file, or from the terminal."""
     if passphrase_file:
         return lambda _name: _from_file(passphrase_file)
     return lambda name: str(
@@ -342,7 +377,7 @@ def _asking(passphrase_file: Path | None) -> Ask:
 
 
 def _from_file(path: Path) -> bytes:
-    """The first line."""
+    """Read a passphrase: the first line of the file."""
     return read_file(path, 4096).split(b"\n", 1)[0].rstrip(b"\r")
 
 
@@ -351,7 +386,7 @@ def _read(path: Path) -> bytes:
 
 
 def _guard(work: Callable[[], T]) -> T:
-    """A request that must not be: one line and exit code 40."""
+    """Turn a RequestError into exit code 40 with one line."""
     try:
         return work()
     except RequestError as error:

@@ -1,7 +1,8 @@
-"""`skerry models`: forge a bundle, look into one, verify it, compare two, calibrate and measure one, make the demo's.
+"""Commands `skerry models`: inspect, verify and compare bundles, and make the demo bundle.
 
-Law: nothing here changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check says
-no).
+`forge` and `calibrate` have modules of their own beside this one.
+Rule: nothing here changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check
+fails).
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ T = TypeVar("T")
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app.command()(forge)
 app.command()(calibrate)
@@ -38,7 +39,10 @@ app.command()(calibrate)
 
 @app.command()
 def inspect(bundle: Folder, *, as_json: AsJson = False) -> None:
-    """What a bundle says of itself, after every file was verified: model, features, figures, leakage, files."""
+    """Show the content of a bundle after every file was verified: model, features, figures, leakage, files.
+
+    Nothing is run. Exit code 12 if a file is missing, altered or impossible.
+    """
     opened = _open(bundle)
     facts = _facts(opened)
     if as_json:
@@ -59,7 +63,9 @@ def verify(
 ) -> None:
     """Check every file, lint the edge graph, load it in a confined process and run the golden set there.
 
-    Exit code 12 if it may not or cannot be loaded, 40 if it answers otherwise than when it was made.
+    With --hub both graphs of the hub's half are built and checked too. Also says whether the bundle fits this machine,
+    which does not change the exit code: 12 if it may not or cannot be loaded, 40 if it answers otherwise than when it
+    was made.
     """
     opened = _open(bundle)
     found = first_load(opened)
@@ -80,7 +86,10 @@ def verify(
 
 @app.command()
 def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
-    """Two bundles side by side: figures, sizes, digests, and what a device that runs the first would have to fetch."""
+    """Compare two bundles: figures, sizes, digests, and what a device that runs the first would have to download.
+
+    Rows that differ are marked; nothing is called better or worse. Exit code 12 if one of them is unsound.
+    """
     bundles = _open(one), _open(other)
     rows = _told(side_by_side.differences, *bundles)
     changed = side_by_side.changed_files(*bundles)
@@ -98,11 +107,14 @@ def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
 
 @app.command("demo-bundle")
 def demo_bundle(
-    out: Annotated[Path, typer.Argument(help="Folder that shall become the bundle.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Folder to write the bundle to.", show_default=False)],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """The demo's bundle (scikit-learn's handwritten digits): trained and quantised once, then from the cache."""
+    """Make the demo's bundle (scikit-learn's handwritten digits): trained and quantised once, then from the cache.
+
+    The folder must not exist yet. Needs torch and scikit-learn; prints the bundle as `inspect` does.
+    """
     from models.forge.pipeline.demo import cache_folder, cached_demo_bundle  # noqa: PLC0415 - only this command needs the forge
 
     try:
@@ -114,6 +126,7 @@ def demo_bundle(
 
 
 def _open(path: Path) -> Bundle:
+    """Open a bundle. ExitError(MODEL) if it is not sound."""
     try:
         return open_bundle(path)
     except BundleError as error:
@@ -121,13 +134,14 @@ def _open(path: Path) -> Bundle:
 
 
 def _build_hub(bundle: Bundle) -> None:
+    """Build both graphs of the hub's half. ExitError(MODEL) if they cannot be built."""
     from models.graph.hub_model import open_hub  # noqa: PLC0415 - torch only on request
 
     _told(open_hub, bundle)
 
 
 def _told(task: Callable[..., T], *bundles: Bundle) -> T:
-    """ExitError, in one line, where a bundle that is intact still makes no sense."""
+    """Call a task on bundles. ExitError(MODEL), in one line, where an intact bundle still makes no sense."""
     try:
         return task(*bundles)
     except BundleError as error:
@@ -135,6 +149,7 @@ def _told(task: Callable[..., T], *bundles: Bundle) -> T:
 
 
 def _verdict(bundle: Bundle, found: FirstLoad, refusal: Refusal | None) -> dict[str, Any]:
+    """Return the result of a verification as plain values for `--json`."""
     facts = msgspec.to_builtins(found)
     golden = facts.pop("golden")
     told = {"model": bundle.manifest.model, "digest": bundle.digest, "passed": found.passed}
@@ -142,8 +157,9 @@ def _verdict(bundle: Bundle, found: FirstLoad, refusal: Refusal | None) -> dict[
 
 
 def _say(bundle: Bundle, found: FirstLoad, golden: Golden) -> None:
+    """Print the result of a verification as text."""
     word = "[green]sound[/green]" if found.passed else "[red]different answers[/red]"
-    far = "to no number" if golden.scores_moved is None else f"by at most {golden.scores_moved:.2g}"
+    far = "to NaN" if golden.scores_moved is None else f"by at most {golden.scores_moved:.2g}"
     console = Console()
     console.print(
         f"{word}  {bundle.manifest.model}: {golden.labels_equal} of {golden.samples} labels equal, "
@@ -160,11 +176,12 @@ def _say(bundle: Bundle, found: FirstLoad, golden: Golden) -> None:
 
 
 def _facts(bundle: Bundle) -> dict[str, Any]:
-    """Manifest, sizes and the forge's report as plain values."""
+    """Return manifest, sizes and the forge's report as plain values."""
     return _told(side_by_side.facts, bundle)
 
 
 def _rows(bundle: Bundle, facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """List the rows (name, text) that `inspect` prints."""
     manifest = bundle.manifest
     rows = [
         (
@@ -198,19 +215,21 @@ def _input(spec: InputSpec) -> str:
 
 
 def _figures(m: Manifest) -> list[tuple[str, str]]:
+    """List the rows of quality, threshold, calibration error and guarantee."""
     c = m.calibration
     damaged = f", {c.corrupted:.0%} of them damaged on purpose" if c.corrupted else ""
     return [
         _quality(c),
         ("measured on", f"{c.samples} held-out samples{damaged}"),
-        ("asked", f"{c.asked:.1%} at threshold {c.threshold:g}"),
+        ("escalated", f"{c.asked:.1%} at threshold {c.threshold:g}"),
         ("calibration", f"error {c.ece_before:.3f} -> {c.ece_after:.3f} at temperature {m.temperature:g}"),
-        ("sure", _gate(m)),
+        ("confidence", _gate(m)),
         *([("guarantee", side_by_side.promise(m))] if m.guarantee else []),
     ]
 
 
 def _gate(m: Manifest) -> str:
+    """Describe how the edge's confidence is made."""
     confidence = "a learned gate" if m.gate.confidence_output else "the largest probability"
     if m.gate.tolerance and not m.gate.confidence_output:
         confidence = f"P(error <= {m.gate.tolerance:g})"
@@ -218,18 +237,21 @@ def _gate(m: Manifest) -> str:
 
 
 def _quality(c: Calibration) -> tuple[str, str]:
+    """Format the quality of edge, pair, hub and best gate: (metric, text)."""
     form = ".1%" if c.metric == Metric.ACCURACY else ".4g"
     named = {"edge": c.edge, "pair": c.pair, "hub alone": c.hub, "best gate": c.oracle}
     return c.metric, ", ".join(f"{name} {figure:{form}}" for name, figure in named.items())
 
 
 def _leak(row: Leakage) -> str:
+    """Format one leakage row with its attack and number of pairs."""
     what = f"{row.kind} of {row.subject}" if row.subject else row.kind
     scale = f"at most {row.upper95:.2f}; without features {row.floor:.2f}, raw sample {row.ceiling:.2f}"
     return f"{what} by {row.attack}: {row.metric} {row.score:.2f} ({scale}; {row.pairs} pairs)"
 
 
 def _timings(report: Any) -> list[tuple[str, str]]:
+    """List the rows of the forge's timings, none if its report has none."""
     match report:
         case {"p50_us": dict(p50), "forge_s": int() | float() as seconds}:
             each = ", ".join(f"{name} {value} us" for name, value in p50.items())

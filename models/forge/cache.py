@@ -1,11 +1,10 @@
-"""What the forge has done already, by content: a killed run goes on, an equal one is quick, a changed one starts anew.
+"""Content-addressed cache of finished forge stages, and training checkpoints as safetensors files.
 
-Law: a stage is found only under the digest of all that decides its result; files are plain bytes with their SHA-256, so
-that a half-written or altered result counts as absent. Nothing here is ever unpickled.
+Rule: a stage is found only under the digest of all that decides its result; files are plain bytes with their SHA-256,
+so that a half-written or altered result counts as absent. Nothing here is ever unpickled.
 
-A training's state on disk: modules, optimiser and the epoch reached, as one safetensors file.
-
-Law: written beside and renamed, so a killed process leaves the last whole state; never unpickled.
+Rule: a checkpoint (modules, optimiser, epochs done) is written beside and renamed, so a killed process leaves the last
+whole state.
 """
 
 import json
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 INDEX = "index.json"
-LIMIT_BYTES = 4 << 30  # oldest results go first above this
+LIMIT_BYTES = 4 << 30  # above this the oldest results are removed
 _KEY_CHARS = 24
 
 Files = dict[str, bytes]
@@ -40,7 +39,11 @@ def digest(*parts: Any) -> str:
 
 
 class Cache:
-    """One folder of finished stages and checkpoints. `None` as root: everything is forgotten at the end of the run."""
+    """Folder of finished stages and of checkpoints in progress, limited in bytes.
+
+    `root` None: a temporary folder that is removed at the end of the run. Above `limit_bytes` the stages that were used
+    longest ago are removed.
+    """
 
     def __init__(self, root: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
         self._own = tempfile.TemporaryDirectory(prefix="skerry-forge-") if root is None else None
@@ -55,7 +58,7 @@ class Cache:
             self._own.cleanup()
 
     def find(self, stage: str, key: str) -> Files | None:
-        """What `keep` was given, or None if it is not there, incomplete or altered."""
+        """Files of a finished stage, or None if it is missing, incomplete or altered."""
         folder = self._folder(stage, key)
         try:
             index = json.loads((folder / INDEX).read_bytes())
@@ -68,7 +71,7 @@ class Cache:
         return files
 
     def keep(self, stage: str, key: str, files: Mapping[str, bytes]) -> None:
-        """As one step: a process killed here leaves the stage absent, never half there."""
+        """Store the files of a finished stage as one step: a killed process leaves it absent, never half written."""
         folder = self._folder(stage, key)
         self.root.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
@@ -84,19 +87,20 @@ class Cache:
         self._make_room(folder)
 
     def scratch(self, stage: str, key: str) -> Path:
-        """A folder for the checkpoints of a stage that is under way; `clear` removes it."""
+        """Folder for the checkpoints of a stage in progress; `clear` removes it."""
         folder = self.root / f"work-{stage}-{key[:_KEY_CHARS]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def clear(self, stage: str, key: str) -> None:
+        """Remove the checkpoint folder of a stage."""
         shutil.rmtree(self.root / f"work-{stage}-{key[:_KEY_CHARS]}", ignore_errors=True)
 
     def _folder(self, stage: str, key: str) -> Path:
         return self.root / f"{stage}-{key[:_KEY_CHARS]}"
 
     def _make_room(self, newest: Path) -> None:
-        """Folders in order of last use, oldest first, until the rest fits."""
+        """Remove folders in order of last use, oldest first, until the rest fits the limit."""
         sizes = {path: _bytes_of(path) for path in self.root.iterdir() if path.is_dir() and path != newest}
         left = sum(sizes.values()) + _bytes_of(newest)
         for path in sorted(sizes, key=_used):
@@ -113,7 +117,7 @@ def _bytes_of(folder: Path) -> int:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # another forge tidied up at this moment
+    except OSError:  # another process removed it meanwhile
         return 0
 
 
@@ -128,7 +132,7 @@ _EPOCH = "epoch"
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """All at once or not at all."""
+    """Write a safetensors file atomically: the new content or the old one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     # safetensors refuses tensors that share memory, and exported graphs may name one weight twice
@@ -139,7 +143,10 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def keep(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None, epoch: int) -> None:
-    """`optimiser` None: the training has ended, nothing needs its moments any more."""
+    """Save modules, optimiser state and the number of epochs done.
+
+    `optimiser` None: the training has ended, nothing needs its moments any more.
+    """
     named = {f"model.{key}": value for key, value in modules.state_dict().items()}
     if optimiser is not None:
         for number, parameter in enumerate(_parameters(optimiser)):
@@ -150,7 +157,10 @@ def keep(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | 
 
 
 def resume(path: Path, modules: nn.ModuleDict, optimiser: torch.optim.Optimizer | None) -> int:
-    """Epochs done; 0, and nothing changed, if there is no state that fits."""
+    """Load a checkpoint into modules and optimiser; returns the epochs done.
+
+    Returns 0, and changes nothing, if there is no file or its modules do not fit.
+    """
     try:
         named = safetensors.torch.load(path.read_bytes())
         epoch = int(named.pop(_EPOCH))

@@ -1,12 +1,10 @@
-"""What is asked of the forge: the name of the bundle, what it may cost, how it shall be gated, how hard to try.
+"""The forge's request: bundle name, limits on size, latency and leakage, threshold goal, effort; and the recipe digest.
 
-Law: everything that decides the content of a bundle, beside the model and its data, is a field of `Wish`; so a wish, a
-model and data name one bundle.
+Rule: everything that decides the content of a bundle, beside the model and its data, is a field of `Wish`; so a
+specification, a model and data name one bundle.
 
-Which edition of the forge this is: a digest over what decides a bundle's content, for the caches.
-
-Law: every module of `models` counts unless it is named here as one that decides nothing of a bundle: a forgotten name
-forges once too often, never once too seldom. Standard library only.
+Rule: the recipe digest covers every module of `models` unless it is listed here as one that decides nothing of a
+bundle: a forgotten entry forges once too often, never once too seldom. Standard library only.
 """
 
 import math
@@ -33,7 +31,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
 
 
 class Effort(StrEnum):
-    """How long teaching, attacking and searching may take; the stages are the same."""
+    """Time budget of training, attacks and search; the stages run are the same for every value."""
 
     QUICK = "quick"
     NORMAL = "normal"
@@ -42,13 +40,21 @@ class Effort(StrEnum):
 
 @dataclass(frozen=True)
 class Wish:
-    """`None` and "" mean: no such limit, or the forge chooses.
+    """Request for one bundle: its name and version, its limits, and how its escalation threshold is chosen.
 
-    `max_bytes`: codes of one sample on the link. `max_leakage`: success of the reconstruction attack, 0..1, above what
-    the label alone gives. `target_ms`: the device's half at the median, on this machine. `max_loss`: what the pair may
-    lose against the given model if every sample is asked, as a share (0.01 = one point), or of its RMSE.
-    `max_share`, `target_accuracy`, `max_risk` choose the threshold: at most this share asked; at least this accuracy of
-    the pair; at most this share of wrong answers kept on the device, with probability `confidence`.
+    `None` and "" mean no such limit, or that the forge chooses.
+
+    - `cut`: name of the split point; `target`: name of a device profile; `precision`: of the edge graph.
+    - `max_bytes`: bytes of codes per sample on the link. `max_leakage`: success of the reconstruction attack, 0..1,
+      above
+      what the label alone gives. `target_ms`: median latency of the device's half on this machine, milliseconds.
+    - `max_loss`: what the pair may lose against the given model if every sample is escalated, as a share (0.01 = one
+      point), or as a share of its RMSE for a regressor.
+    - `max_share`, `target_accuracy`, `max_risk` choose the threshold, one at most: escalate at most this share; reach
+      at
+      least this accuracy of the pair; keep at most this share of wrong answers on the device, with probability
+      `confidence`.
+    - `seed`: of every random choice; `threads`: of torch and ONNX Runtime.
     """
 
     name: str = "model"
@@ -69,17 +75,18 @@ class Wish:
     threads: int = 1
 
     def facts(self) -> dict[str, Any]:
-        """As plain values, for a digest and for the report."""
+        """All fields as plain values, for a digest and for the report."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Aids:
-    """What a user may add.
+    """Optional inputs of a forge run beside the model and its data.
 
-    `edge_model`: the early exit, instead of a learned one. `augment`: how training samples may be varied. `cache`:
-    folder that keeps stages; None: nothing is kept. `source`: how the model was named.
-    `corrupted`: share of calibration and held-out samples that were damaged on purpose. `report`: write one.
+    `edge_model`: a small model as early exit, instead of a learned one. `augment`: augmentation of training samples.
+    `cache`: folder that keeps finished stages; None: nothing is kept. `source`: how the model was named on the command
+    line. `corrupted`: share of calibration and held-out samples that were damaged on purpose, 0..1. `report`: write the
+    HTML report.
     """
 
     edge_model: "nn.Module | None" = None
@@ -91,7 +98,12 @@ class Aids:
 
 
 def check_wish(wish: Wish) -> None:
-    """ForgeError, naming the flag, for the first value that can never be met."""
+    """Check every limit of a specification before any work.
+
+    Raises ForgeError, naming the command's flag, for the first value that can never be met, and where more than one
+    field
+    chooses the threshold.
+    """
     for flag, fits, hint in _rules(wish):
         if not fits:
             raise ForgeError(f"{flag}: {hint}")
@@ -102,6 +114,7 @@ def check_wish(wish: Wish) -> None:
 
 
 def _rules(w: Wish) -> tuple[tuple[str, bool, str], ...]:
+    """Flag, whether its value is valid, and the hint that an error shows."""
     return (
         ("--name", bool(_NAME.fullmatch(w.name)), f"{w.name!r}: up to 64 of a-z, 0-9, dot, dash, underscore"),
         ("--version", w.version >= 1, "counted from 1"),
@@ -132,7 +145,10 @@ _PACKAGES = (
 
 @cache
 def recipe_digest() -> str:
-    """SHA-256 in hex over the deciding sources, the packages they build on, and the kind of machine."""
+    """SHA-256 in hex of the forge's recipe: source files, package versions and machine type.
+
+    Two runs with the same digest, specification, model and data make the same bundle. Computed once per process.
+    """
     digest = sha256(sources_digest(_MODELS).encode())
     for package in _PACKAGES:
         digest.update(f"{package}={_version(package)}\0".encode())
@@ -143,7 +159,7 @@ def recipe_digest() -> str:
 def sources_digest(folder: Path) -> str:
     """SHA-256 in hex over the modules below `folder` that decide a bundle, by name and content.
 
-    FileNotFoundError if a name listed above is not there: it has moved, and the list with it.
+    Raises FileNotFoundError if an excluded name is not there: it has moved, and the list of exclusions with it.
     """
     digest = sha256()
     for source in _deciding(folder):

@@ -1,6 +1,6 @@
-"""Arguments of a graph's node as they stand in a file: a closed grammar, held against the schema of its operation.
+"""Argument grammar of graph nodes in JSON, checked against the schema of each operation.
 
-Law: every value is checked against the argument it is for; nothing is converted that the schema does not ask for, and
+Rule: every value is checked against the argument it is for; nothing is converted that the schema does not ask for, and
 no whole number is beyond what a size can sensibly be. What does not fit is a `BundleError` of one line.
 
 Grammar: null, true, false, whole numbers, floats, strings, lists, and objects of one key: `{"node": 3}`,
@@ -29,7 +29,7 @@ _TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 class Operand(NamedTuple):
-    """Something a node may refer to. `pieces`: how many tensors, 0 = unknown before shapes are."""
+    """Value that a node may refer to. `pieces`: how many tensors, 0 = unknown before shapes are."""
 
     node: fx.Node
     gives: Gives
@@ -37,14 +37,14 @@ class Operand(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What can be referred to here: `operands[("node", 3)]`. `device` stands for "where the inputs are"."""
+    """Values that can be referred to here: `operands[("node", 3)]`. `device` stands for "where the inputs are"."""
 
     operands: Mapping[tuple[str, int | str], Operand]
     device: fx.Node
 
 
 def bind(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
-    """Every argument that is given, by name, in the order of the schema, as the graph will hand it over."""
+    """Check and bind all arguments of a node, by name and in the order of the schema."""
     given = _named(operation, args, kwargs)
     bound: dict[str, Any] = {}
     for argument in operation.arguments:
@@ -59,7 +59,7 @@ def bind(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], s
 
 
 def operand(value: Any, scope: Scope) -> Operand | None:
-    """The thing that a reference names, or None if `value` is no reference. BundleError if there is no such thing."""
+    """Resolve a reference to its value, None if `value` is no reference. BundleError if there is no such thing."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
     (key, what), *_ = value.items()
@@ -74,7 +74,7 @@ def operand(value: Any, scope: Scope) -> Operand | None:
 
 
 def size(value: Any, scope: Scope) -> Any:
-    """A whole number, or the node that gives one."""
+    """Check a whole number, or a reference to a node that gives one."""
     return _checked(Kind("int"), value, "operator", scope)
 
 
@@ -90,13 +90,14 @@ def _named(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _place(operation: Operation, bound: dict[str, Any], scope: Scope) -> None:
-    """A constant is made where the inputs are, said or not: a rehearsal must never allocate."""
+    """Set the device of a constant to that of the inputs, given or not: a rehearsal must never allocate."""
     for argument in operation.arguments:
         if argument.kind.base == "Device":
             bound[argument.name] = scope.device
 
 
 def _only(operation: Operation, bound: Mapping[str, Any]) -> None:
+    """Check arguments that must have a certain value, so that nothing is random and no memory is pinned."""
     defaults = {a.name: a.default for a in operation.arguments}
     held = {**defaults, **bound}
     alternatives = ONLY.get(operation.name, ({},))
@@ -104,7 +105,7 @@ def _only(operation: Operation, bound: Mapping[str, Any]) -> None:
         wishes = " or ".join(str(dict(wish)) for wish in alternatives)
         raise BundleError(f"{operation.name}: only with {wishes}")
     if any(held.get(name) not in (None, value) for name, value in PINNED.items()):
-        raise BundleError(f"{operation.name}: pinned memory is not given away")
+        raise BundleError(f"{operation.name}: pinned memory is not allowed")
 
 
 def _argument(operation: Operation, argument: Argument, value: Any, scope: Scope) -> Any:
@@ -180,5 +181,5 @@ def _special_float(base: str, value: Mapping[str, Any]) -> float:
 
 def _given(value: Any, *, fits: bool) -> Any:
     if not fits:
-        raise BundleError("not what belongs there")
+        raise BundleError("a value of the wrong kind")
     return value

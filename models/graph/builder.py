@@ -1,7 +1,7 @@
-"""From the JSON form of a graph to a module that can run: the only place where nodes are made.
+"""Graph builder: from the JSON form of a graph to a torch module; the only place where nodes are made.
 
-Law: names of nodes and attributes are ours, never the file's; a node is made only when its operation is allowed and all
-its arguments fit the operation's schema.
+Rule: names of nodes and attributes are ours, never the file's; a node is made only when its operation is allowed and
+all its arguments fit the operation's schema.
 """
 
 import operator
@@ -20,7 +20,11 @@ MAX_INDEX = 4096
 
 
 def build(form: GraphForm, weights: Mapping[str, Tensor]) -> tuple[Served, frozenset[str]]:
-    """The module, not yet rehearsed, and the names of the weights it uses."""
+    """Build the module of a graph, not yet rehearsed; return it with the names of the weights it uses.
+
+    `weights`: tensors by name, on any device ("meta" ones hold no data). BundleError, naming the node, if an operation
+    is not allowed, an argument does not fit, or an output is not a tensor.
+    """
     builder = _Builder(form, weights)
     for index, node in enumerate(form.nodes):
         try:
@@ -31,6 +35,12 @@ def build(form: GraphForm, weights: Mapping[str, Tensor]) -> tuple[Served, froze
 
 
 class _Builder:
+    """Builder of one graph: inputs and weights first, then node after node.
+
+    `_operands` maps what a file may refer to (`("input", 0)`, `("weight", "w0")`, `("node", 3)`) to the node made for
+    it.
+    """
+
     def __init__(self, form: GraphForm, weights: Mapping[str, Tensor]) -> None:
         self._graph = fx.Graph()
         self._root = nn.Module()
@@ -47,6 +57,7 @@ class _Builder:
             self._operands["weight", name] = Operand(self._graph.get_attr(name), Gives.TENSOR)
 
     def add(self, index: int, node: Node) -> None:
+        """Add the node with this index. BundleError if its operation is not allowed or an argument does not fit."""
         scope = Scope(self._operands, self._device)
         if node.op == GETITEM or node.op in SIZES:
             if len(node.args) != 2 or node.kwargs:
@@ -57,6 +68,7 @@ class _Builder:
         self._operands["node", index] = made
 
     def _operation(self, node: Node, scope: Scope) -> Operand:
+        """Add a call of an allowed ATen operation with its checked arguments."""
         operation = find(node.op)
         if operation is None:
             raise BundleError(f"the operation {node.op[:60]!r} is not allowed")
@@ -74,6 +86,7 @@ class _Builder:
         return Operand(made, operation.gives, operation.pieces)
 
     def finished(self, form: GraphForm) -> tuple[Served, frozenset[str]]:
+        """Add the outputs, drop what is unused, and return the module with the names of the weights it uses."""
         scope = Scope(self._operands, self._device)
         outputs = [operand(value, scope) for value in form.outputs]
         if any(found is None or found.gives is not Gives.TENSOR for found in outputs):
@@ -90,12 +103,14 @@ class _Builder:
         return bool(found.node.users) or found.node in outputs
 
     def _drop_unused(self) -> None:
+        """Erase weights that no node uses, and the device if no constant is made."""
         for node in list(self._graph.nodes):
             if not node.users and (node.op == "get_attr" or node is self._device):
                 self._graph.erase_node(node)
 
 
 def _item(node: Node, scope: Scope, graph: fx.Graph) -> Operand:
+    """Add `getitem`: one of several tensors that an operation gave, by a whole number."""
     source, index = operand(node.args[0], scope), node.args[1]
     if source is None or source.gives is not Gives.TENSORS or type(index) is not int:
         raise BundleError("getitem: takes one of several tensors, by a whole number")
@@ -105,11 +120,13 @@ def _item(node: Node, scope: Scope, graph: fx.Graph) -> Operand:
 
 
 def _sum(node: Node, scope: Scope, graph: fx.Graph) -> Operand:
+    """Add arithmetic on sizes: two whole numbers or nodes that give one."""
     made = graph.call_function(SIZES[node.op], (size(node.args[0], scope), size(node.args[1], scope)))
     return Operand(made, Gives.SIZE)
 
 
 def _dtype(name: str) -> Any:
+    """Look up the element type of an input. BundleError if it is not allowed."""
     if name not in DTYPES:
         raise BundleError(f"an input of type {name[:40]!r}")
     return DTYPES[name]

@@ -1,6 +1,7 @@
-"""A torch module becomes one graph of functional ATen operations with a free batch axis.
+"""Exporter: a torch module becomes one graph of functional ATen operations with a free batch axis (torch.export).
 
-Law: the graph is proved on a batch size that is not the example's; what cannot be traced is a `ForgeError` of one line.
+Rule: the graph is verified on a batch size that is not the example's; what cannot be traced is a `ForgeError` of one
+line.
 """
 
 import warnings
@@ -23,10 +24,11 @@ _IDLE = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
 def exported(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
-    """`graph(*inputs)` equals `module(*inputs)` in evaluation mode; its output is one tensor or a flat tuple of them.
+    """Export a module: `graph(*inputs)` equals `module(*inputs)` in evaluation mode.
 
-    `example`: one tensor per input, batch size 2 (a batch of 1 would be frozen in). Parameters are the module's own
-    values. ForgeError, one line, for control flow that depends on data and whatever else torch.export cannot trace.
+    The output is one tensor or a flat tuple of them. `example`: one tensor per input, batch size 2 (a batch of 1 would
+    be frozen in). Parameters are the module's own values. ForgeError, one line, for control flow that depends on data
+    and whatever else torch.export cannot trace.
     """
     module.eval()
     with warnings.catch_warnings(), torch.no_grad():
@@ -42,7 +44,7 @@ def exported(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModule:
 def _traced(module: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
     try:
         program = _program(module, example, Dim(BATCH, min=1, max=MAX_BATCH))
-    except FAULTS:  # a bound of its own on the batch, most often: let torch find it
+    except FAULTS:  # mostly a bound of the model's own on the batch: let torch find it
         program = _program(module, example, Dim.AUTO)
     graph = program.graph_module
     _calm(graph)
@@ -61,7 +63,10 @@ def _program(module: nn.Module, example: tuple[Tensor, ...], batch: Any) -> torc
 
 
 def _calm(graph: fx.GraphModule) -> None:
-    """`relu_(x)` is `relu(x)` where nobody else sees x: cheaper than a rewritten graph, and layers stay whole."""
+    """Replace in-place operations: `relu_(x)` is `relu(x)` where nobody else uses x.
+
+    Cheaper than a decomposed graph, and layers stay whole.
+    """
     for node in graph.graph.nodes:
         plain = _without_underscore(node)
         source = node.args[0] if node.args else None
@@ -80,7 +85,7 @@ def _without_underscore(node: fx.Node) -> Any:
 
 
 def _is_view(target: Any) -> bool:
-    """Whether what it gives may share memory with what it was given."""
+    """Tell whether the result of an operation may share memory with its argument."""
     schema = getattr(target, "_schema", None)
     composite = str(target) in ("aten.reshape.default", "aten.contiguous.default", "aten.flatten.using_ints")
     return composite or schema is None or any(result.alias_info is not None for result in schema.returns)
@@ -94,7 +99,7 @@ def _is_functional(node: fx.Node) -> bool:
 
 
 def _plain(traced: fx.GraphModule) -> fx.GraphModule:
-    """The same nodes without guards, assertions and idle dropouts; the output flat."""
+    """Copy the graph without guards, assertions and inactive dropouts, with a flat output."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in traced.graph.nodes:
@@ -129,6 +134,7 @@ def _base(node: fx.Node) -> str:
 
 
 def _prove(module: nn.Module, graph: fx.GraphModule, example: tuple[Tensor, ...]) -> None:
+    """Compare graph and module on two other batch sizes. ForgeError if they differ."""
     for size in (PROOF_BATCH, 1):
         inputs = [given.repeat(-(-size // len(given)), *[1] * (given.ndim - 1))[:size] for given in example]
         try:

@@ -1,6 +1,6 @@
-"""The JSON of the hub's graphs: its shape, and the way from bytes to it and back.
+"""JSON format of the hub's graphs: its data types, encoder and decoder.
 
-Law: an unknown key, another format, or more graphs, nodes or bytes than allowed is a `BundleError` of one line.
+Rule: an unknown key, another format, or more graphs, nodes or bytes than allowed is a `BundleError` of one line.
 """
 
 import re
@@ -19,14 +19,20 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One input: element type, shape without the batch axis, which comes first and is free. Or one weight, whole."""
+    """Element type and shape of a graph input or of a weight.
+
+    An input's shape has no batch axis, which comes first and is free; a weight's shape is whole.
+    """
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One operation; arguments in the grammar of `models.graph.arguments`."""
+    """One operation of a graph; arguments in the grammar of `models.graph.arguments`.
+
+    `op`: `aten.` and an overload (`aten.linear.default`), or an operator on sizes.
+    """
 
     op: str
     args: list[Any] = []
@@ -34,7 +40,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class GraphForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nodes in the order they run; one refers to inputs, weights and earlier nodes."""
+    """One graph: nodes in the order they run; a node refers to inputs, weights and earlier nodes."""
 
     inputs: list[Port]
     nodes: list[Node]
@@ -42,7 +48,7 @@ class GraphForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HubForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`weights`: what the files with the weights must hold, no less and no more."""
+    """The whole document. `weights`: what the files with the weights must hold, no less and no more, by name."""
 
     format: int
     weights: dict[str, Port]
@@ -53,7 +59,7 @@ _decoder = msgspec.json.Decoder(HubForm)
 
 
 def to_bytes(form: HubForm) -> bytes:
-    """One node a line: a reader can follow it, and the same form gives the same bytes."""
+    """Encode a document as JSON with one node a line: readable, and the same document gives the same bytes."""
     parts = []
     for name in sorted(form.graphs):
         graph = form.graphs[name]
@@ -65,6 +71,10 @@ def to_bytes(form: HubForm) -> bytes:
 
 
 def from_bytes(data: bytes) -> HubForm:
+    """Decode and check a document of at most `MAX_GRAPH_BYTES`. BundleError for anything else.
+
+    Operations and arguments are checked later, when the graph is built.
+    """
     if len(data) > MAX_GRAPH_BYTES:
         raise BundleError(f"graphs: bigger than the {MAX_GRAPH_BYTES} bytes allowed")
     try:
@@ -81,6 +91,7 @@ def from_bytes(data: bytes) -> HubForm:
 
 
 def _check(name: str, graph: GraphForm) -> None:
+    """Check the limits of one graph: nodes, inputs, outputs and shapes."""
     if len(graph.nodes) > MAX_NODES:
         raise BundleError(f"graph {name}: {len(graph.nodes)} nodes, allowed are {MAX_NODES}")
     if not 0 < len(graph.inputs) <= MAX_PORTS or not 0 < len(graph.outputs) <= MAX_PORTS:

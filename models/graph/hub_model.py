@@ -1,11 +1,9 @@
-"""The hub's half of a bundle as data: graphs of allowed operations in JSON, their weights in safetensors.
+"""The hub's half of a bundle: its graphs `tail` and `whole`, encoded for a bundle and opened from one.
 
-Law: no code and no pickle; any bytes either decode to a module made of allowed operations whose sizes were checked, or
-are a `BundleError` of one line. The same graphs give the same bytes; equal tensors are stored once.
-
-A bundle's hub model: its two graphs, decoded and held against the manifest.
-
-Law: a graph that takes or gives anything but what the manifest says is a `BundleError`, before it ever runs.
+Graphs of allowed operations are JSON, their weights safetensors.
+Rule: no code and no pickle; any bytes either decode to a module made of allowed operations whose sizes were checked, or
+are a `BundleError` of one line. The same graphs give the same bytes; equal tensors are stored once. A graph that takes
+or gives anything but what the manifest says is a `BundleError`, before it ever runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +32,7 @@ _REHEARSED = (1, 2)
 
 
 def encode_graphs(graphs: Mapping[str, fx.GraphModule]) -> tuple[bytes, bytes]:
-    """(JSON, safetensors) of graphs made by `exported`. ForgeError, one line, for what a hub would not run."""
+    """Encode graphs made by `exported`: (JSON, safetensors). ForgeError, one line, for what a hub would not run."""
     shelf = Shelf()
     written = {name: write(graphs[name], shelf) for name in sorted(graphs)}
     form = HubForm(FORMAT, shelf.ports(), written)
@@ -47,7 +45,7 @@ def encode_graphs(graphs: Mapping[str, fx.GraphModule]) -> tuple[bytes, bytes]:
 
 
 def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> Served:
-    """One of the graphs, ready to run in evaluation mode without gradients. BundleError for anything else."""
+    """Decode one of the graphs, ready to run in evaluation mode without gradients. BundleError for anything else."""
     found = decode_all(graph, weights)
     if wanted not in found:
         raise BundleError(f"graphs: there is no {wanted!r}, only {', '.join(sorted(found))}")
@@ -55,7 +53,7 @@ def decode_graphs(graph: bytes, weights: Sequence[bytes], wanted: str) -> Served
 
 
 def decode_all(graph: bytes, weights: Sequence[bytes]) -> dict[str, Served]:
-    """Every graph by name; they share the memory of weights they have in common."""
+    """Decode every graph by name; they share the memory of weights they have in common."""
     form = from_bytes(graph)
     held = unpack(weights, form.weights)
     served: dict[str, Served] = {}
@@ -76,7 +74,7 @@ def decode_all(graph: bytes, weights: Sequence[bytes]) -> dict[str, Served]:
 
 
 class HubGraphs(NamedTuple):
-    """Both -> outputs `[n, outputs]` (`[n]` may stand for `[n, 1]`).
+    """The two graphs of a hub model; both give outputs `[n, outputs]` (`[n]` may stand for `[n, 1]`).
 
     `tail` takes codes as float32, one input per feature in the manifest's order; `whole` raw samples.
     """
@@ -86,7 +84,7 @@ class HubGraphs(NamedTuple):
 
 
 def open_hub(bundle: Bundle) -> HubGraphs:
-    """BundleError, one line, naming the model."""
+    """Open the two graphs of a bundle, checked against its manifest. BundleError, one line, naming the model."""
     manifest = bundle.manifest
     try:
         found = decode_all(bundle.read(manifest.hub.graph), [bundle.read(name) for name in manifest.hub.weights])
@@ -97,7 +95,7 @@ def open_hub(bundle: Bundle) -> HubGraphs:
 
 
 def check_blank(form: HubForm, manifest: Manifest, batches: Sequence[int]) -> None:
-    """The same checks, before any weight is read: it fits the manifest, and every batch has its limits."""
+    """Check a document before any weight is read: it fits the manifest, and every batch size is within the limits."""
     try:
         found = {name: blank(written, form.weights) for name, written in form.graphs.items()}
         for graph in found.values():

@@ -1,7 +1,7 @@
-"""A decoded graph at work: one module that checks what it is given, and how much memory that will take, and runs.
+"""Running module of a decoded graph: checks its inputs and the memory they will take before it computes.
 
-Law: no batch of a size that was not rehearsed before is ever computed. A rehearsal runs the graph without data (torch's
-"meta" device allocates nothing) and sees every tensor that would be made, inside composite operations too.
+Rule: no batch of a size that was not rehearsed before is ever computed. A rehearsal runs the graph without data
+(torch's "meta" device allocates nothing) and sees every tensor that would be made, inside composite operations too.
 """
 
 import math
@@ -27,14 +27,14 @@ FAULTS = (*_WRONG_VALUES, AssertionError, AttributeError, MemoryError, RuntimeEr
 
 
 class Slot(NamedTuple):
-    """An input: `shape` without the batch axis."""
+    """Input of a graph: element type, and `shape` without the batch axis."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
 class Served(nn.Module):
-    """`[n, *shape]` per input -> the graph's outputs, a tensor if it is one, else a tuple. Inference only.
+    """Module of one graph: `[n, *shape]` per input -> a tensor if it has one output, else a tuple. Inference only.
 
     BundleError for inputs that do not fit and for batches whose tensors would be beyond the limits above.
     """
@@ -48,12 +48,13 @@ class Served(nn.Module):
         self.eval().requires_grad_(requires_grad=False)
 
     def forward(self, *inputs: Tensor) -> Any:
+        """Run a batch: `[n, *shape]` per input, all of one batch size. BundleError if it does not fit."""
         self.rehearse(self._batch_of(inputs))
         with torch.inference_mode():
             return self.graph(*inputs)
 
     def rehearse(self, batch: int) -> None:
-        """Make sure that a batch of this size can be run; quick when it was asked before."""
+        """Check that a batch of this size is within the limits, once per size. BundleError if it is not."""
         if batch in self._rehearsed:
             return
         if not 1 <= batch <= MAX_BATCH:
@@ -68,12 +69,12 @@ class Served(nn.Module):
         self._rehearsed.add(batch)
 
     def try_out(self) -> None:
-        """One sample of zeros, in earnest: a rehearsal does not see every clash of element types."""
+        """Run one sample of zeros with real data: a rehearsal does not see every clash of element types."""
         inputs = [torch.zeros((1, *slot.shape), dtype=slot.dtype) for slot in self.slots]
         try:
             self(*inputs)
         except IndexError:
-            return  # zero need not be a place in a table of weights
+            return  # zero need not be a valid index into a table of weights
         except FAULTS as error:
             raise BundleError(f"the graph does not run: {_line(error)}") from None
 
@@ -90,7 +91,7 @@ class Served(nn.Module):
 
 
 class _Rehearsal(fx.Interpreter):
-    """Runs the graph without data. Sizes are counted too: they could otherwise grow by squaring."""
+    """Interpreter that runs the graph on the "meta" device. Sizes are checked too: they could grow by squaring."""
 
     def fetch_attr(self, target: str) -> Any:
         return torch.empty_like(super().fetch_attr(target), device="meta")
@@ -107,7 +108,7 @@ class _Rehearsal(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def _one_step(self, target: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        """A recurrent layer is rehearsed for one step of time: every further one takes the same."""
+        """Rehearse a recurrent layer for one step of time: every further one takes the same."""
         axis = 1 if args[8] else 0
         steps = args[0].shape[axis]
         first, *states = target(args[0].narrow(axis, 0, 1), *args[1:])
@@ -117,7 +118,7 @@ class _Rehearsal(fx.Interpreter):
 
 
 class _Limits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation that torch carries out and adds up what it makes."""
+    """Dispatch mode that sees every operation that torch carries out and adds up the elements it makes."""
 
     def __init__(self, batch: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -155,7 +156,7 @@ def _shapes(made: Sequence[Tensor], batch: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _pieces(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """At most how many tensors a split gives: told before it gives them."""
+    """Count how many tensors a split would give at most, before it gives them."""
     if name not in ("aten.split.Tensor", "aten.unbind.int", "aten.chunk.default"):
         return 0
     source = args[0]
@@ -167,5 +168,5 @@ def _pieces(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 
 
 def _line(error: BaseException) -> str:
-    said = str(error).partition("While executing")[0]  # what follows is fx's account of the node
+    said = str(error).partition("While executing")[0]  # what follows is fx's dump of the node
     return " ".join(said.split())[:300] or type(error).__name__

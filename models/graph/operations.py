@@ -1,6 +1,6 @@
-"""The operations a hub's graph may consist of: an allow-list of ATen overloads, and what we rely on in each.
+"""Allow-list of ATen operations for the hub's graphs, and what is relied on in each.
 
-Law: an operation is here because models of our kinds need it. None writes to what it is given, draws random numbers,
+Rule: an operation is here because models of our kinds need it. None writes to what it is given, draws random numbers,
 keeps a state, reads uninitialised memory, or gives a tensor whose size follows from values. A name is only ever looked
 up in this table: nothing in a file can reach another attribute of torch.
 """
@@ -79,7 +79,7 @@ ONLY: dict[str, tuple[Mapping[str, object], ...]] = {
     "aten.rrelu.default": ({"training": False},),
     "aten.scaled_dot_product_attention.default": ({"dropout_p": 0.0},),
 }
-PINNED: Mapping[str, object] = {"pin_memory": False}  # or None: page-locked memory is not the file's to ask for
+PINNED: Mapping[str, object] = {"pin_memory": False}  # or None: a file may not ask for page-locked memory
 _WORDS = re.compile(r"none|tanh|floor|trunc|same|valid|constant|reflect|replicate|circular")
 _EQUATION = re.compile(r"[A-Za-z., ]{1,64}(?:->[A-Za-z. ]{0,32})?")
 
@@ -92,7 +92,10 @@ FORMATS = {n: getattr(torch, n) for n in ("contiguous_format", "preserve_format"
 
 
 class Gives(StrEnum):
-    """What a node of the graph is."""
+    """Kind of a node's result: one tensor, several, or a size.
+
+    Only tensors may be outputs of a graph; several tensors must be taken apart by `getitem` first.
+    """
 
     TENSOR = "tensor"
     TENSORS = "tensors"  # several, to be taken apart by getitem
@@ -100,7 +103,11 @@ class Gives(StrEnum):
 
 
 class Kind(NamedTuple):
-    """`base`: "Tensor", "int", "float", "number", "bool", "str", "ScalarType", "Device", "Layout", "MemoryFormat"."""
+    """Type of an argument, from the operation's schema.
+
+    `base`: "Tensor", "int", "float", "number", "bool", "str", "ScalarType", "Device", "Layout" or "MemoryFormat".
+    `listed`: a list of them; `optional`: None is allowed.
+    """
 
     base: str
     optional: bool = False
@@ -109,6 +116,8 @@ class Kind(NamedTuple):
 
 
 class Argument(NamedTuple):
+    """Argument of an operation: name, type, whether it is required or keyword-only, and its default."""
+
     name: str
     kind: Kind
     required: bool
@@ -117,7 +126,10 @@ class Argument(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """`pieces`: how many tensors it gives, 0 = that follows from shapes."""
+    """Allowed operation with its callable and its schema.
+
+    `pieces`: how many tensors it gives, 0 = that follows from shapes. `gives`: tensor, tensors or a size.
+    """
 
     name: str
     call: Callable[..., Any]
@@ -128,7 +140,10 @@ class Operation(NamedTuple):
 
 @cache
 def find(name: str) -> Operation | None:
-    """None for everything that is not allowed, or that the installed torch does not have."""
+    """Look up an allowed operation by name, as in `aten.linear.default`; its arguments come from torch's schema.
+
+    None for everything that is not allowed, or that the installed torch does not have. Cached: the table is closed.
+    """
     if name not in ALLOWED:
         return None
     _, base, overload = name.split(".")
@@ -136,7 +151,7 @@ def find(name: str) -> Operation | None:
         call = getattr(getattr(torch.ops.aten, base), overload)
     except AttributeError:
         return None
-    schema = call._schema  # noqa: SLF001 - there is no public door to an overload's schema
+    schema = call._schema  # noqa: SLF001 - torch has no public access to an overload's schema
     arguments = tuple(
         Argument(a.name, kind_of(str(a.real_type)), not a.has_default_value(), a.kwarg_only, a.default_value)
         for a in schema.arguments
@@ -146,6 +161,7 @@ def find(name: str) -> Operation | None:
 
 
 def _gives(returns: list[str]) -> tuple[Gives, int]:
+    """Return kind and number of results from the types that a schema returns."""
     if returns in (["int"], ["SymInt"]):
         return Gives.SIZE, 1
     if returns == ["Tensor"]:
@@ -154,7 +170,11 @@ def _gives(returns: list[str]) -> tuple[Gives, int]:
 
 
 def kind_of(written: str) -> Kind:
-    """`Optional[List[int]]` and the like, as torch prints them."""
+    """Parse an argument type as torch's schema prints it: `Optional[List[int]]` and the like.
+
+    "SymInt" counts as "int". A type that is none of `Kind.base` fits no value, so such an argument must keep its
+    default.
+    """
     optional, written = _peeled(written, "Optional[")
     listed, written = _peeled(written, "List[")
     holes, written = _peeled(written, "Optional[")
@@ -162,12 +182,16 @@ def kind_of(written: str) -> Kind:
 
 
 def _peeled(written: str, shell: str) -> tuple[bool, str]:
+    """Strip one wrapper such as `List[`: (whether it was there, what is inside)."""
     if written.startswith(shell):
         return True, written.removeprefix(shell).removesuffix("]")
     return False, written
 
 
 def words_fit(operation: str, text: str) -> bool:
-    """Whether a string may be given to this operation."""
+    """Tell whether a string may be given to an operation.
+
+    Allowed are a few modes and paddings, and for `einsum` an equation of at most 64 characters before the arrow.
+    """
     pattern = _EQUATION if operation == "aten.einsum.default" else _WORDS
     return pattern.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""What every node of a hub's graph gives, for one batch size: run without data, before any weight is read.
+"""Shape inference: the value of every node of a graph for one batch size, run without data before any weight is read.
 
 Rule: weights are known by type and shape alone here ("meta" tensors allocate nothing).
 """
@@ -19,13 +19,16 @@ LIKE = "like"  # key in a node's `meta`: what it gives, as `shapes` found it
 
 
 def blank(form: GraphForm, weights: Mapping[str, Port]) -> Served:
-    """The graph with weights that hold nothing. BundleError if it is not made of allowed operations."""
+    """Build the graph with weights that hold no data. BundleError if it is not made of allowed operations."""
     held = {name: torch.empty(port.shape, dtype=_dtype(port), device="meta") for name, port in weights.items()}
     return build(form, held)[0]
 
 
 def shapes(graph: Served, batch: int) -> dict[str, Any]:
-    """By node name: a meta tensor, a list of them, or a whole number. BundleError if it does not fit together."""
+    """Infer values by node name: a meta tensor, a list of them, or a whole number.
+
+    BundleError if it does not fit together.
+    """
     inputs = [torch.empty((batch, *slot.shape), dtype=slot.dtype, device="meta") for slot in graph.slots]
     noter = _Noter(graph.graph)
     try:
@@ -37,7 +40,7 @@ def shapes(graph: Served, batch: int) -> dict[str, Any]:
 
 
 def noted(graph: Served, batch: int) -> fx.GraphModule:
-    """The graph with what `shapes` found written at its nodes."""
+    """Return the graph with the values that `shapes` found stored in its nodes' `meta`."""
     found = shapes(graph, batch)
     for node in graph.graph.graph.nodes:
         node.meta[LIKE] = found.get(node.name)
@@ -45,21 +48,25 @@ def noted(graph: Served, batch: int) -> fx.GraphModule:
 
 
 def like(node: fx.Node) -> Any:
+    """Return the inferred value of a node (see `noted`)."""
     return node.meta[LIKE]
 
 
 def shape(node: fx.Node) -> tuple[int, ...]:
+    """Return the inferred shape of a node that gives one tensor."""
     return tuple(node.meta[LIKE].shape)
 
 
 def nbytes(value: Any) -> int:
-    """Of a tensor or of several; 0 for a number."""
+    """Count the bytes of a tensor or of several; 0 for a number."""
     if isinstance(value, list | tuple):
         return sum(map(nbytes, value))
     return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
 
 
 class _Noter(fx.Interpreter):
+    """Interpreter that records the result of every node by name."""
+
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
         self.found: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Weights of the hub's graphs: safetensors in and out, equal tensors once, in as many files as their size asks for.
 
-Law: never unpickled. A name of another form, a type that is not allowed or a NaN is a `BundleError` of one line.
+Rule: never unpickled. A name of another form, a type that is not allowed or a NaN is a `BundleError` of one line.
 """
 
 import re
@@ -21,17 +21,18 @@ NAME = re.compile(r"w[0-9]{1,6}")
 
 
 class Shelf:
-    """Collects tensors under names of its own, in the order of arrival; an equal one gets the name it has already."""
+    """Collector of tensors under names of its own (`w0`, `w1`, ...); an equal tensor gets the name it has already."""
 
     def __init__(self) -> None:
         self.held: dict[str, Tensor] = {}
         self._names: dict[tuple[torch.dtype, tuple[int, ...], bytes], str] = {}
 
     def ports(self) -> dict[str, Port]:
-        """What stands in the graphs about the weights."""
+        """Return type and shape of every collected weight by name, as the graph document lists them."""
         return {name: Port(type_name(tensor), tuple(tensor.shape)) for name, tensor in self.held.items()}
 
     def name_of(self, tensor: Tensor) -> str:
+        """Return the name of a tensor; a new one is collected."""
         plain = tensor.detach().cpu().contiguous()
         key = (plain.dtype, tuple(plain.shape), _digest(plain))
         if key not in self._names:
@@ -41,6 +42,7 @@ class Shelf:
 
 
 def type_name(tensor: Tensor) -> str:
+    """Return the element type of a tensor without `torch.`, as in "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -49,12 +51,13 @@ def _digest(tensor: Tensor) -> bytes:
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Encode tensors as a safetensors file."""
     data: bytes = safetensors.torch.save(dict(tensors))
     return data
 
 
 def shards(weights: bytes, max_bytes: int = MAX_SHARD_BYTES) -> tuple[bytes, ...]:
-    """The same weights in files of about `max_bytes`, filled in the order of names. One file if that is enough."""
+    """Split weights into files of about `max_bytes`, filled in the order of names. One file if that is enough."""
     if len(weights) <= max_bytes:
         return (weights,)
     parts: list[dict[str, Tensor]] = [{}]
@@ -69,7 +72,10 @@ def shards(weights: bytes, max_bytes: int = MAX_SHARD_BYTES) -> tuple[bytes, ...
 
 
 def unpack(files: Sequence[bytes], wanted: Mapping[str, Port]) -> dict[str, Tensor]:
-    """All weights by name: those that are wanted, of the type and shape that is written for them."""
+    """Decode all weights by name, of the type and shape that `wanted` says.
+
+    BundleError for missing or additional ones.
+    """
     held: dict[str, Tensor] = {}
     for data in files:
         part = _loaded(data)
@@ -88,13 +94,15 @@ def _loaded(data: bytes) -> dict[str, Tensor]:
     try:
         return dict(safetensors.torch.load(data))
     except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(f"weights: no safetensors file: {' '.join(str(error).split())[:200]}") from None
+        raise BundleError(f"weights: not a safetensors file: {' '.join(str(error).split())[:200]}") from None
 
 
 def _check(name: str, tensor: Tensor, wanted: Port) -> None:
     if not NAME.fullmatch(name):
-        raise BundleError(f"weights: {name[:40]!r} is no name of a weight")
+        raise BundleError(f"weights: {name[:40]!r} is not a valid weight name")
     if tensor.dtype is not DTYPES.get(wanted.dtype) or tuple(tensor.shape) != wanted.shape:
-        raise BundleError(f"weights: {name} is {tensor.dtype} {list(tensor.shape)}, which it must not be")
+        raise BundleError(
+            f"weights: {name} is {tensor.dtype} {list(tensor.shape)}, not {wanted.dtype} {list(wanted.shape)}"
+        )
     if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
         raise BundleError(f"weights: {name} holds NaN")

@@ -1,6 +1,6 @@
-"""From an exported graph to its form in JSON: every node an allowed operation, every argument in the closed grammar.
+"""Graph writer: from an exported graph to its JSON form, every node an allowed operation in the closed grammar.
 
-Law: what the hub could not run is refused here, by name, with what to try; nothing is dropped in silence.
+Rule: what the hub could not run is refused here, by name, with what to try; nothing is dropped silently.
 """
 
 import math
@@ -24,7 +24,10 @@ _NAMES: dict[object, dict[str, str]] = {
 
 
 def write(graph: fx.GraphModule, shelf: Shelf) -> GraphForm:
-    """ForgeError naming the first operation or argument that has no place in a bundle."""
+    """Write a graph as JSON values; its weights go to `shelf`.
+
+    ForgeError naming the first operation or argument that has no place in a bundle.
+    """
     writer = _Writer(graph, shelf)
     for node in graph.graph.nodes:
         writer.take(node)
@@ -32,6 +35,8 @@ def write(graph: fx.GraphModule, shelf: Shelf) -> GraphForm:
 
 
 class _Writer:
+    """Writer of one graph: collects inputs, nodes and outputs in order."""
+
     def __init__(self, graph: fx.GraphModule, shelf: Shelf) -> None:
         self.inputs: list[Port] = []
         self.nodes: list[Node] = []
@@ -41,6 +46,7 @@ class _Writer:
         self._names: dict[fx.Node, dict[str, int | str]] = {}
 
     def take(self, node: fx.Node) -> None:
+        """Add one node of the exported graph. ForgeError if it is no plain operation."""
         match node.op:
             case "placeholder":
                 self._names[node] = {"input": len(self.inputs)}
@@ -88,6 +94,7 @@ def _float(node: fx.Node, value: float) -> Any:
 
 
 def _name_of(target: Any) -> str:
+    """Return the name of an operation. ForgeError if the hub does not run it."""
     name = _CALLS.get(target, str(target))
     if name not in ALLOWED and name not in _CALLS.values():
         raise ForgeError(f"the hub does not run the operation {name}: replace it in the model by plainer ones")

@@ -1,18 +1,19 @@
-"""Names one exact chain of cut, codec and transforms: the key under which leakage is measured and policies are bound.
+"""Digest of a feature chain (cut, codec, transforms): the key of leakage measurements and of policies bound to them.
 
-Law: two chains that can send different codes have different names; a step that can change no code is left out of the
-name, so that a policy which merely restates the codes' range needs no measurement of its own. Standard library only.
+Rule: two chains that can send different codes have different digests; a step that can change no code is left out of
+the digest, so that a policy which merely restates the codes' range needs no measurement of its own.
+Standard library only.
 """
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
-_TOP = 255  # codes are bytes: a value beyond wraps round
+_TOP = 255  # the largest code: codes are bytes, and a value beyond would wrap round
 
 
 class Transform(Protocol):
-    """What a policy does to a field's values; the fields of `policies.model.policy.TransformSpec` satisfy it."""
+    """Interface of one transform of a field's values; `policies.model.policy.TransformSpec` satisfies it."""
 
     @property
     def kind(self) -> str: ...
@@ -29,9 +30,10 @@ class Transform(Protocol):
 
 
 class Step(NamedTuple):
-    """One transform by value, for measurements without a policy. What its numbers mean: `models/runtime/transforms.py`.
+    """One transform by value, for measurements without a policy.
 
-    `noise`: standard deviation `step` codes, grid `high` (0 = 1 code); `top_k`: the `step` largest are kept.
+    What its numbers mean: `models/runtime/transforms.py`. `noise`: standard deviation `step` codes, grid `high` (0 = 1
+    code); `top_k`: the `step` largest are kept. `words`: names of patterns, of `redact` alone.
     """
 
     kind: str
@@ -43,7 +45,7 @@ class Step(NamedTuple):
 
 
 class Range(Protocol):
-    """A field's name and the range of its codes; `wire.protocol.messages.FieldSpec` satisfies it."""
+    """Interface of a field's name and the range of its codes; `wire.protocol.messages.FieldSpec` satisfies it."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +56,7 @@ class Range(Protocol):
 
 
 class Plan(Protocol):
-    """One feature and what is done to it; `policies.decisions.egress.FieldPlan` satisfies it."""
+    """Interface of one feature and its transforms; `policies.decisions.egress.FieldPlan` satisfies it."""
 
     @property
     def spec(self) -> Range: ...
@@ -63,17 +65,18 @@ class Plan(Protocol):
 
 
 class Field(NamedTuple):
-    """A plan by value. Without transforms: the codes as the model makes them."""
+    """One feature and its transforms by value. Without transforms: the codes as the model makes them."""
 
     spec: Range
     transforms: Sequence[Transform] = ()
 
 
 def digest(cut: str, codec: str, fields: Iterable[Plan]) -> str:
-    """SHA-256 over cut, codec and, per feature in the model's order, its name and its steps; each part with its length.
+    """Compute the SHA-256 (hex) of a chain: cut, codec and, per feature in the model's order, its name and its steps.
 
     `fields` are the model's own features, whole numbers from `low` to `high`. What the device derives from the answer
     (its label, its confidence) is not part of a chain: a leakage row states what the label alone gives as its floor.
+    Each part is hashed with its length in front (4 bytes, big-endian), so no two lists of parts collide.
     """
     parts = [cut, codec]
     for each in fields:
@@ -84,7 +87,7 @@ def digest(cut: str, codec: str, fields: Iterable[Plan]) -> str:
 
 
 def effective(transforms: Iterable[Transform], low: float, high: float) -> tuple[Step, ...]:
-    """The steps that can change a whole number in `low..high`, in order.
+    """Return the steps that can change a whole number in `low..high`, in order.
 
     Dropped are a clip that contains every value that can still occur, and rounding to 1 while values are whole.
     """
@@ -105,11 +108,15 @@ def effective(transforms: Iterable[Transform], low: float, high: float) -> tuple
 
 
 def _whole(step: Transform) -> bool:
+    """Tell whether a step's numbers are all whole, so that it keeps whole values whole."""
     return all(float(value).is_integer() for value in (step.low, step.high, step.step))
 
 
 def _words(step: Step) -> str:
-    """Floats by `hex`: exact, and one spelling for one value (0.0 is added to turn -0.0 into 0.0)."""
+    """Encode a step as text for the digest.
+
+    Floats by `hex`: exact, and one spelling for one value (0.0 is added to turn -0.0 into 0.0).
+    """
     numbers = (step.low, step.high, step.step, *step.values)
     words = ("|", *step.words) if step.words else ()
     return " ".join((step.kind, *((value + 0.0).hex() for value in numbers), *words))

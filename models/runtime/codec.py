@@ -1,7 +1,8 @@
-"""The feature codec both sides share: small whole codes in, a `Tensor` for the link out, and back.
+"""Feature codec shared by edge and hub: small whole codes in, a `Tensor` for the link out, and back.
 
-Law: opened once, from a manifest and its verified files; `decode` believes nothing it is given and raises `CodecError`,
-nothing else. The length of what is sent depends on the feature's shape and tables alone, never on the sample.
+Rule: opened once, from a manifest and its verified files; `decode` believes nothing it is given and raises
+`CodecError`, nothing else. The length of what is sent depends on the feature's shape and tables alone, never on the
+sample.
 """
 
 import math
@@ -35,11 +36,11 @@ __all__ = [
 ]
 
 
-_MOST = 255  # that a code can be
+_MOST = 255  # the largest code
 
 
 class _Coder(NamedTuple):
-    """Of one feature, for its number of codes."""
+    """Encoder and decoder of one feature, for its number of codes."""
 
     spec: FieldSpec
     levels: int
@@ -56,7 +57,10 @@ class FeatureCodec:
         self._coders = dict(coders)
 
     def encode(self, feature: str, codes: npt.NDArray[Any]) -> Tensor:
-        """Codes (uint8, the feature's shape) -> a flat UINT8 tensor. CodecError if one does not fit."""
+        """Encode codes (uint8, the feature's shape) as a flat UINT8 tensor of `payload_bytes` bytes.
+
+        CodecError if type or shape is another, a code is above the codec's largest, or there is no such feature.
+        """
         coder = self._coder(feature)
         if codes.dtype != np.uint8 or codes.shape != coder.spec.shape:
             raise CodecError(f"{feature}: {codes.dtype} {list(codes.shape)}; it is uint8 {list(coder.spec.shape)}")
@@ -69,25 +73,28 @@ class FeatureCodec:
         return Tensor(DType.UINT8, (len(data),), data)
 
     def decode(self, feature: str, tensor: Tensor) -> Codes:
-        """The codes in the feature's shape, each inside its `low..high`. CodecError for anything else."""
+        """Decode a tensor to codes in the feature's shape, each inside its `low..high`.
+
+        CodecError for anything else.
+        """
         coder = self._coder(feature)
         spec, size = coder.spec, coder.size
         if tensor.dtype is not DType.UINT8 or tensor.shape != (size,) or len(tensor.data) != size:
             got = f"{tensor.dtype} {list(tensor.shape)} of {len(tensor.data)} bytes"
             raise CodecError(f"{feature}: {got}; {self.name} of {list(spec.shape)} is UINT8 [{size}]")
         codes = coder.unpack(tensor.data)
-        whole = spec.low <= 0 and spec.high >= _MOST  # then nothing that a code can be is outside
+        whole = spec.low <= 0 and spec.high >= _MOST  # then no code can be outside
         if not whole and not spec.low <= int(codes.min()) <= int(codes.max()) <= spec.high:
             raise CodecError(f"{feature}: codes {codes.min()}..{codes.max()} outside {spec.low:g}..{spec.high:g}")
         return codes.reshape(spec.shape)
 
     def payload_bytes(self, feature: str) -> int:
-        """Bytes on the link of one sample's codes of this feature, before envelope and padding."""
+        """Return the bytes on the link of one sample's codes of this feature, before envelope and padding."""
         return self._coder(feature).size
 
     @property
     def total_bytes(self) -> int:
-        """As `payload_bytes`, of all features together."""
+        """Bytes on the link of all features of one sample together, before envelope and padding."""
         return sum(coder.size for coder in self._coders.values())
 
     def _coder(self, feature: str) -> _Coder:
@@ -98,17 +105,23 @@ class FeatureCodec:
 
 
 def open_codec(manifest: "Manifest", read: Callable[[str], bytes]) -> FeatureCodec:
-    """The codec of a manifest; `read` gives the verified bytes of a file it names. CodecError if tables do not fit."""
+    """Open the codec that a manifest names, for all its features.
+
+    `read` gives the verified bytes of a file that the manifest names. CodecError if the tables do not fit.
+    """
     return codec_of(manifest.codec, manifest.features, tables_of(manifest, read))
 
 
 def tables_of(manifest: "Manifest", read: Callable[[str], bytes]) -> bytes:
-    """The bytes of the codec's tables, b"" if it has none."""
+    """Read the bytes of the codec's tables, b"" if it has none."""
     return read(manifest.codec_file) if manifest.codec_file else b""
 
 
 def codec_of(name: str, features: Sequence[FieldSpec], tables: bytes = b"") -> FeatureCodec:
-    """As `open_codec`, of the parts. `tables`: of "ans", in the order of the features."""
+    """Build a codec from its parts: name, features in order, and for "ans" their tables in the same order.
+
+    CodecError if the name is not known or the tables do not fit the features.
+    """
     coders = _ans(features, tables) if name == ANS else [_packed(name, spec) for spec in features]
     return FeatureCodec(name, {coder.spec.name: coder for coder in coders})
 

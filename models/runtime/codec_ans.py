@@ -1,7 +1,7 @@
-"""Entropy coding of codes with one static table per position, to a payload of one fixed length.
+"""Entropy coding of feature codes (codec `ans`): one static probability table per position, payloads of a fixed length.
 
-Law: tables are counts, whole numbers; they are checked once, strictly, and the same codes give the same bytes on every
-machine. A decoded payload is encoded again and must come out as it came in: all other bytes are a `CodecError`.
+Rule: tables are counts, whole numbers; they are checked once, strictly, and the same codes give the same bytes on
+every machine. A decoded payload is encoded again and must come out as it came in: all other bytes are a `CodecError`.
 
 Range coding (Martin 1979) by the library `constriction` (Bamler 2022, "Understanding entropy coding with asymmetric
 numeral systems"). It takes probabilities as floats, and yet the two sides agree: counts sum to 2**16, so each
@@ -9,9 +9,9 @@ probability is a whole multiple of 2**-16 and exact in single precision, and the
 additions and one multiplication, which IEEE 754 rounds alike everywhere (no logarithm, no exponential, no order of
 summation that could matter: every partial sum is exact). From there on the coder is integer arithmetic.
 
-A payload's length would tell of the sample. So every payload is padded with zeros to the length in which nearly all
-training samples fit. The codes of a longer one are replaced, from the last backwards, by the most probable code of
-their position until it fits: nothing fails, and length tells nothing.
+A payload's length would reveal something about the sample. So every payload is padded with zeros to the length in
+which nearly all training samples fit. The codes of a longer one are replaced, from the last backwards, by the most
+probable code of their position until it fits: nothing fails, and the length reveals nothing.
 """
 
 import math
@@ -30,14 +30,18 @@ MAX_TABLE_ITEMS = 1 << 22
 _MAGIC = b"skerry-ans-1"
 _HEAD = struct.Struct("<12sIHI")  # magic, positions, levels, capped_bytes; then the counts, uint16, row by row
 _STATE_BITS = 64
-_SPARE_WORDS = 4  # the decoder may look ahead
+_SPARE_WORDS = 4  # zero words behind the payload: the decoder reads ahead
 
 Counts = npt.NDArray[np.uint16]
 Probabilities = npt.NDArray[np.float32]
 
 
 class Table(NamedTuple):
-    """Of one feature. `probabilities` `[positions, levels]`: multiples of 1/65536; `likely`: best code of each."""
+    """Probability table of one feature.
+
+    `probabilities` `[positions, levels]`: multiples of 1/65536; `likely`: the most probable code of each position;
+    `capped_bytes`: length of every payload.
+    """
 
     probabilities: Probabilities
     likely: npt.NDArray[np.int32]
@@ -45,9 +49,10 @@ class Table(NamedTuple):
 
 
 def ans_tables(codes: npt.NDArray[Any], levels: int, spare: float = 0.999) -> bytes:
-    """The table file of one feature from codes `[n, *shape]` of training samples; of several, join theirs in order.
+    """Build the table file of one feature from training codes `[n, *shape]`; of several features, join theirs in order.
 
-    Each count gets one more (Laplace), so no code is impossible. Room is left for the share `spare` of the samples.
+    `levels`: number of different codes (2..256). Each count gets one more (Laplace smoothing), so no code is
+    impossible. `spare`: share of the samples (0..1) whose payload fits without loss. CodecError if the codes are unfit.
     """
     flat = _flat(codes, levels)
     counts = _counts(flat, levels)
@@ -58,7 +63,10 @@ def ans_tables(codes: npt.NDArray[Any], levels: int, spare: float = 0.999) -> by
 
 
 def read_tables(data: bytes) -> tuple[Table, ...]:
-    """The tables of a file, in the order of its features. CodecError for anything that is not exactly such a file."""
+    """Read the tables of a file, in the order of its features.
+
+    CodecError for anything that is not exactly such a file.
+    """
     tables: list[Table] = []
     offset = 0
     while offset < len(data):
@@ -68,7 +76,7 @@ def read_tables(data: bytes) -> tuple[Table, ...]:
 
 
 def encode(codes: Codes, table: Table) -> bytes:
-    """Flat codes -> exactly `capped_bytes` bytes. CodecError if they are not the table's."""
+    """Encode flat codes as exactly `capped_bytes` bytes. CodecError if they are not the table's."""
     positions, levels = table.probabilities.shape
     if codes.size != positions or (codes.size and int(codes.max()) >= levels):
         raise CodecError(f"these are not {positions} codes of {levels} levels")
@@ -80,11 +88,15 @@ def encode(codes: Codes, table: Table) -> bytes:
 
 
 def decode(data: bytes, table: Table) -> Codes:
-    """The codes of a payload. CodecError if `encode` would not have made it."""
+    """Decode a payload to flat codes. CodecError if `encode` would not have made exactly these bytes."""
     words = np.frombuffer(_padded(data), ">u4").astype(np.uint32)
     try:
         found = _library().decoder(words).decode(_library().family, table.probabilities)
-    except (AssertionError, ValueError, OverflowError) as error:  # so the library calls bytes it cannot have made
+    except (
+        AssertionError,
+        ValueError,
+        OverflowError,
+    ) as error:  # how the library reports bytes that it cannot have made
         raise CodecError(f"not a payload of these tables: {str(error).splitlines()[0][:80]}") from None
     codes: Codes = found.astype(np.uint8)
     if encode(codes, table) != data:
@@ -93,6 +105,8 @@ def decode(data: bytes, table: Table) -> Codes:
 
 
 class _Library(NamedTuple):
+    """The three entry points of the `constriction` library that are used."""
+
     encoder: Any
     decoder: Any
     family: Any
@@ -105,7 +119,7 @@ def warm() -> None:
 
 @cache
 def _library() -> _Library:
-    """Only who uses this codec needs it."""
+    """Import `constriction` on first use: only models with this codec need it."""
     try:
         import constriction  # noqa: PLC0415
     except ImportError:
@@ -115,7 +129,7 @@ def _library() -> _Library:
 
 
 def _shortest(codes: npt.NDArray[np.int32], probabilities: Probabilities) -> bytes:
-    """The fewest bytes that decode to the codes when zeros follow.
+    """Encode to the fewest bytes that decode to the codes when zeros follow.
 
     The library ends on a whole word; any number of its last interval would do, so the roundest is taken.
     """
@@ -130,7 +144,7 @@ def _shortest(codes: npt.NDArray[np.int32], probabilities: Probabilities) -> byt
 
 
 def _roundest(low: int, end: int) -> int:
-    """The number of `low..end - 1` with the most zero bytes at its end."""
+    """Return the number of `low..end - 1` with the most zero bytes at its end."""
     for bits in range(_STATE_BITS - 8, 0, -8):
         found = -(-low >> bits) << bits
         if found < end:
@@ -139,7 +153,10 @@ def _roundest(low: int, end: int) -> int:
 
 
 def _made_to_fit(codes: npt.NDArray[np.int32], table: Table) -> bytes:
-    """As many of the first codes as a bisection finds room for. With none it fits: the table was checked for it."""
+    """Encode as many of the first codes as fit (found by bisection), the rest replaced by the most probable ones.
+
+    With none of them it fits: the table was checked for that when it was read.
+    """
     kept, spilled = 0, codes.size
     best = _shortest(table.likely, table.probabilities)
     while spilled - kept > 1:
@@ -157,6 +174,7 @@ def _padded(data: bytes) -> bytes:
 
 
 def _flat(codes: npt.NDArray[Any], levels: int) -> Codes:
+    """Reshape codes to `[n, positions]` and check them. CodecError if no table can be made of them."""
     flat = np.asarray(codes).reshape(len(codes), math.prod(np.shape(codes)[1:]))
     if not flat.size or flat.shape[1] > MAX_POSITIONS or not 2 <= levels <= ANS_LEVELS:
         raise CodecError(f"no table can be made of {list(np.shape(codes))} codes of {levels} levels")
@@ -168,7 +186,7 @@ def _flat(codes: npt.NDArray[Any], levels: int) -> Codes:
 
 
 def _counts(flat: Codes, levels: int) -> Counts:
-    """Smoothed counts `[positions, levels]` that sum to `SUM` in each row, none below 1."""
+    """Count levels per position, smoothed: `[positions, levels]`, each row sums to `SUM`, none below 1."""
     seen = np.stack([(flat == level).sum(0) for level in range(levels)], axis=1) + 1
     scaled = 1 + seen * (SUM - levels) // seen.sum(1, keepdims=True)
     scaled[np.arange(len(scaled)), seen.argmax(1)] += SUM - scaled.sum(1)

@@ -1,6 +1,6 @@
-"""The golden set: samples and what the shipped graph made of them when it was forged; a bundle's test of itself.
+"""Golden set of a bundle: stored samples and answers of the shipped graph, for a self-test on the device.
 
-Law: the file is numpy's `.npz` without pickled objects. Another processor may round one code to its neighbour; it may
+Rule: the file is numpy's `.npz` without pickled objects. Another processor may round one code to its neighbour; it may
 not change a label, nor move a score by more than `SCORE_MOVES`, or a regressor's value by more than that share of its
 scale.
 """
@@ -25,9 +25,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class GoldenCheck(NamedTuple):
-    """How a runner did. `codes_moved`: largest difference of a code; a regressor's labels count as equal.
+    """Result of a golden check: how far a runner's answers are from the stored ones.
 
-    `scores_moved`: largest difference of a score, or of a value as a share of its scale.
+    `labels_equal`: samples with the same label; a regressor's labels count as equal. `scores_moved`: largest difference
+    of a score, or of a value as a share of its scale. `codes_equal`: least share of equal codes over the features;
+    `codes_moved`: largest difference of a code.
     """
 
     samples: int
@@ -38,12 +40,16 @@ class GoldenCheck(NamedTuple):
 
     @property
     def passed(self) -> bool:
+        """True if every label is equal and scores and codes are within the limits above."""
         same = self.labels_equal == self.samples and self.scores_moved <= SCORE_MOVES
         return same and self.codes_equal >= CODES_EQUAL and self.codes_moved <= 1
 
 
 def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
-    """Run the golden samples one batch through. BundleError if the file is unreadable or does not fit the manifest."""
+    """Run the golden samples as one batch and compare the answers with the stored ones.
+
+    BundleError if the file is unreadable or does not fit the manifest; what `runner.infer` raises goes through.
+    """
     arrays = _load(bundle)
     found = runner.infer(arrays[INPUT])
     scores = np.array([inference.prediction.scores for inference in found])
@@ -58,19 +64,23 @@ def check_golden(bundle: Bundle, runner: Runner) -> GoldenCheck:
 
 
 def golden_samples(bundle: Bundle) -> npt.NDArray[Any]:
-    """The samples `[n, *shape]` alone. BundleError as `check_golden`."""
+    """Return the golden samples `[n, *shape]` alone. BundleError as `check_golden`."""
     return _load(bundle)[INPUT]
 
 
 def pack_golden(samples: npt.NDArray[Any], scores: npt.NDArray[Any], features: Arrays) -> bytes:
-    """The golden file of samples `[n, *shape]`, their scores `[n, outputs]` and codes; equal arrays, equal bytes."""
+    """Encode a golden file (`.npz` bytes); equal arrays give equal bytes.
+
+    `samples` `[n, *shape]`, their `scores` `[n, outputs]` (stored as float32), and `features`: name to codes `[n,
+    ...]`.
+    """
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{INPUT: samples, SCORES: scores.astype(np.float32)}, **features)
     return buffer.getvalue()
 
 
 def _scale(bundle: Bundle, scores: npt.NDArray[Any]) -> float:
-    """Of a regressor's values: its tolerance, or else how far they lie apart; a probability's is 1."""
+    """Return the unit of score differences: 1 for probabilities, a regressor's tolerance or spread."""
     if bundle.manifest.kind is Kind.CLASSIFIER:
         return 1.0
     return bundle.manifest.gate.tolerance or float(np.ptp(scores)) or 1.0

@@ -1,8 +1,8 @@
-"""The device's runner: ONNX Runtime on a verified bundle.
+"""ONNX Runtime runner: the device's implementation of `Runner` on a verified bundle.
 
-Law: the session is made from the bundle's hashed bytes and nothing else; per answer it adds a few microseconds to
-`InferenceSession.run` (input check, softmax with temperature, the answer's struct). Where the processor that the
-bundle was made for is not to be had, the CPU answers, and `notes` says so.
+Rule: the session is made from the bundle's hashed bytes and nothing else; per answer it adds a few microseconds to
+`InferenceSession.run` (input check, softmax with temperature, the answer's struct). Where the execution provider that
+the bundle was made for is not available, the CPU provider runs it, and `notes` says so.
 """
 
 import os
@@ -23,7 +23,7 @@ LOGITS = "logits"  # name of the early exit's output; every feature's output bea
 CONFIDENCE, NOVELTY = "confidence", "novelty"  # optional outputs, one number a sample
 CPU = "CPUExecutionProvider"
 _VALUE_AND_SPREAD = 2  # a regressor's logits: the value, and the logarithm of its error's scale
-_MOST = 60.0  # beyond e**60 a scale is all or nothing
+_MOST = 60.0  # bound on the logarithm of the scale: beyond it the confidence is 0 or 1
 _QUIET = 4  # fatal only: every failure arrives as an exception and becomes one line of ours
 # ONNX Runtime's errors share no base class but Exception
 ORT_ERRORS = (
@@ -42,9 +42,10 @@ ORT_ERRORS = (
 
 
 class OnnxRunner:
-    """Runs the edge graph. BundleError if the graph does not load or does not fit its manifest.
+    """Runner of the edge graph in ONNX Runtime. BundleError if the graph does not load or does not fit its manifest.
 
-    `notes`: one line for each processor it was made for and does not run on. `cpu_only`: none of them is tried.
+    `threads`: of one operator. `cpu_only`: no other execution provider is tried. `notes`: one line for each execution
+    provider that it was made for and does not run on.
     """
 
     def __init__(self, bundle: Bundle, threads: int = 1, *, cpu_only: bool = False) -> None:
@@ -66,16 +67,19 @@ class OnnxRunner:
         _check_graph(self._session, manifest)
 
     def infer(self, batch: Sample) -> list[Inference]:
+        """Run a batch `[n, *shape]`. SampleError if a sample is unfit; RunError if ONNX Runtime fails."""
         check_samples(batch, self.manifest.input)
         logits, *rest = self._run(batch)
         return [self._inference(row, [each[i] for each in rest]) for i, row in enumerate(logits.tolist())]
 
     def infer_one(self, sample: Sample) -> Inference:
+        """Run one sample `[*shape]`. Errors as `infer`."""
         check_sample(sample, self.manifest.input)
         logits, *rest = self._run(sample[None])
         return self._inference(logits[0].tolist(), [each[0] for each in rest])
 
     def close(self) -> None:
+        """Free the session; the runner cannot be used afterwards."""
         del self._session
 
     def _run(self, batch: Sample) -> list[Sample]:
@@ -85,12 +89,16 @@ class OnnxRunner:
             raise RunError(f"{self._model}: {str(error).splitlines()[0]}"[:300]) from None
 
     def _inference(self, logits: list[float], rest: list[Sample]) -> Inference:
-        """`rest`: the features' codes, then a confidence and a novelty if the graph gives them."""
+        """Build the result of one sample.
+
+        `rest`: the features' codes, then a confidence and a novelty if the graph gives them.
+        """
         gate = float(rest[self._gate_at]) if self._gate_at else -1.0
         novelty = float(rest[self._novelty_at]) if self._novelty_at else -1.0
         return Inference(self._predict(logits, gate), dict(zip(self._names, rest, strict=False)), novelty)
 
     def _class(self, logits: list[float], gate: float) -> Prediction:
+        """Turn logits into probabilities (softmax with the manifest's temperature) and the largest one's label."""
         # pure Python: for a few labels it is 2 microseconds faster than numpy
         peak = max(logits)
         cold = self._cold
@@ -100,7 +108,10 @@ class OnnxRunner:
         return Prediction(logits.index(peak), gate if self._gate_at else share, scores, self._model)
 
     def _value(self, logits: list[float], gate: float) -> Prediction:
-        """P(|error| <= tolerance) of a Laplace error of scale b is 1 - exp(-tolerance / b)."""
+        """Turn a regressor's logits (value, logarithm of the error's scale) into a value and its confidence.
+
+        P(|error| <= tolerance) of a Laplace error of scale b is 1 - exp(-tolerance / b).
+        """
         value, spread = logits
         if not self._gate_at:
             gate = 1.0 - exp(-self._tolerance * exp(-min(max(spread, -_MOST), _MOST)))
@@ -108,7 +119,7 @@ class OnnxRunner:
 
 
 def _outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Every output the graph must have, with type and shape of one sample."""
+    """Return every output that the graph must have: name to (element type, shape of one sample), logits first."""
     numbers = np.dtype("float32")
     wide = len(manifest.labels) if manifest.kind is Kind.CLASSIFIER else _VALUE_AND_SPREAD
     wanted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {LOGITS: (numbers, (wide,))}
@@ -118,7 +129,7 @@ def _outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ..
 
 
 def _session(bundle: Bundle, threads: int, *, cpu_only: bool) -> tuple[ort.InferenceSession, tuple[str, ...]]:
-    """The session, and what has to be said of where it runs."""
+    """Create the session on the best available provider; return it with a note for each provider that is not used."""
     wished = [] if cpu_only else [name for name in bundle.manifest.target.providers if name != CPU]
     offered = [name for name in wished if name in ort.get_available_providers()]
     failure = ""
@@ -130,7 +141,7 @@ def _session(bundle: Bundle, threads: int, *, cpu_only: bool) -> tuple[ort.Infer
         failure = f" ({error})"
         session = _open(bundle, threads, [CPU])
     running = session.get_providers()
-    return session, tuple(f"{name} is not to be had here{failure}" for name in wished if name not in running)
+    return session, tuple(f"{name} is not available here{failure}" for name in wished if name not in running)
 
 
 def _open(bundle: Bundle, threads: int, providers: list[str]) -> ort.InferenceSession:
@@ -143,7 +154,11 @@ def _open(bundle: Bundle, threads: int, providers: list[str]) -> ort.InferenceSe
 
 
 def session_options(threads: int, precision: Precision = Precision.FLOAT32) -> ort.SessionOptions:
-    """For any graph of ours: nothing is read but the bytes given, nothing burns a core while it waits."""
+    """Create session options for any graph of ours: nothing is read but the bytes given, and idle threads do not spin.
+
+    `threads`: of one operator; operators run one after another. `precision` int8-weights disables the fusion of
+    quantised operators, so that weights are widened once when the graph loads.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -151,11 +166,11 @@ def session_options(threads: int, precision: Precision = Precision.FLOAT32) -> o
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.log_severity_level = _QUIET
-    # a device that waits for samples must not burn a core while it waits
+    # idle threads must not spin: a device mostly waits for samples
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # "external data" would be read from the working directory, unverified; below a file that is no folder lies nothing
+    # "external data" would be read from the working directory, unverified; below /dev/null there is no file
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
-    # else bytes 4..8 of the file could choose a format that no lint has read
+    # else bytes 4..8 of the file could select the ORT format, which the lint does not read
     options.add_session_config_entry("session.load_model_format", "ONNX")
     if precision == Precision.INT8_WEIGHTS:
         # the weights are widened once, when it loads, and not in each run
@@ -164,7 +179,10 @@ def session_options(threads: int, precision: Precision = Precision.FLOAT32) -> o
 
 
 def _check_graph(session: ort.InferenceSession, manifest: Manifest) -> None:
-    """One run on the lowest sample tells more than declared shapes: every output must be there, in type and shape."""
+    """Check inputs and outputs of the graph by one run on the lowest sample, which tells more than declared shapes.
+
+    BundleError if an output is missing or has another element type or shape than the manifest says.
+    """
     wanted = _outputs(manifest)
     inputs = [node.name for node in session.get_inputs()]
     outputs = {node.name for node in session.get_outputs()}

@@ -1,6 +1,6 @@
-"""The Runner seam: samples in, predictions and feature codes out; and the double that tests and simulations use.
+"""Model runner interface: samples in, predictions and feature codes out; and the test double `EchoRunner`.
 
-Law: a runner never guesses. A sample of wrong shape, type or range, or not a number, is a `SampleError`.
+Rule: a runner never guesses. A sample of wrong shape, type or range, or not a number, is a `SampleError`.
 """
 
 import math
@@ -30,17 +30,17 @@ Sample = npt.NDArray[Any]
 
 
 class SampleError(ValueError):
-    """The sample is not what the model's manifest asks for; the message says what it asks for."""
+    """A sample that is not what the model's manifest asks for; the message says what it asks for."""
 
 
 class RunError(RuntimeError):
-    """The runtime failed on a sound sample: a fault of the model or of the machine, one line."""
+    """A failure of the runtime on a sound sample: a fault of the model or of the machine, one line."""
 
 
 class Inference(msgspec.Struct, frozen=True, gc=False):
-    """What one sample gave: the local answer, and per feature its codes in the manifest's shape.
+    """Result for one sample: the local prediction, and per feature its codes in the manifest's shape.
 
-    `novelty`: share of calibration samples that look more usual, 0..1; -1 if the model does not say.
+    `novelty`: share of calibration samples that look more usual, 0..1; -1 if the model has no such output.
     """
 
     prediction: Prediction
@@ -49,47 +49,58 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
 
 
 class Runner(Protocol):
-    """Owned by one thread. Batches are arrays `[n, *manifest.input.shape]`."""
+    """Interface of a model runner, owned by one thread. Batches are arrays `[n, *manifest.input.shape]`."""
 
     @property
-    def manifest(self) -> Manifest: ...
+    def manifest(self) -> Manifest:
+        """Manifest of the bundle that it runs."""
+        ...
 
     @property
     def codec(self) -> FeatureCodec:
-        """How its features travel."""
+        """Codec that its features are encoded with."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of how it runs here; none if it runs as it was made to."""
+        """Warnings about how it runs here, one line each; none if it runs as it was made to."""
         ...
 
     def infer(self, batch: Sample) -> list[Inference]:
-        """One `Inference` per sample, in order. SampleError if any sample is unfit."""
+        """Run a batch; return one `Inference` per sample, in order. SampleError if any sample is unfit; RunError."""
         ...
 
     def infer_one(self, sample: Sample) -> Inference:
-        """One sample of exactly `manifest.input.shape`: the hot path."""
+        """Run one sample of exactly `manifest.input.shape`: the hot path. Errors as `infer`."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the runner holds; it cannot be used afterwards."""
+        ...
 
 
 def check_samples(batch: Sample, spec: InputSpec) -> None:
-    """SampleError unless `batch` is `[n, *shape]` (n >= 1) of the right type with every value inside `low..high`."""
+    """Check a batch: `[n, *shape]` (n >= 1) of the right type with every value inside `low..high`.
+
+    SampleError otherwise.
+    """
     if batch.ndim != len(spec.shape) + 1 or batch.shape[1:] != spec.shape or not batch.shape[0]:
         raise SampleError(f"{spec.name}: shape {list(batch.shape)}, the model takes [n, {_dims(spec.shape)}]")
     check_values(batch, spec)
 
 
 def check_sample(sample: Sample, spec: InputSpec) -> None:
-    """As `check_samples`, for one sample without the batch axis."""
+    """Check one sample without the batch axis, as `check_samples`."""
     if sample.shape != spec.shape:
         raise SampleError(f"{spec.name}: shape {list(sample.shape)}, the model takes [{_dims(spec.shape)}]")
     check_values(sample, spec)
 
 
 def check_values(values: Sample, spec: InputSpec) -> None:
+    """Check type and range of values, of any shape.
+
+    SampleError for another type, NaN, infinities or a value out of range.
+    """
     if values.dtype != NUMPY_DTYPES[spec.dtype]:
         raise SampleError(f"{spec.name}: {values.dtype}, the model takes {spec.dtype}")
     # NaN wins every minimum and maximum and fails every comparison: two passes refuse NaN, infinities and range at once
@@ -104,9 +115,12 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 
 class EchoRunner:
-    """The shipped double: a sample *is* the scores. Its label is the argmax, its codes are `round(15 * score)`.
+    """Runner test double, shipped: a sample *is* the scores.
+
+    Its label is the argmax, its codes are `round(15 * score)`.
 
     So a test decides label, confidence and features by the sample it sends; nothing is trained, nothing is loaded.
+    `labels`: number of classes; `version`: of the model it claims to be. `closed`: whether `close` was called.
     """
 
     def __init__(self, labels: int = 10, version: int = 1) -> None:
@@ -131,7 +145,7 @@ class EchoRunner:
 
 
 def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
-    """The manifest of `EchoRunner`: `labels` scores in, the same scores and their 4-bit codes out."""
+    """Build the manifest of `EchoRunner`: `labels` scores in, the same scores and their 4-bit codes out."""
     codes = FieldSpec("features", DType.UINT8, (labels,), 0.0, 15.0, Level.P2, "features")
     known = digest("echo", "pack4", (Field(codes),))
     return Manifest(
@@ -147,7 +161,7 @@ def echo_manifest(labels: int = 10, version: int = 1) -> Manifest:
         fixed_bytes=512,
         temperature=1.0,
         calibration=Calibration(Metric.ACCURACY, 0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0),
-        # the codes are the sample: they give all of it away
+        # the codes are the sample itself, so a reconstruction attack succeeds in full
         leakage=(Leakage(known, LeakKind.RECONSTRUCTION, "", "copy", "explained_variance", 0, 1.0, 1.0, 0.0, 1.0),),
         target=Target("none", 0, Precision.FLOAT32, "any"),
         files=dict.fromkeys((EDGE_FILE, HUB_FILE, HUB_GRAPH_FILE, GOLDEN_FILE), "0" * 64),

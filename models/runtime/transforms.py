@@ -1,6 +1,7 @@
-"""What each transform does to values before they leave: devices send, and the forge's attacks measure, through here.
+"""Privacy transforms of feature values before they leave the device: clipping, rounding, noise, hashing and others.
 
-Law: total and closed. Shape and type stay, every value ends inside the field's range; what cannot be so is a
+The device applies them when it sends, and the forge's privacy attacks measure through the same code.
+Rule: total and closed. Shape and type stay, every value ends inside the field's range; what cannot be so is a
 `StepError`, and then nothing leaves. Whole types are rounded toward zero after every step.
 """
 
@@ -19,22 +20,23 @@ from models.runtime.chain import Range, Transform
 Values = npt.NDArray[Any]
 Wide = npt.NDArray[np.float64]
 
-GRIDS_A_SIGMA = 64  # how fine a grid is where the policy names none
+GRIDS_A_SIGMA = 64  # grid points to a sigma where the policy names no grid
 LEAST_GRIDS, MOST_GRIDS = 0.5, 4096.0  # grid points to a sigma
-_MOST_BASIS = 1 << 22  # numbers in a basis to project on
+_MOST_BASIS = 1 << 22  # most numbers in a projection basis
 _MOST_BITS = 53
-_INSIDE = 1 - 1e-12  # more than the rounding of a norm
+_INSIDE = 1 - 1e-12  # margin that covers the rounding of a norm
 
 
 class StepError(ValueError):
-    """A step that cannot be done to its field: nothing of it may leave."""
+    """A transform step that cannot be done to its field: nothing of it may leave."""
 
 
 class Tools(NamedTuple):
-    """What steps need that is not in the values.
+    """What transforms need beside the values: randomness, a key and a text redactor.
 
-    `draw(ratio, count)`: whole numbers of a discrete Gaussian whose standard deviation is `ratio`. `key`: of hashes.
-    `redact`: from text as bytes and names of patterns to text of the same length.
+    `draw(ratio, count)`: whole numbers of a discrete Gaussian whose standard deviation is `ratio`. `key`: of keyed
+    hashes. `redact`: from text as bytes and names of patterns to text of the same length; None: redaction is a
+    `StepError`.
     """
 
     draw: Callable[[float, int], Wide]
@@ -43,7 +45,7 @@ class Tools(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """`wide`: the values so far, `[n, ...]`; `whole`: the field's type knows whole numbers only."""
+    """Input of one step. `wide`: the values so far, `[n, ...]`; `whole`: the field's type holds whole numbers only."""
 
     wide: Wide
     step: Transform
@@ -53,7 +55,10 @@ class _Work(NamedTuple):
 
 
 def changed(values: Values, steps: Sequence[Transform], field: Range, tools: Tools) -> Values:
-    """Samples `[n, ...]` after the steps, of the same type and shape. StepError if any step cannot be done."""
+    """Apply transform steps to samples `[n, ...]`; the result has the same type and shape.
+
+    `field`: name and range of the values. StepError if any step is not known or cannot be done.
+    """
     if not steps:
         return values
     dtype, whole = values.dtype, values.dtype.kind in "iu"
@@ -64,16 +69,16 @@ def changed(values: Values, steps: Sequence[Transform], field: Range, tools: Too
     for step in steps:
         does = STEPS.get(str(step.kind))
         if does is None:
-            raise StepError(f"{field.name}: {str(step.kind)[:32]!r} is no step that can be done here")
+            raise StepError(f"{field.name}: {str(step.kind)[:32]!r} is not a known transform")
         out = does(_Work(wide, step, field, whole, tools))
         if not np.isfinite(out).all():
-            raise StepError(f"{field.name}: {step.kind} gave what is no number")
+            raise StepError(f"{field.name}: {step.kind} gave NaN or infinity")
         wide = np.clip(np.trunc(out) if whole else out, low, high)
     return wide.astype(dtype)
 
 
 def _ends(dtype: np.dtype[Any], field: Range) -> tuple[float, float]:
-    """Of the field's range, what its type can hold: a whole number beyond it would come out as another."""
+    """Return the part of the field's range that its type can hold: a whole number beyond it would wrap round."""
     if dtype.kind == "f":
         return field.low, field.high
     return max(field.low, float(np.iinfo(dtype).min)), min(field.high, float(np.iinfo(dtype).max))
@@ -81,12 +86,12 @@ def _ends(dtype: np.dtype[Any], field: Range) -> tuple[float, float]:
 
 def _clip(w: _Work) -> Wide:
     if not w.step.low <= w.step.high:
-        raise StepError(f"{w.field.name}: nothing is between {w.step.low:g} and {w.step.high:g}")
+        raise StepError(f"{w.field.name}: clip from {w.step.low:g} to {w.step.high:g} leaves nothing")
     return np.clip(w.wide, w.step.low, w.step.high)
 
 
 def _clip_norm(w: _Work) -> Wide:
-    """Every sample inside a ball around zero: at most `high` from it by the Euclidean norm."""
+    """Scale every sample into a ball around zero: at most `high` from it by the Euclidean norm."""
     limit = _above_zero(w, w.step.high)
     if not w.field.low <= 0 <= w.field.high:
         raise StepError(f"{w.field.name}: zero is outside its range, so no norm can be promised")
@@ -103,14 +108,14 @@ def _quantise(w: _Work) -> Wide:
 
 
 def _coarsen(w: _Work) -> Wide:
-    """Down to the last of the steps of that size from the low end on."""
+    """Round down to a multiple of `step`, counted from the low end of the range."""
     size = _above_zero(w, w.step.step)
     out: Wide = np.floor((w.wide - w.field.low) / size) * size + w.field.low
     return out
 
 
 def _bucketize(w: _Work) -> Wide:
-    """Each value becomes the lower edge of its bucket; below the first edge, the low end of the range."""
+    """Replace each value by the lower edge of its bucket; below the first edge, by the low end of the range."""
     edges = np.array(w.step.values, np.float64)
     if not edges.size or not np.isfinite(edges).all() or (np.diff(edges) <= 0).any():
         raise StepError(f"{w.field.name}: edges are numbers that rise")
@@ -120,7 +125,7 @@ def _bucketize(w: _Work) -> Wide:
 
 
 def _top_k(w: _Work) -> Wide:
-    """The largest of a sample stay; all others become the least of these."""
+    """Keep the largest values of a sample; all others become the least of these."""
     flat = w.wide.reshape(len(w.wide), -1)
     count = min(_whole(w, w.step.step), flat.shape[1])
     bar = -np.partition(-flat, count - 1, axis=1)[:, count - 1 : count]
@@ -129,7 +134,7 @@ def _top_k(w: _Work) -> Wide:
 
 
 def _pool(w: _Work) -> Wide:
-    """Means of windows in the windows' places: squares over the last two axes of three or more, else runs."""
+    """Replace each window by its mean: squares over the last two axes of three or more, else runs along the last."""
     size, wide = _whole(w, w.step.step), w.wide
     for axis in (-2, -1) if wide.ndim > 3 else (-1,):  # the first axis counts samples
         count = wide.shape[axis]
@@ -143,7 +148,7 @@ def _pool(w: _Work) -> Wide:
 
 
 def _project(w: _Work) -> Wide:
-    """Onto a subspace of few dimensions, drawn by the seed: what is perpendicular to it is gone."""
+    """Project onto a subspace of few dimensions, drawn by the seed: what is perpendicular to it is gone."""
     flat = w.wide.reshape(len(w.wide), -1)
     dims, seed = _whole(w, w.step.step), w.step.low
     if seed != int(seed) or seed < 0:
@@ -160,7 +165,7 @@ def _basis(seed: int, size: int, dims: int) -> Wide:
 
 
 def _noise(w: _Work) -> Wide:
-    """Values rounded toward zero onto a grid, plus a discrete Gaussian on it; what leaves lies on the grid alone.
+    """Round toward zero onto a grid and add discrete Gaussian noise on it; what leaves lies on the grid alone.
 
     C. Canonne, G. Kamath and T. Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020): on a grid
     nothing is left to the rounding of floats (I. Mironov, CCS 2012).
@@ -180,12 +185,15 @@ def _noise(w: _Work) -> Wide:
 
 
 def grid_of(sigma: float, *, whole: bool) -> float:
-    """The grid where a policy names none: 1 for whole types, else a power of two, so that floats lie on it exactly."""
+    """Choose the grid of noise where a policy names none; `sigma` is the standard deviation in units of the values.
+
+    1 for whole types, else a power of two, so that floats lie on it exactly.
+    """
     return 1.0 if whole else 2.0 ** math.floor(math.log2(sigma / GRIDS_A_SIGMA))
 
 
 def _keyed_hash(w: _Work) -> Wide:
-    """HMAC-SHA-256 of each whole number under the device's own key, cut to so many bits."""
+    """Replace each whole number by its HMAC-SHA-256 under the device's own key, cut to so many bits (RFC 2104)."""
     bits = _whole(w, w.step.step)
     if not w.whole or bits > _MOST_BITS or not w.field.low <= 0 <= 2**bits - 1 <= w.field.high:
         raise StepError(f"{w.field.name}: a hash of {bits} bits is not of its type and range")
@@ -200,7 +208,7 @@ def _hashed(key: bytes, text: str, bits: int) -> int:
 
 
 def _redact(w: _Work) -> Wide:
-    """Text as bytes; a sample is one text."""
+    """Redact patterns in text given as bytes; a sample is one text, and its length stays."""
     if w.tools.redact is None or not w.whole or (w.field.low, w.field.high) != (0, 255):
         raise StepError(f"{w.field.name}: no text can be redacted here")
     flat = w.wide.reshape(len(w.wide), -1).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""A hub's graph cut into stretches for a pipeline: each runs elsewhere, and hands on what the later ones need.
+"""Pipeline cuts of a hub graph: consecutive segments that run on different ranks and hand values on.
 
-Law: cuts are made where little is alive and every stretch holds about its share of the weights; a graph that shares
-weights with one that was cut before is cut so that they stay together.
+Rule: cuts are made where few bytes are alive and every segment holds about its share of the weights; a graph that
+shares weights with one that was cut before is cut so that they stay together.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ _SLACK = 0.2  # of a share: how far from an even one a cut may lie, for less to 
 
 
 class Stretch(NamedTuple):
-    """`takes` and `gives`: names of values in the uncut graph, which are tensors or whole numbers."""
+    """Segment of a pipeline. `takes` and `gives`: names of values in the uncut graph, tensors or whole numbers."""
 
     graph: fx.Graph
     takes: tuple[str, ...]
@@ -26,7 +26,7 @@ class Stretch(NamedTuple):
 
 
 def cut(graph: fx.Graph, count: int, homes: Mapping[str, int] | None = None) -> list[Stretch]:
-    """`count` stretches. `homes`: which stretch holds a weight already, from a graph cut before."""
+    """Cut a graph into `count` segments. `homes`: which segment holds a weight already, from a graph cut before."""
     nodes = [node for node in graph.nodes if node.op not in ("output", "get_attr")]
     bounds = _bounds_at(nodes, count, homes) if homes is not None else _bounds(nodes, count)
     outputs = _flat(next(node for node in graph.nodes if node.op == "output").args[0])
@@ -35,13 +35,13 @@ def cut(graph: fx.Graph, count: int, homes: Mapping[str, int] | None = None) -> 
 
 
 def homes_of(stretches: Sequence[Stretch]) -> dict[str, int]:
-    """Of the weights that one stretch alone uses."""
+    """Return the segment of each weight that one segment alone uses."""
     users = Counter(name for each in stretches for name in each.weights)
     return {name: at for at, each in enumerate(stretches) for name in each.weights if users[name] == 1}
 
 
 def _bounds(nodes: Sequence[fx.Node], count: int) -> list[int]:
-    """Places of the cuts: `nodes[bound]` is the first of the next stretch."""
+    """Choose the places of the cuts: `nodes[bound]` is the first of the next segment."""
     done = list(_cost_so_far(nodes))
     total = done[-1] or 1
     first = sum(node.op == "placeholder" for node in nodes)
@@ -59,7 +59,10 @@ def _bounds(nodes: Sequence[fx.Node], count: int) -> list[int]:
 
 
 def _bounds_at(nodes: Sequence[fx.Node], count: int, homes: Mapping[str, int]) -> list[int]:
-    """Where least is alive between the last weight of the stretches before and the first of those after."""
+    """Choose cuts with fewest bytes alive that keep each weight in the segment of `homes`.
+
+    A cut lies between the last weight of the segments before it and the first of those after.
+    """
     first = sum(node.op == "placeholder" for node in nodes)
     living = [{homes[w] for w in _weights(node) if w in homes} for node in nodes]
     found: list[int] = []
@@ -71,7 +74,7 @@ def _bounds_at(nodes: Sequence[fx.Node], count: int, homes: Mapping[str, int]) -
 
 
 def _cost_so_far(nodes: Sequence[fx.Node]) -> Iterator[int]:
-    """Bytes of weights met, each once."""
+    """Yield the bytes of weights met up to each node, each weight once."""
     seen: set[str] = set()
     total = 0
     for node in nodes:
@@ -115,7 +118,7 @@ def _copied(made: fx.Graph, copies: dict[fx.Node, fx.Node], source: fx.Node) -> 
         return copies[source]
     if source.op == "get_attr":
         copy = made.create_node("get_attr", str(source.target))
-    else:  # "where the inputs are": asked again of what this stretch is given
+    else:  # the device of the inputs: asked again of what this segment is given
         copy = made.call_function(getattr, (_first_tensor(copies), "device"))
     copy.meta[LIKE] = source.meta[LIKE]
     copies[source] = copy
@@ -127,7 +130,7 @@ def _first_tensor(copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
 
 
 def _needed(users: Sequence[fx.Node], made: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> list[fx.Node]:
-    """What was made before and is used later, in the order it was made; a device can be asked for anywhere."""
+    """List what was made before and is used later, in the order it was made; a device can be asked for anywhere."""
     used = {source for node in users for source in node.all_input_nodes} | set(outputs)
     return [node for node in made if node in used and not isinstance(like(node), torch.device)]
 

@@ -1,6 +1,6 @@
-"""From a bundle's graphs to what one rank of a gang runs: the stretch of its stage, divided among the stage's ranks.
+"""Programs of ranks: from a bundle's graphs to the graph that one rank of a stage runs.
 
-Law: every rank makes all of it from the same graphs, so all agree without a word; only the weights differ.
+Rule: every rank makes all of it from the same graphs, so all agree without any exchange; only the weights differ.
 """
 
 from collections.abc import Mapping
@@ -15,41 +15,47 @@ from models.graph.shapes import blank, noted, shapes
 from models.sharding.pipeline import Stretch, cut, homes_of
 from models.sharding.split import Meeting, Part, Piece, attribute, bias_of, split
 
-_TRIED_BATCH = 7  # an odd one: what divides it is no size of a model's
+_TRIED_BATCH = 7  # a prime, so that the batch axis is not mistaken for a size of the model
 _FIRST = "whole"  # is cut first: the other graphs follow its weights
 
 
 class Meet(Protocol):
-    """What ranks of one stage do together. Each takes and gives tensors of this rank."""
+    """Interface of the collectives among the ranks of one stage. Each takes and gives tensors of this rank."""
 
-    def reduce(self, x: Tensor) -> Tensor: ...
+    def reduce(self, x: Tensor) -> Tensor:
+        """Add up the tensors of all ranks (all-reduce)."""
+        ...
 
-    def gather(self, x: Tensor, axis: int) -> Tensor: ...
+    def gather(self, x: Tensor, axis: int) -> Tensor:
+        """Join the parts of all ranks along an axis (all-gather)."""
+        ...
 
-    def take(self, x: Tensor, axis: int) -> Tensor: ...
+    def take(self, x: Tensor, axis: int) -> Tensor:
+        """Return this rank's part of a whole tensor along an axis."""
+        ...
 
 
 class Shape(NamedTuple):
-    """`tensor`: ranks that share a stage; `pipeline`: stages one after another."""
+    """Degrees of parallelism. `tensor`: ranks that share a stage; `pipeline`: stages one after another."""
 
     tensor: int = 1
     pipeline: int = 1
 
 
 class Programs(NamedTuple):
-    """By graph: its stretches in order, and each of them divided."""
+    """Programs of all ranks: by graph, its segments in order, and each of them divided."""
 
     blanks: dict[str, Served]
     stretches: dict[str, list[Stretch]]
     parts: dict[str, list[Part]]
 
     def pieces(self, stage: int) -> frozenset[Piece]:
-        """What a rank of this stage needs of the weights, for all graphs."""
+        """Return the pieces of weights that a rank of this stage needs, for all graphs."""
         return frozenset(piece for parts in self.parts.values() for piece in parts[stage].pieces)
 
 
 def programs(form: HubForm, shape: Shape) -> Programs:
-    """BundleError if the graphs are not made of allowed operations or do not fit together."""
+    """Build the programs of a document. BundleError if the graphs are not made of allowed operations or do not fit."""
     blanks, stretches = {}, {}
     homes: dict[str, int] | None = None
     for name in sorted(form.graphs, key=lambda name: (name != _FIRST, name)):
@@ -62,7 +68,7 @@ def programs(form: HubForm, shape: Shape) -> Programs:
 
 
 def assemble(part: Part, weights: Mapping[str, Tensor], meet: Meet) -> fx.GraphModule:
-    """`graph(*takes)` -> tuple of what the stretch gives. No gradients; call it below `no_grad`."""
+    """Assemble the module of one rank: `graph(*takes)` -> tuple of what the segment gives. Call it below `no_grad`."""
     root = nn.Module()
     for piece in part.pieces:
         root.register_buffer(attribute(piece), weights[attribute(piece)])
@@ -72,7 +78,7 @@ def assemble(part: Part, weights: Mapping[str, Tensor], meet: Meet) -> fx.GraphM
 
 
 class Edge(NamedTuple):
-    """One value that a stage hands to the next: a tensor of this type and shape, or a number that all know."""
+    """Value that a stage hands to the next: a tensor of this type and shape, or a number that all ranks know."""
 
     name: str
     dtype: torch.dtype | None
@@ -81,7 +87,7 @@ class Edge(NamedTuple):
 
 
 def edges(served: Served, names: tuple[str, ...], batch: int) -> tuple[Edge, ...]:
-    """What the values of these names are for a batch of this size."""
+    """Describe the values of these names for a batch of this size."""
     found = shapes(served, batch)
     return tuple(_edge(name, found[name]) for name in names)
 

@@ -1,6 +1,6 @@
-"""How operations pass on the axis that a tensor is divided along, told from their arguments and shapes alone.
+"""Axis rules: how an operation passes on the axis that a tensor is divided along, from arguments and shapes alone.
 
-Law: a rule that is not sure says `None`; the tensor is then put together and the operation runs whole on every rank,
+Rule: a rule that is not sure says `None`; the tensor is then gathered and the operation runs whole on every rank,
 which is always right. The batch axis is never divided.
 """
 
@@ -23,7 +23,7 @@ def _names(group: str, without: str = "") -> set[str]:
 
 
 def arguments(node: fx.Node) -> Any:
-    """What may stand there is a union of all that torch knows; the schema was checked when the graph was made."""
+    """Return a node's arguments. Their type is a union of all that torch knows; the schema was checked on building."""
     return node.args
 
 
@@ -45,13 +45,13 @@ POINTWISE = frozenset(
 
 
 def passed(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    """For an operation of one tensor (and plain arguments), or None."""
+    """Apply the axis rule of an operation of one tensor (and plain arguments): None if it has none or is not sure."""
     rule = _RULES.get(str(node.target))
     return rule(node, axis, ways) if rule else None
 
 
 def _reshaped(node: fx.Node, axis: int, ways: int) -> int | None:
-    """The axis of the result that is divided as `axis` of the source is: equally many parts before it."""
+    """Return the axis of the result that is divided as `axis` of the source is: equally many parts before it."""
     before, after = shape(arguments(node)[0]), shape(node)
     ahead = math.prod(before[:axis])
     places = [at for at in range(len(after)) if math.prod(after[:at]) == ahead and after[at] > 1]
@@ -101,27 +101,27 @@ def _permute(node: fx.Node, axis: int, ways: int) -> Passed | None:
 
 
 def _along(node: fx.Node, axis: int) -> int | None:
-    """The axis an operation works along, or None if that is the divided one."""
+    """Return the axis that an operation works along, or None if that is the divided one."""
     given = arguments(node)[1] if len(arguments(node)) > 1 else node.kwargs.get("dim", 0)
     dim = given % len(shape(arguments(node)[0])) if isinstance(given, int) else axis
     return None if dim == axis else dim
 
 
 def _kept(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    """`slice`, `softmax` and the like: they leave the other axes alone."""
+    """Rule of `slice`, `softmax` and the like: they leave the other axes alone."""
     del ways
     return None if _along(node, axis) is None else ((*arguments(node),), axis)
 
 
 def _dropped(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    """`select`: an axis goes."""
+    """Rule of `select`: one axis goes."""
     del ways
     dim = _along(node, axis)
     return None if dim is None else ((*arguments(node),), axis - (dim < axis))
 
 
 def _split(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    """`split(x, sizes, dim)`, `chunk(x, n, dim)`."""
+    """Rule of `split(x, sizes, dim)` and `chunk(x, n, dim)`."""
     del ways
     given = arguments(node)[2] if len(arguments(node)) > 2 else node.kwargs.get("dim", 0)
     dim = given % len(shape(arguments(node)[0])) if isinstance(given, int) else axis
@@ -140,13 +140,13 @@ def _reduced(node: fx.Node, axis: int, ways: int) -> Passed | None:
 
 
 def _pooled(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    """Pictures `[n, channels, ...]`: pooling works on what comes after the channels."""
+    """Rule of pooling on pictures `[n, channels, ...]`: it works on what comes after the channels."""
     del ways
     return ((*arguments(node),), axis) if axis == 1 else None
 
 
 def _normed(node: fx.Node, axis: int, ways: int) -> Passed | None:
-    """`layer_norm` over the last axes."""
+    """Rule of `layer_norm` over the last axes."""
     del ways
     over = len(arguments(node)[1])
     return ((*arguments(node),), axis) if axis < len(shape(node)) - over else None

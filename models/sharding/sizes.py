@@ -1,6 +1,6 @@
-"""How large a hub's model is, whole and spread over ranks: told from its graphs, before a weight is read.
+"""Sizes of a hub model, whole and divided among ranks: computed from its graphs, before a weight is read.
 
-Law: what is counted is what the ranks will hold, by the same division they use; activations are those alive at once.
+Rule: what is counted is what the ranks will hold, by the same division they use; activations are those alive at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from models.sharding.weights import piece_bytes, port_bytes
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """Of the whole model. `parameters` counts numbers, buffers among them."""
+    """Size of a whole model. `parameters` counts numbers, buffers among them."""
 
     parameters: int
     weight_bytes: int
@@ -24,7 +24,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """What each rank of one stage holds; `activation_bytes` at the batch asked for, undivided."""
+    """Size of what each rank of one stage holds; `activation_bytes` at the batch asked for, undivided."""
 
     stage: int
     weight_bytes: int
@@ -32,6 +32,7 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 def sizes(form: HubForm, batch: int) -> Sizes:
+    """Measure the whole model at a batch size."""
     whole = ranks(form, Shape(), batch)[0]
     count = sum(_elements(port.shape) for port in form.weights.values())
     held = sum(map(port_bytes, form.weights.values()))
@@ -39,7 +40,7 @@ def sizes(form: HubForm, batch: int) -> Sizes:
 
 
 def ranks(form: HubForm, shape: Shape, batch: int) -> tuple[Rank, ...]:
-    """One per stage. BundleError if the graphs do not fit together."""
+    """Measure one rank of each stage. BundleError if the graphs do not fit together."""
     made = programs(form, shape)
     found = []
     for stage in range(shape.pipeline):
@@ -49,7 +50,7 @@ def ranks(form: HubForm, shape: Shape, batch: int) -> tuple[Rank, ...]:
 
 
 def _busiest(made: Programs, stage: int, batch: int) -> int:
-    """Of its graphs, which never run at once."""
+    """Return the highest activation bytes of a stage over its graphs, which never run at once."""
     peaks = []
     for name, stretches in made.stretches.items():
         found = shapes(made.blanks[name], batch)
@@ -58,7 +59,7 @@ def _busiest(made: Programs, stage: int, batch: int) -> int:
 
 
 def _peak(stretch: Stretch, sizes_of: dict[str, int]) -> int:
-    """The most bytes alive at once; a view is counted as a copy, so it is never too little."""
+    """Return the most bytes alive at once; a view is counted as a copy, so it is never too little."""
     nodes = [node for node in stretch.graph.nodes if node.op not in ("get_attr", "output")]
     last: dict[fx.Node, int] = {}
     for at, node in enumerate(stretch.graph.nodes):
@@ -74,6 +75,7 @@ def _peak(stretch: Stretch, sizes_of: dict[str, int]) -> int:
 
 
 def fullest(found: Sequence[Rank]) -> Rank:
+    """Return the rank that needs most memory."""
     return max(found, key=lambda rank: rank.weight_bytes + rank.activation_bytes)
 
 

@@ -1,7 +1,7 @@
-"""A hub's graph as one of `ways` ranks runs it: large weights divided, and a collective wherever ranks must meet.
+"""Tensor parallelism: a graph as one of `ways` ranks runs it, large weights divided and collectives where ranks meet.
 
-Law: every rank runs the same nodes in the same order. A tensor is either whole on every rank or divided along one axis;
-where no rule carries the axis on, it is put together first. Column- and row-parallel layers: Shoeybi et al. 2019
+Rule: every rank runs the same nodes in the same order. A tensor is either whole on every rank or divided along one
+axis; where no rule carries the axis on, it is gathered first. Column- and row-parallel layers: Shoeybi et al. 2019
 (Megatron-LM); the same by output and input channels for convolutions.
 """
 
@@ -21,14 +21,14 @@ _LAYERS = {"aten.linear.default", *_CONVOLUTIONS}
 
 
 class Piece(NamedTuple):
-    """A weight as one rank holds it: `axis` None = the whole of it."""
+    """Weight as one rank holds it: `axis` None = the whole of it."""
 
     name: str
     axis: int | None
 
 
 class Meeting(nn.Module):
-    """What the ranks do together; stands in the graph as `reduce`, `gather` and `take`."""
+    """Module that calls a collective; stands in the graph as `reduce`, `gather` and `take`."""
 
     def __init__(self, call: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -39,35 +39,42 @@ class Meeting(nn.Module):
 
 
 class Part(NamedTuple):
-    """`graph` needs `reduce`, `gather`, `take` and every piece (by `attribute`) before it can run."""
+    """Graph of one rank; needs `reduce`, `gather`, `take` and every piece (by `attribute`) before it can run."""
 
     graph: fx.Graph
     pieces: frozenset[Piece]
 
 
 def attribute(piece: Piece) -> str:
+    """Return the attribute name of a piece in a rank's module."""
     return piece.name if piece.axis is None else f"{piece.name}_{piece.axis}"
 
 
 def split(source: fx.Graph, ways: int) -> Part:
-    """`source`: its nodes know what they give (`shard_shapes.noted`)."""
+    """Divide a graph among `ways` ranks.
+
+    `source`: its nodes carry their inferred values (`models.graph.shapes.noted`).
+    """
     whole = sum(nbytes(like(node)) for node in source.nodes if node.op == "get_attr")
     least, most = SMALL_BYTES
     return _Splitter(ways, max(least, min(most, whole // _SMALL_SHARE))).run(source)
 
 
 class _Splitter:
+    """Splitter of one graph: keeps for every node what this rank has, and along which axis it is divided."""
+
     def __init__(self, ways: int, small_bytes: int) -> None:
         self._ways = ways
         self._small = small_bytes
         self._made = fx.Graph()
-        self._own: dict[fx.Node, fx.Node] = {}  # as it came about
+        self._own: dict[fx.Node, fx.Node] = {}  # the node of this rank's graph
         self._axis: dict[fx.Node, int] = {}  # of what is divided
         self._whole: dict[fx.Node, fx.Node] = {}
         self._taken: dict[tuple[fx.Node, int], fx.Node] = {}
         self._pieces: set[Piece] = set()
 
     def run(self, source: fx.Graph) -> Part:
+        """Divide every node of the graph in order and return this rank's graph with the pieces it needs."""
         for node in source.nodes:
             if node.op == "output":
                 self._made.output(fx.map_arg(arguments(node)[0], self.whole))
@@ -79,7 +86,7 @@ class _Splitter:
     # -- what a rule may ask for
 
     def whole(self, node: fx.Node) -> fx.Node:
-        """The tensor on every rank."""
+        """Return the tensor as it is whole on every rank, gathered once if it is divided."""
         if node.op == "get_attr":
             return self._weight(node, None)
         if node not in self._axis:
@@ -89,7 +96,7 @@ class _Splitter:
         return self._whole[node]
 
     def divided(self, node: fx.Node, axis: int) -> fx.Node:
-        """The part of this rank of the tensor along `axis`."""
+        """Return this rank's part of the tensor along `axis`."""
         if node.op == "get_attr":
             return self._weight(node, axis)
         if self._axis.get(node) == axis:
@@ -123,7 +130,7 @@ class _Splitter:
         return own, axis
 
     def _layer(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """`linear` and convolutions, by columns, or by rows where the input is divided already."""
+        """Divide `linear` and convolutions by columns, or by rows where the input is divided already."""
         name, x, weight = str(node.target), *(*arguments(node), None, None)[:2]
         if name not in _LAYERS or not isinstance(weight, fx.Node) or weight.op != "get_attr" or node.kwargs:
             return None
@@ -146,7 +153,7 @@ class _Splitter:
         return self._call(node, (*pieces, *rest[1:]), channel)
 
     def _by_rows(self, node: fx.Node, channel: int) -> fx.Node:
-        """Every rank adds up its share of the inputs; the sum is over all ranks. The bias is added once."""
+        """Divide by rows: every rank adds up its share of the inputs, then all ranks reduce. The bias is added once."""
         x, weight, *rest = arguments(node)
         bias = rest[0] if rest else None
         pieces = (self.divided(x, channel), self.divided(weight, 1), None, *rest[1:])
@@ -157,7 +164,7 @@ class _Splitter:
         return self._made.call_module("shift", (summed, self.whole(bias), after))
 
     def _table(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """A table of vectors is divided along the vectors."""
+        """Divide an embedding table along its vectors."""
         if str(node.target) != "aten.embedding.default":
             return None
         weight, ids, *rest = arguments(node)
@@ -167,14 +174,14 @@ class _Splitter:
         return self._call(node, (self.divided(weight, 1), self.whole(ids), *rest), len(shape(node)) - 1)
 
     def _item(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """One of several tensors that came about together."""
+        """Take one of several divided tensors that an operation gave."""
         source = arguments(node)[0] if arguments(node) else None
         if getattr(node.target, "__name__", "") != "getitem" or source not in self._axis:
             return None
         return self._call(node, (self._own[source], arguments(node)[1]), self._axis[source])
 
     def _size(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """The size of a divided tensor is that of the whole one; only the batch's is not known before."""
+        """Take the size of a divided tensor, which is that of the whole one; only the batch's is not known before."""
         source, *dim = arguments(node) or (None,)
         if str(node.target) != "aten.sym_size.int" or source not in self._axis:
             return None
@@ -183,7 +190,7 @@ class _Splitter:
         return self._call(node, (self._own[source], dim[0]), None)
 
     def _many(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """Operations of several tensors that share an axis: element by element, attention, normalisation, `cat`."""
+        """Divide operations of several tensors that share an axis: pointwise, attention, normalisation, `cat`."""
         name = str(node.target)
         if name in POINTWISE:
             return self._pointwise(node)
@@ -212,7 +219,10 @@ class _Splitter:
         return made, len(shape(node)) + end
 
     def _is_stream(self, arg: fx.Node, node: fx.Node) -> bool:
-        """Whole on every rank, and as large as the sum: a residual stream, which the next norm wants whole anyway."""
+        """Tell whether a tensor is a residual stream: whole on every rank and as large as the sum.
+
+        The next normalisation wants it whole anyway.
+        """
         return arg.op != "get_attr" and arg not in self._axis and shape(arg) == shape(node)
 
     def _batch_norm(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
@@ -223,7 +233,7 @@ class _Splitter:
         return self._call(node, (self._own[x], *own), 1)
 
     def _attention(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """`[n, heads, length, width]`: heads do not meet."""
+        """Divide attention `[n, heads, length, width]` by heads, which do not depend on each other."""
         heads, mask = (
             arguments(node)[:3],
             arguments(node)[3] if len(arguments(node)) > 3 else node.kwargs.get("attn_mask"),
@@ -235,7 +245,7 @@ class _Splitter:
         return self._made.node_copy(node, lambda arg: self._own[arg] if arg in heads else self.whole(arg)), 1
 
     def _joined(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """All divided alike, along an axis that the operation does not work along."""
+        """Divide an operation whose tensors are all divided alike, along an axis that it does not work along."""
         tensors = node.all_input_nodes
         axes = {self._axis.get(each) for each in tensors}
         axis = next(iter(axes))
@@ -251,7 +261,7 @@ class _Splitter:
         return None if axis in busy else (self._made.node_copy(node, lambda arg: self._own[arg]), axis)
 
     def _single(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
-        """One divided tensor, and plain arguments or whole tensors beside it."""
+        """Divide an operation of one divided tensor, with plain arguments or whole tensors beside it."""
         source = arguments(node)[0] if arguments(node) else None
         if not isinstance(source, fx.Node) or source not in self._axis:
             return None
@@ -267,10 +277,10 @@ class _Splitter:
 
 
 def _roomy(target: Any) -> Any:
-    """A view of a part need not be a view: `reshape` copies where it has to."""
+    """Replace `view` by `reshape`, which copies where it has to: a view of a part need not be a view."""
     return torch.ops.aten.reshape.default if str(target) == "aten.view.default" else target
 
 
 def bias_of(summed: Tensor, bias: Tensor, after: int) -> Tensor:
-    """`summed` plus a number per channel, with `after` axes behind the channels."""
+    """Add a bias per channel to `summed`, with `after` axes behind the channels."""
     return summed.add_(bias.reshape(-1, *[1] * after))

@@ -1,7 +1,7 @@
-"""Weights by the piece: what one rank needs of a safetensors file is read, and nothing else of it.
+"""Weight pieces of one rank: what it needs of a safetensors file is read, and nothing else of it.
 
-Law: no whole tensor is ever held where a piece is wanted. What is not there, of another type or shape, or not a number,
-is a `BundleError` of one line.
+Rule: no whole tensor is ever held where a piece is wanted. What is not there, of another type or shape, or not a
+number, is a `BundleError` of one line.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _WRONG = (SafetensorError, LookupError, OSError, RuntimeError, TypeError, ValueE
 
 
 class Share(NamedTuple):
-    """Which of how many equal parts of every divided weight."""
+    """Share of a rank: which (`at`) of how many (`ways`) equal parts of every divided weight."""
 
     at: int
     ways: int
@@ -32,7 +32,10 @@ class Share(NamedTuple):
 def read_pieces(
     files: Sequence[str], ports: Mapping[str, Port], pieces: Iterable[Piece], share: Share
 ) -> dict[str, Tensor]:
-    """Every piece under its attribute's name, on the CPU, in memory of its own."""
+    """Read every piece under its attribute's name, on the CPU, in memory of its own.
+
+    BundleError if one does not fit.
+    """
     with ExitStack() as opened:
         try:
             places = _places([opened.enter_context(safe_open(file, framework="pt")) for file in files])
@@ -43,11 +46,12 @@ def read_pieces(
 
 
 def piece_bytes(ports: Mapping[str, Port], pieces: Iterable[Piece], ways: int) -> int:
-    """Of all pieces together, on one rank."""
+    """Count the bytes of all pieces together, on one rank."""
     return sum(port_bytes(ports[piece.name]) // (1 if piece.axis is None else ways) for piece in pieces)
 
 
 def port_bytes(port: Port) -> int:
+    """Count the bytes of a weight of this type and shape; 0 for a type that is not allowed."""
     elements = 1
     for side in port.shape:
         elements *= side
@@ -71,7 +75,7 @@ def _piece(places: Mapping[str, Any], ports: Mapping[str, Port], piece: Piece, s
     source = places[name].get_slice(name)
     shape = tuple(source.get_shape())
     if shape != ports[name].shape:
-        raise BundleError(f"weights: {name} is {list(shape)}, which it must not be")
+        raise BundleError(f"weights: {name} is {list(shape)}, not {list(ports[name].shape)}")
     wanted = [slice(None)] * len(shape)
     if axis is not None:
         if axis >= len(shape) or shape[axis] % share.ways:
@@ -83,7 +87,7 @@ def _piece(places: Mapping[str, Any], ports: Mapping[str, Port], piece: Piece, s
         memory_format=torch.contiguous_format
     )
     if type_name(tensor) != ports[name].dtype:
-        raise BundleError(f"weights: {name} is {tensor.dtype}, which it must not be")
+        raise BundleError(f"weights: {name} is {tensor.dtype}, not {ports[name].dtype}")
     if tensor.is_floating_point() and _holds_nan(tensor):
         raise BundleError(f"weights: {name} holds NaN")
     return tensor

@@ -1,7 +1,7 @@
-"""A folder of signing keys on a machine without a network: each sealed under a passphrase, and what it signed before.
+"""Folder of signing keys, each sealed under a passphrase, with a record of what it signed before.
 
-Law: a private key is on disk only sealed (scrypt, RFC 7914, then AES-256-GCM over the whole file). A version that was
-signed once is never signed again with other content unless a person says so: two truths under one number are a fork.
+Rule: a private key is on disk only sealed (scrypt, RFC 7914, then AES-256-GCM over the whole file). A version that was
+signed once is never signed again with other content unless a person says so: two contents under one number are a fork.
 """
 
 import base64
@@ -35,7 +35,7 @@ Ask = Callable[[str], bytes]  # key name -> passphrase; b"" = this key is not to
 
 @dataclass(frozen=True)
 class Cost:
-    """Of scrypt: 128 * n * r bytes of memory. The default takes 128 MiB and about half a second."""
+    """Cost of scrypt: 128 * n * r bytes of memory. The default takes 128 MiB and about half a second."""
 
     n: int = 1 << 17
     r: int = 8
@@ -44,7 +44,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class SealedKey:
-    """One key file. `public` raw Ed25519; `role` is what it was made for."""
+    """Sealed key file. `public` raw Ed25519; `role` is what it was made for."""
 
     name: str
     role: str
@@ -53,17 +53,18 @@ class SealedKey:
 
     @property
     def keyid(self) -> str:
+        """Key id as metadata has it."""
         return public_key(self.public, self.name).keyid
 
 
 def public_key(raw: bytes, name: str) -> SSlibKey:
-    """As metadata holds it. The name is beside the key, not part of its id."""
+    """Build a public key as metadata holds it. The name is beside the key, not part of its id."""
     keyid = CryptoId(raw).keyid
     return SSlibKey(keyid, "ed25519", "ed25519", {"public": raw.hex()}, {NAME_FIELD: name})
 
 
 class CryptoId:
-    """The key id of a raw Ed25519 public key: the SHA-256 of its canonical form (TUF specification 4.2)."""
+    """Key id of a raw Ed25519 public key: the SHA-256 of its canonical form (TUF specification 4.2)."""
 
     def __init__(self, raw: bytes) -> None:
         value = {"keytype": "ed25519", "keyval": {"public": raw.hex()}, "scheme": "ed25519"}
@@ -71,11 +72,12 @@ class CryptoId:
 
 
 def signer_of(private: Ed25519PrivateKey, name: str) -> CryptoSigner:
+    """Build a signer from a private key and its name."""
     return CryptoSigner(private, public_key(private.public_key().public_bytes_raw(), name))
 
 
 def seal(private: Ed25519PrivateKey, name: str, passphrase: bytes, cost: Cost) -> bytes:
-    """The bytes of a key file."""
+    """Seal a private key: the bytes of a key file."""
     salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     head = {
         "format": FORMAT,
@@ -88,7 +90,7 @@ def seal(private: Ed25519PrivateKey, name: str, passphrase: bytes, cost: Cost) -
 
 
 def unseal(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
-    """None if the passphrase is wrong or a byte of the file was changed.
+    """Open a sealed key: None if the passphrase is wrong or a byte of the file was changed.
 
     ExitError(CREDENTIALS) if it is no key file.
     """
@@ -121,7 +123,7 @@ def _bound(head: dict[str, Any]) -> bytes:
 
 
 class Keyring:
-    """One folder: `root-1.key`, ..., the newest root it trusts (`root.json`), what it signed (`signed.json`)."""
+    """Folder of keys: `root-1.key`, ..., the newest root it trusts (`root.json`), what it signed (`signed.json`)."""
 
     def __init__(self, folder: Path, cost: Cost | None = None) -> None:
         self.folder = folder
@@ -131,7 +133,10 @@ class Keyring:
 
     @classmethod
     def create(cls, folder: Path, cost: Cost | None = None) -> "Keyring":
-        """ExitError(CREDENTIALS) if the folder holds keys already: they are never written over."""
+        """Create an empty folder of keys.
+
+        ExitError(CREDENTIALS) if it holds keys already: they are never written over.
+        """
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -142,21 +147,21 @@ class Keyring:
         return ring
 
     def files(self) -> tuple[SealedKey, ...]:
-        """Every key file, in order of name. ExitError(CREDENTIALS) if the folder or a file cannot be read."""
+        """List every key file, in order of name. ExitError(CREDENTIALS) if the folder or a file cannot be read."""
         if not self.folder.is_dir():
             raise ExitError(Exit.CREDENTIALS, f"{self.folder}: no such folder; `skerry keys init` makes one")
         found = [(path, match[1]) for path in self.folder.iterdir() if (match := _FILE.fullmatch(path.name))]
         return tuple(_read_key(path, role) for path, role in sorted(found))
 
     def draw(self, role: str) -> CryptoSigner:
-        """A new key for a role, `{role}-{next number}`; in memory until `save`."""
+        """Generate a key for a role, named `{role}-{next number}`; in memory until `save`."""
         private = Ed25519PrivateKey.generate()
         name = f"{role}-{self._next(role)}"
         self._drawn[name] = private
         return signer_of(private, name)
 
     def save(self, fresh: Callable[[], bytes]) -> list[CryptoSigner]:
-        """Seal what was drawn under the passphrase that `fresh` gives, asked only if there is something to seal."""
+        """Seal the generated keys under the passphrase that `fresh` gives, asked only if there is something to seal."""
         if not self._drawn:
             return []
         passphrase = fresh()
@@ -169,27 +174,31 @@ class Keyring:
         return signers
 
     def unlock(self, keyids: frozenset[str], ask: Ask) -> list[CryptoSigner]:
-        """The wanted keys that are here. A passphrase that opened one key is tried on the next before asking."""
+        """Unlock the wanted keys that are here. A passphrase that opened one key is tried on the next before asking."""
         wanted = [key for key in self.files() if key.keyid in keyids]
         signers = (self._unlock(key, ask) for key in wanted)
         return [signer for signer in signers if signer is not None]
 
     def root(self) -> bytes | None:
-        """The newest root this folder trusts."""
+        """Read the newest root this folder trusts."""
         path = self.folder / "root.json"
         return read_file(path) if path.exists() else None
 
     def keep_root(self, data: bytes) -> None:
+        """Store the newest root this folder trusts."""
         write_private(self.folder / "root.json", data)
 
     def claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> None:
-        """Write down, before it is signed, what is signed. ExitError as `check_claim`."""
+        """Record what is about to be signed, before it is signed. ExitError as `check_claim`."""
         signed = self.check_claim(role, version, payload, again=again)
         signed.setdefault(role, {})[str(version)] = sha256(payload).hexdigest()
         write_private(self._claims, json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n")
 
     def check_claim(self, role: str, version: int, payload: bytes, *, again: bool = False) -> dict[str, dict[str, str]]:
-        """All claims so far. ExitError(CHECK_FAILED) if other content was claimed under this number, unless `again`."""
+        """Return all claims so far.
+
+        ExitError(CHECK_FAILED) if other content was claimed under this number, unless `again`.
+        """
         signed: dict[str, dict[str, str]] = json.loads(read_file(self._claims)) if self._claims.exists() else {}
         before = signed.get(role, {}).get(str(version))
         if before not in (None, sha256(payload).hexdigest()) and not again:
@@ -204,7 +213,7 @@ class Keyring:
         return self.folder / "signed.json"
 
     def _next(self, role: str) -> int:
-        """Numbers are not used twice, also after a key file was taken elsewhere."""
+        """Return the next number of a role's keys: never used twice, also after a key file was taken elsewhere."""
         names = [path.name for path in self.folder.iterdir()] + [f"{name}.key" for name in self._drawn]
         found = [match for name in names if (match := _FILE.fullmatch(name))]
         numbers = [int(match[2]) for match in found if match[1] == role]
@@ -239,5 +248,8 @@ def _read_key(path: Path, role: str) -> SealedKey:
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """What is public or sealed: any mode will do (a stick knows none). ExitError(CREDENTIALS) if it cannot be read."""
+    """Read a public or sealed file: any mode will do (a USB stick knows none).
+
+    ExitError(CREDENTIALS) if it cannot be read.
+    """
     return read_bytes(path, Exit.CREDENTIALS, max_bytes)

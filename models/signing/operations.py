@@ -1,7 +1,7 @@
-"""What the holders of the offline keys do: begin a repository, replace keys, add a family, renew what would expire.
+"""Operations on the repository's offline roles: begin a repository, replace keys, add a family, renew metadata.
 
-Law: each act gives one `Request` of new versions on top of the hub's state; nothing is signed or written here. Keys are
-drawn by `draw` (a key folder, or memory for a demo), so a private key is never in a request.
+Rule: each operation gives one `Request` of new versions on top of the hub's state; nothing is signed or written here.
+Keys are made by `draw` (a key folder, or memory for a demo), so a private key is never in a request.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,18 +35,22 @@ Draw = Callable[[str], Key]  # role -> the public half of a key drawn for it
 
 @dataclass(frozen=True)
 class Plan:
-    """A repository to begin. Roles for which the hub offers a key are signed at the hub, all others offline."""
+    """Plan of a new repository. Roles for which the hub offers a key are signed at the hub, all others offline."""
 
     fleet: Fleet = FLEET
     families: tuple[str, ...] = ()
 
     def delegated(self, online: Iterable[str]) -> tuple[str, ...]:
+        """List the delegated roles, `online` being those that the hub offers keys for."""
         held = [role for role in online if role not in TOP_LEVEL]
         return tuple(dict.fromkeys([KEYS, POLICY, *map(model_role, self.families), *held]))
 
 
 def begin(state: State, plan: Plan, draw: Draw, now: datetime) -> Request:
-    """Root 1, targets 1, and version 1 of every role signed offline. RequestError if there is a root already."""
+    """Begin a repository: root 1, targets 1, and version 1 of every role signed offline.
+
+    RequestError if there is a root already, or the hub offers no key for snapshot or timestamp.
+    """
     if state.roots:
         raise RequestError(f"the hub has root {len(state.roots)} already: `skerry keys rotate` changes it")
     for role in ONLINE:
@@ -67,14 +71,17 @@ def begin(state: State, plan: Plan, draw: Draw, now: datetime) -> Request:
 
 @dataclass(frozen=True)
 class Rotation:
-    """`roles`: whose keys are replaced. `dropped`: names or ids of the keys that go; empty = all of the role's."""
+    """Key rotation: whose keys are replaced.
+
+    `dropped`: names or ids of the keys that go; empty = all of the roles' keys.
+    """
 
     roles: tuple[str, ...]
     dropped: frozenset[str] = frozenset()
 
 
 def rotate(state: State, rotation: Rotation, draw: Draw, now: datetime) -> Request:
-    """New keys for roles. Those of the hub's roles come from the hub's file: it must offer fresh ones."""
+    """Replace keys of roles. Those of the hub's roles come from the hub's file: it must offer fresh ones."""
     changes: dict[str, Changed] = {}
     if any(role in TOP_LEVEL for role in rotation.roles):
         changes[ROOT] = _new_root(state, now)
@@ -87,7 +94,7 @@ def rotate(state: State, rotation: Rotation, draw: Draw, now: datetime) -> Reque
 
 
 def add_family(state: State, family: str, draw: Draw, now: datetime) -> Request:
-    """A delegation for one more model family. RequestError if it is there already."""
+    """Add a delegation for one more model family. RequestError if it is there already."""
     role = model_role(family)
     if state.targets is None:
         raise RequestError("the hub has no root yet: `skerry keys init` first")
@@ -100,7 +107,7 @@ def add_family(state: State, family: str, draw: Draw, now: datetime) -> Request:
 
 
 def renew(state: State, roles: Iterable[str], now: datetime) -> Request:
-    """The same content with a new life. Roles that the hub signs need none of this."""
+    """Renew roles: the same content with a new expiry. Roles that the hub signs need none of this."""
     changes: dict[str, Changed] = {}
     for role in roles:
         changes[role] = _new_root(state, now) if role == ROOT else _renewed(state, role, now)
@@ -108,7 +115,7 @@ def renew(state: State, roles: Iterable[str], now: datetime) -> Request:
 
 
 def offline_roles(state: State) -> tuple[str, ...]:
-    """Roles that people sign: all but those whose every key the hub offers."""
+    """List the roles that people sign: all but those whose every key the hub offers."""
     if state.root is None or state.targets is None:
         return ()
     at_hub = {key.keyid for key in state.online.values()}
@@ -123,12 +130,14 @@ def _staff(root: Root, role: str, keys: list[Key], threshold: int) -> None:
 
 
 def _delegate(targets: Targets, role: str, state: State, draw: Draw, now: datetime) -> Mapping[str, Changed]:
-    """Add the delegation; an empty first version for a role that is signed offline, for the hub signs its own."""
+    """Add a delegation, and an empty first version for a role that is signed offline; the hub signs its own."""
     if not is_delegated(role):
-        raise RequestError(f"{role}: not a role of ours")
+        raise RequestError(f"{role}: not a delegated role of this repository")
     key = state.online.get(role) or draw(role)
     if targets.delegations is None or targets.delegations.roles is None:
-        raise RequestError("targets delegates in a way that is not ours")
+        raise RequestError(
+            "targets delegates by hash bins or not at all: this repository was not made by `skerry keys init`"
+        )
     targets.delegations.roles[role] = DelegatedRole(role, [], 1, terminating=True, paths=[pattern(role)])
     targets.add_key(key, role)
     return {} if role in state.online else {role: Metadata(Targets(expires=expiry(role, now)))}

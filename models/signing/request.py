@@ -1,6 +1,6 @@
-"""What travels between the hub and the machine with the keys: the repository as it stands, and changes to be signed.
+"""Signing requests: the repository as it stands, changes to be signed, and the signatures collected so far.
 
-Law: a request is self-contained and proves nothing by itself; `models.signing.review` says what of it may be signed or
+Rule: a request is self-contained and proves nothing by itself; `models.signing.review` says what of it may be signed or
 installed. Signatures are collected in the file, so that it can go from one holder of a key to the next.
 """
 
@@ -27,12 +27,12 @@ R = TypeVar("R")
 
 
 class RequestError(Exception):
-    """A request that must not be signed or installed: one line that says why."""
+    """Request that must not be signed or installed: one line that says why."""
 
 
 @dataclass(frozen=True)
 class State:
-    """A hub's repository: every root in order, targets and delegated roles as they stand, the hub's own public keys."""
+    """State of a hub's repository: every root in order, targets and delegated roles, the hub's own public keys."""
 
     online: Mapping[str, SSlibKey] = field(default_factory=dict)  # by role, what the hub offers to sign with
     roots: tuple[Metadata[Root], ...] = ()
@@ -40,23 +40,25 @@ class State:
 
     @property
     def root(self) -> Root | None:
+        """Newest root; None before the first."""
         return self.roots[-1].signed if self.roots else None
 
     @property
     def targets(self) -> Targets | None:
+        """Top-level targets; None before the first."""
         return self.base[TARGETS].signed if TARGETS in self.base else None
 
 
 @dataclass(frozen=True)
 class Request:
-    """New versions by role name, on top of a state."""
+    """Request for signatures: new versions by role name, on top of a state."""
 
     state: State
     changes: Mapping[str, Changed]
 
     @property
     def root(self) -> Root:
-        """Root once the request is installed."""
+        """Root once the request is installed. RequestError if there is none."""
         changed = self.changes.get(ROOT)
         found = changed.signed if changed else self.state.root
         if not isinstance(found, Root):
@@ -65,7 +67,7 @@ class Request:
 
     @property
     def targets(self) -> Targets:
-        """The top-level targets once the request is installed."""
+        """Top-level targets once the request is installed. RequestError if there are none."""
         changed = self.changes.get(TARGETS)
         found = changed.signed if changed else self.state.targets
         if not isinstance(found, Targets):
@@ -73,14 +75,17 @@ class Request:
         return found
 
     def delegators(self, role: str) -> tuple[Delegator, ...]:
-        """Who says which keys sign for the role; for root the old one and itself (TUF specification 5.3.4)."""
+        """Return who says which keys sign for a role; for root the old one and itself (TUF specification 5.3.4)."""
         if role == ROOT:
             return (self.state.root, self.root) if self.state.root else (self.root,)
         return (self.root,) if role == TARGETS else (self.targets,)
 
 
 def missing(request: Request, role: str) -> tuple[frozenset[str], int]:
-    """Ids of the keys that could still sign, and how many signatures are needed at least; (.., 0) if it is whole."""
+    """Return the ids of keys that could still sign, and how many signatures are needed at least.
+
+    (.., 0) if the role has enough.
+    """
     metadata = request.changes[role]
     able: set[str] = set()
     needed = 0
@@ -92,7 +97,10 @@ def missing(request: Request, role: str) -> tuple[frozenset[str], int]:
 
 
 def result_of(delegator: Delegator, role: str, metadata: Metadata[Any]) -> tuple[int, frozenset[str], int]:
-    """(good signatures, ids of keys that have not signed, threshold). RequestError if the role is nobody's."""
+    """Count signatures: (good ones, ids of keys that have not signed, threshold).
+
+    RequestError if there is no such role.
+    """
     try:
         found = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
     except ValueError:
@@ -101,6 +109,7 @@ def result_of(delegator: Delegator, role: str, metadata: Metadata[Any]) -> tuple
 
 
 def verified(delegator: Delegator, role: str, metadata: Metadata[Any]) -> bool:
+    """Tell whether metadata has enough good signatures by a delegator."""
     good, _, threshold = result_of(delegator, role, metadata)
     return good >= threshold
 
@@ -118,19 +127,19 @@ def sign(request: Request, signers: Sequence[CryptoSigner]) -> list[tuple[str, s
 
 
 def successor(metadata: Metadata[T]) -> Metadata[T]:
-    """A copy with the next version and no signature."""
+    """Copy metadata with the next version and no signature."""
     copied = Metadata(deepcopy(metadata.signed))
     copied.signed.version += 1
     return copied
 
 
 def encode(metadata: Metadata[Any]) -> bytes:
-    """As the file lies in the repository."""
+    """Encode metadata as the file lies in the repository."""
     return metadata.to_bytes(JSONSerializer(compact=True))
 
 
 def decode(data: bytes, kind: type[T]) -> Metadata[T]:
-    """RequestError unless it is metadata of that kind. Verifies no signature."""
+    """Decode metadata. RequestError unless it is of that kind. Verifies no signature."""
     try:
         metadata: Metadata[Any] = Metadata.from_bytes(data)
     except (RepositoryError, RecursionError):
@@ -141,21 +150,23 @@ def decode(data: bytes, kind: type[T]) -> Metadata[T]:
 
 
 def dump_state(state: State) -> bytes:
+    """Encode a state as the file that a hub exports."""
     return _json({"format": HUB_FORMAT, **_state_dict(state)})
 
 
 def dump_request(request: Request) -> bytes:
+    """Encode a request as a file."""
     changes = {role: metadata.to_dict() for role, metadata in request.changes.items()}
     return _json({"format": REQUEST_FORMAT, **_state_dict(request.state), "changes": changes})
 
 
 def load_state(data: bytes) -> State:
-    """What a hub exported. RequestError if it is something else."""
+    """Decode what a hub exported. RequestError if it is something else."""
     return _guarded(lambda: _state(_values(data, HUB_FORMAT)))
 
 
 def load_request(data: bytes) -> Request:
-    """RequestError if it is something else, or damaged."""
+    """Decode a request file. RequestError if it is something else, or damaged."""
 
     def read() -> Request:
         values = _values(data, REQUEST_FORMAT)

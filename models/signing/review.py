@@ -1,8 +1,9 @@
-"""What of a request may be signed or installed, and what it does, in words. The same judge on both machines.
+"""Review of a signing request: what of it may be signed or installed, and a description of what it does.
 
-Law: nothing here signs, writes or asks. A hub that was taken over can send any request; this is what stands between its
-wishes and a signature: chain of roots, versions that only rise, lives no longer than the table, paths inside the role's
-own folder, no key counted twice, no delegation beyond ours.
+Used on the signing machine and at the hub alike.
+Rule: nothing here signs, writes or asks. A hub that was taken over can send any request; this is what stands between it
+and a signature: chain of roots, versions that only rise, lives no longer than the table, paths inside the role's own
+folder, no key counted twice, no delegation beyond ours.
 """
 
 import json
@@ -37,7 +38,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def check(request: Request, trusted: Metadata[Root] | None, now: datetime) -> None:
-    """RequestError for the first thing that is wrong. `trusted`: the newest root this machine knows."""
+    """Check a request before it is signed. RequestError for the first thing that is wrong.
+
+    `trusted`: the newest root this machine knows, None for none yet.
+    """
     check_state(request.state, trusted)
     if not request.changes:
         raise RequestError("the request changes nothing")
@@ -51,7 +55,7 @@ def check(request: Request, trusted: Metadata[Root] | None, now: datetime) -> No
 
 
 def check_state(state: State, trusted: Metadata[Root] | None) -> None:
-    """Does all of it follow from the root we trust? RequestError otherwise."""
+    """Check that a state follows from the root we trust. RequestError otherwise."""
     _check_chain(state.roots, trusted)
     for role, metadata in state.base.items():
         over = state.root if role == TARGETS else state.targets
@@ -60,7 +64,10 @@ def check_state(state: State, trusted: Metadata[Root] | None) -> None:
 
 
 def check_whole(request: Request, at_hub: frozenset[str]) -> None:
-    """Would a device accept the result? Every role signed by enough keys, but for those the hub signs itself."""
+    """Check that a device would accept the result: every role is signed by enough keys.
+
+    Roles of `at_hub` are left out: the hub signs them itself.
+    """
     for role, changed in request.changes.items():
         for delegator in request.delegators(role):
             if not verified(delegator, role, changed):
@@ -72,19 +79,19 @@ def check_whole(request: Request, at_hub: frozenset[str]) -> None:
 
 
 def delegated(targets: Targets) -> dict[str, DelegatedRole]:
-    """The roles that the top-level targets delegate to, by name."""
+    """Return the roles that the top-level targets delegate to, by name."""
     roles = targets.delegations.roles if targets.delegations else None
     return dict(roles or {})
 
 
 def key_name(key: Key) -> str:
-    """What people call a key; the start of its id where it has no name that may be shown on a terminal."""
+    """Return the name of a key; the start of its id where it has no name that may be shown on a terminal."""
     name = str(key.unrecognized_fields.get(NAME_FIELD, ""))
     return name if _SHOWN.fullmatch(name) else key.keyid[:8]
 
 
 def describe(request: Request) -> list[str]:
-    """What signing it does, one line for each change, dangerous ones first."""
+    """Describe what signing a request does, one line for each change, dangerous ones first."""
     lines: list[str] = []
     for role, changed in sorted(request.changes.items(), key=lambda item: (item[0] != ROOT, item[0] != TARGETS)):
         lines.append(f"{role} {changed.signed.version}, valid until {changed.signed.expires:%Y-%m-%d}")
@@ -112,7 +119,7 @@ def _differences(before: Root | Targets | None, after: Root | Targets) -> Iterat
 
 
 def _file_line(old: TargetFile | None, new: TargetFile) -> str:
-    """`custom` is signed too: a version that jumps or a model that is revoked must not go unseen."""
+    """Describe one changed file. `custom` is signed too: a version that jumps or a revoked model must not go unseen."""
     if new.path.startswith(f"{PERMITS}/"):
         return read_permit(new.path, new.custom).words()
     verb = "adds" if old is None else "marks" if old.hashes == new.hashes else "replaces"
@@ -121,7 +128,7 @@ def _file_line(old: TargetFile | None, new: TargetFile) -> str:
 
 
 def _holders(signed: Root | Targets | None) -> dict[str, str]:
-    """Per role: `2 of root-1, root-2, root-3`."""
+    """Describe the keys per role: `2 of root-1, root-2, root-3`."""
     if isinstance(signed, Root):
         pairs = [(name, role, signed.keys) for name, role in signed.roles.items()]
     elif signed and signed.delegations:
@@ -168,10 +175,10 @@ def _check_root(before: Root | None, after: Root) -> None:
 
 
 def _check_keys(name: str, role: Role, keys: dict[str, Key]) -> None:
-    """One key under two ids would count twice (SECURITY case 6)."""
+    """Check a role's keys: one key under two ids would count twice (SECURITY case 6)."""
     listed = [keys[keyid] for keyid in role.keyids if keyid in keys]
     if any(key.keytype != "ed25519" or key.scheme != "ed25519" for key in listed):
-        raise RequestError(f"{name}: only Ed25519 keys are ours")
+        raise RequestError(f"{name}: only Ed25519 keys are allowed")
     different = {str(key.keyval.get("public", "")).lower() for key in listed}
     if len(different) != len(role.keyids):
         raise RequestError(f"{name}: a key is listed twice, or is missing")
@@ -216,7 +223,7 @@ def _check_file(role: str, path: str, info: TargetFile) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MAX_VERSION:
         raise RequestError(f"{path}: has no version")
     if not isinstance(custom.get(REVOKED, False), bool):
-        raise RequestError(f"{path}: is neither revoked nor not")
+        raise RequestError(f"{path}: `{REVOKED}` must be true or false")
     if role == TARGETS:
         _check_permit(path, custom)
 

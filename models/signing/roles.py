@@ -1,11 +1,10 @@
-"""Who signs what in the update repository, for how long, and which paths a role may list: the one table.
+"""Roles of the update repository: who signs what, for how long, which paths a role may list; and downgrade permits.
 
-Law: values only. Root and targets are signed offline; snapshot and timestamp by the hub; a delegated role speaks for
+Rule: values only. Root and targets are signed offline; snapshot and timestamp by the hub; a delegated role speaks for
 its own folder and for nothing else (TUF specification 2.1 and 4.5). Nothing here needs more than Python.
 
-Permits: signed offline, each lets devices of one family go down to one older version. Plain values, plain Python.
-
-Law: a permit is the `custom.permit` of a target below `permits/`, which the top-level targets role alone may list; so
+A permit lets devices of one family go down to one older version.
+Rule: a permit is the `custom.permit` of a target below `permits/`, which the top-level targets role alone may list; so
 what its signers saw is what holds, and no hub can make one. Its path says what it does.
 """
 
@@ -18,7 +17,7 @@ ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 TOP_LEVEL = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
 ONLINE = (SNAPSHOT, TIMESTAMP)  # always at the hub
 POLICY, KEYS = "policy", "keys"
-PERMITS = "permits"  # ways down to an older version: listed by targets itself, since no hub ever signs that
+PERMITS = "permits"  # permits for downgrades: listed by targets itself, since no hub may sign them
 MODELS = "models-"
 SLACK = timedelta(days=2)  # between the clocks of two machines
 _DAYS = {ROOT: 365, TARGETS: 180, SNAPSHOT: 30, TIMESTAMP: 7}
@@ -30,7 +29,7 @@ _PATH = re.compile(rf"(?=.{{1,255}}\Z){_PART}(?:/{_PART}){{1,4}}")
 
 @dataclass(frozen=True)
 class Fleet:
-    """How many people must agree: keys made, and how many of them it takes."""
+    """Key thresholds of root and targets: keys made, and how many of them must sign."""
 
     root_keys: int
     root_threshold: int
@@ -43,67 +42,76 @@ SMALL = Fleet(1, 1, 1, 1)  # of one person: whoever gets that one key owns the f
 
 
 def model_role(family: str) -> str:
-    """`models-digits`. ValueError if the family cannot be a part of a path."""
+    """Return the role of a model family, as in `models-digits`. ValueError if the family cannot be a part of a path."""
     if not _NAME.fullmatch(family):
         raise ValueError(f"{family!r} cannot name a family: a-z, 0-9, dash, underscore and single dots inside")
     return MODELS + family
 
 
 def is_delegated(role: str) -> bool:
+    """Tell whether a role is one of the delegated ones: policy, keys, or a model family's."""
     return role in (POLICY, KEYS) or (role.startswith(MODELS) and bool(_NAME.fullmatch(role.removeprefix(MODELS))))
 
 
 def role_named(word: str) -> str:
-    """The role a person means: `root`, `policy`, `models-digits`, or a family, `digits`. ValueError otherwise."""
+    """Parse a role as typed: `root`, `policy`, `models-digits`, or a family, `digits`. ValueError otherwise."""
     return word if word in TOP_LEVEL or is_delegated(word) else model_role(word)
 
 
 def pattern(role: str) -> str:
-    """The paths a delegated role may list: `models/digits/*`, `policy/*`, `keys/*`. Targets itself: `permits/*/*`."""
+    """Return the paths a role may list: `models/digits/*`, `policy/*`, `keys/*`. Targets itself: `permits/*/*`."""
     if role == TARGETS:
         return f"{PERMITS}/*/*"
     return f"models/{role.removeprefix(MODELS)}/*" if role.startswith(MODELS) else f"{role}/*"
 
 
 def model_path(family: str, version: int) -> str:
+    """Return the target path of a packed bundle."""
     return f"models/{family}/{family}-{version}.skb"
 
 
 def policy_path(name: str) -> str:
+    """Return the target path of a policy."""
     return f"policy/{name}.toml"
 
 
 def keys_path(region: str) -> str:
+    """Return the target path of a region's hub keys."""
     return f"keys/{region}.json"
 
 
 def permit_path(family: str, from_below: int, to_version: int) -> str:
+    """Return the target path of a permit."""
     return f"{PERMITS}/{family}/to-{to_version}-from-below-{from_below}.json"
 
 
 def path_fits(path: str) -> bool:
-    """Two to five parts of small ASCII letters, digits, `_`, `-` and single dots inside: it cannot leave a folder."""
+    """Tell whether a path is one of ours: two to five plain parts, so it cannot leave a folder.
+
+    A part: lower-case ASCII letters, digits, `_`, `-` and single dots inside.
+    """
     return bool(_PATH.fullmatch(path))
 
 
 def may_list(role: str, path: str) -> bool:
-    """Whether the path is one of ours, and inside the role's own folder."""
+    """Tell whether a role may list a path: one of ours, and inside the role's own folder."""
     parts, wanted = path.split("/"), pattern(role).split("/")
     inside = len(parts) == len(wanted) and all(want in ("*", part) for part, want in zip(parts, wanted, strict=True))
     return path_fits(path) and inside
 
 
 def life(role: str) -> timedelta:
+    """Return the lifetime of a role's metadata."""
     return timedelta(days=_DAYS.get(role, _DELEGATED_DAYS))
 
 
 def expiry(role: str, now: datetime) -> datetime:
-    """When a version signed now ends. Whole seconds, as the metadata has them."""
+    """Return when a version signed now expires. Whole seconds, as the metadata has them."""
     return now.astimezone(UTC).replace(microsecond=0) + life(role)
 
 
 def due(role: str, expires: datetime, now: datetime) -> bool:
-    """Time to sign it again: daily for the timestamp, with a third of its life left for the others."""
+    """Tell whether a role must be signed again: the timestamp daily, others with a third of their life left."""
     left = life(role) - timedelta(days=1) if role == TIMESTAMP else life(role) / 3
     return expires - now <= left
 
@@ -111,13 +119,13 @@ def due(role: str, expires: datetime, now: datetime) -> bool:
 FIELD = "permit"  # of the target's `custom`
 MAX_VERSION = 2**53
 MAX_WHY_CHARS = 200
-LAST_MS = 4_102_444_800_000  # 2100-01-01: a permit without an end is none
+LAST_MS = 4_102_444_800_000  # 2100-01-01: latest end of a permit
 _KINDS = {"family": str, "from_below": int, "to_version": int, "expires_ms": int, "why": str}
 
 
 @dataclass(frozen=True)
 class Permit:
-    """Devices whose version of `family` is below `from_below` may go down to `to_version`, until `expires_ms`."""
+    """Permit for a downgrade: devices below `from_below` may go down to `to_version`, until `expires_ms`."""
 
     family: str
     from_below: int
@@ -127,31 +135,32 @@ class Permit:
 
     @property
     def path(self) -> str:
+        """Target path of this permit."""
         return permit_path(self.family, self.from_below, self.to_version)
 
     def custom(self) -> dict[str, Any]:
-        """Of its target. A later permit for the same way down is a later version."""
+        """Return the `custom` field of its target. A later permit for the same way down is a later version."""
         return {"version": self.expires_ms // 1000, FIELD: asdict(self)}
 
     def words(self) -> str:
-        """For whoever signs it."""
+        """Describe the permit for whoever signs it."""
         until = datetime.fromtimestamp(self.expires_ms / 1000, UTC)
         below = f"devices below {self.family}@{self.from_below}"
         return f"lets {below} go down to {self.to_version} until {until:%Y-%m-%d %H:%M}: {self.why!a}"
 
 
 def read_permit(path: str, custom: object) -> Permit:
-    """ValueError if it is none, could not mean anything, or its path says something else."""
+    """Parse a permit. ValueError if it is none, could not mean anything, or its path says something else."""
     values = custom.get(FIELD) if isinstance(custom, dict) else None
     if not isinstance(values, dict) or set(values) != set(_KINDS):
         raise ValueError("no permit")
     if any(type(values[name]) is not kind for name, kind in _KINDS.items()):
-        raise ValueError("no permit: a value of another kind")
+        raise ValueError("no permit: a value of the wrong type")
     permit = Permit(**values)
     if not 1 <= permit.to_version < permit.from_below <= MAX_VERSION:
         raise ValueError(f"a permit leads down: to {permit.to_version}, from below {permit.from_below}")
     if not 0 < permit.expires_ms <= LAST_MS or len(permit.why) > MAX_WHY_CHARS:
         raise ValueError(f"a permit ends, and its reason has at most {MAX_WHY_CHARS} characters")
     if path != permit.path:
-        raise ValueError(f"a permit at {path[:80]!r} that is one for {permit.path}")
+        raise ValueError(f"a permit at {path[:80]!r} belongs at {permit.path}")
     return permit

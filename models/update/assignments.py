@@ -1,6 +1,6 @@
-"""The judge of assignments: which of them a device believes, and which target one then means.
+"""Assignment rules of a device: which rollout assignments it accepts, and which target one then means. Pure.
 
-Law: values in, verdict out. An assignment only chooses among targets that the repository lists, at or above the
+Rule: values in, verdict out. An assignment only chooses among targets that the repository lists, at or above the
 device's floor; below it only by a permit that the top-level targets keys have signed, which no hub holds. What is
 refused changes nothing, and the model that serves goes on serving.
 
@@ -17,21 +17,21 @@ from models.update.trust import MAX_PATH_CHARS, MAX_VERSION, Refusal, path_fits
 from wire.protocol.rollout import Assignment, Failure
 
 MAX_COUNTER = 2**53
-MAX_AHEAD_MS = 86_400_000  # issued later than that beyond our hour: one of the two clocks is wrong
+MAX_AHEAD_MS = 86_400_000  # one day; issued further in the future than that, one of the two clocks is wrong
 MAX_LIFE_MS = 40 * 86_400_000
 MAX_WORD_CHARS = 120
 _SHA256_CHARS = 64
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A bundle as the repository lists it now. `digest`: SHA-256 of the packed file, hex."""
+    """A bundle as the repository lists it now: its version and the SHA-256 (hex) of the packed file."""
 
     version: int
     digest: str
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What a device remembers of a family: the highest counter it ever accepted, and that assignment if it has it."""
+    """Assignment state of a family on a device: the highest counter ever accepted, and that assignment if it has it."""
 
     device: str
     counter: int = 0
@@ -39,9 +39,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What one refresh vouches for. `listed`: by path. `floor`: of the family, while it holds; 0 = none.
+    """What one refresh of the repository vouches for, for one family.
 
-    `running`: version and digest of the committed bundle, None while there is none.
+    `listed`: bundles by path. `floor`: of the family, while it holds; 0 = none. `running`: version and digest of the
+    committed bundle, None while there is none. `permits`: signed ways down to an older version.
     """
 
     listed: Mapping[str, Listed]
@@ -51,7 +52,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What to install. `permit`: what allows a version below the floor."""
+    """Bundle to install. `permit`: what allows a version below the floor, None if it is not below."""
 
     path: str
     version: int
@@ -60,43 +61,53 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def heard(assignment: Assignment, held: Held, now_ms: int) -> Refusal | None:
-    """At the door: None if it may be acted on, or is the very one that is held already."""
+    """Check an assignment on arrival: None if it may be acted on, or is the very one that is held already.
+
+    INTEGRITY if it is for another device or impossible, REPLAY if its counter is not new, FREEZE if it is out of time.
+    `now_ms`: milliseconds since 1970.
+    """
     if assignment.device != held.device:
         return Refusal(Failure.INTEGRITY, "assigned to another device")
     if assignment == held.assignment:
         return None
     if not _is_possible(assignment):
-        return Refusal(Failure.INTEGRITY, "no assignment looks like that")
+        return Refusal(Failure.INTEGRITY, "the assignment holds an impossible value")
     if assignment.counter <= held.counter:
         return Refusal(Failure.REPLAY, f"counter {assignment.counter}, accepted before: {held.counter}")
     return _out_of_time(assignment, now_ms)
 
 
 def judge(assignment: Assignment, facts: Facts, now_ms: int) -> Target | Refusal:
-    """After a refresh: the target it means. Call `heard` first; this does not ask again whom it is for."""
+    """Resolve an assignment after a refresh: the bundle to install, or why it is refused.
+
+    Call `heard` first; this does not ask again whom it is for. INTEGRITY if the repository does not list exactly that
+    version and digest, ROLLBACK below the floor without a permit, FREEZE if it is out of time.
+    """
     late = _out_of_time(assignment, now_ms)
     if late:
         return late
     found = facts.listed.get(assignment.path)
     if found is None:
-        return Refusal(Failure.INTEGRITY, f"{assignment.path}: nobody who may lists it")
+        return Refusal(Failure.INTEGRITY, f"{assignment.path}: no trusted role lists it")
     if found != Listed(assignment.version, assignment.digest):
         return Refusal(Failure.INTEGRITY, f"{assignment.path}: another version or hash than is listed")
     least = max(facts.floor, facts.running.version if facts.running else 0)
     permit = next((each for each in facts.permits if allows(each, assignment, least, now_ms)), None)
     if found.version < least and found != facts.running and permit is None:
-        return Refusal(Failure.ROLLBACK, f"{assignment.path}: {least} was here before, and no permit allows less")
+        return Refusal(
+            Failure.ROLLBACK, f"{assignment.path}: below version {least} seen here before, and no permit allows it"
+        )
     return Target(assignment.path, found.version, found.digest, permit)
 
 
 def allows(permit: Permit, assignment: Assignment, least: int, now_ms: int) -> bool:
-    """Whether a device whose version or floor is `least` may go down to what is assigned."""
+    """Tell whether a permit lets a device whose version or floor is `least` go down to what is assigned."""
     named = (permit.family, permit.to_version) == (assignment.family, assignment.version)
     return named and least < permit.from_below and now_ms < permit.expires_ms
 
 
 def _is_possible(assignment: Assignment) -> bool:
-    """Within the bounds of everything that counts here; anything else was made by no hub of ours."""
+    """Tell whether every counter, time and text is within bounds; anything else was made by no hub of ours."""
     a = assignment
     words = (a.rollout, a.family)
     named = all(word and len(word) <= MAX_WORD_CHARS for word in words) and len(a.path) <= MAX_PATH_CHARS
@@ -107,14 +118,15 @@ def _is_possible(assignment: Assignment) -> bool:
 
 
 def _is_gated(a: Assignment) -> bool:
-    """NaN fails every comparison, so it fails here."""
+    """Tell whether the quality gates are within bounds. NaN fails every comparison, so it fails here."""
     spans = (a.soak_s, a.max_soak_s, a.strict_s, a.report_s)
     return 0 <= a.audit_share <= 1 and 0 <= a.min_inferences <= MAX_COUNTER and all(0 <= s <= 1e8 for s in spans)
 
 
 def _out_of_time(assignment: Assignment, now_ms: int) -> Refusal | None:
+    """Refuse an assignment that has ended, or that was issued more than `MAX_AHEAD_MS` in the future."""
     if now_ms >= assignment.expires_ms:
         return Refusal(Failure.FREEZE, f"the assignment ended {(now_ms - assignment.expires_ms) // 1000} s ago")
     if assignment.issued_ms > now_ms + MAX_AHEAD_MS:
-        return Refusal(Failure.FREEZE, "the assignment was issued in a future that is not ours")
+        return Refusal(Failure.FREEZE, "the assignment was issued more than a day in the future: is the clock right?")
     return None

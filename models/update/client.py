@@ -1,6 +1,6 @@
-"""The errand: refresh the TUF metadata, judge it by our floors, bring home what is new.
+"""TUF update client of a device: refreshes the metadata, checks it against version floors, downloads targets.
 
-Law: nothing is handed on that a refresh in this very errand has not vouched for, so expiry, rollback or an unreachable
+Rule: nothing is handed on that a refresh in this very run has not vouched for, so expiry, rollback or an unreachable
 hub stop new installs only; what is installed goes on serving. Synchronous: run it in a thread of its own.
 """
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """Nothing new was accepted, and why."""
+    """Update or target that was refused; `refusal` says why. Nothing new was accepted."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.failure}: {refusal.detail}")
@@ -57,9 +57,9 @@ class RefusedError(Exception):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a repository is and where trust in it begins.
+    """Repository to update from, and where trust in it begins.
 
-    `root`: the root metadata the invite's hash belongs to. `least_ms`: an hour that has certainly passed, milliseconds
+    `root`: the root metadata the invite's hash belongs to. `least_ms`: a time that has certainly passed, milliseconds
     since 1970 (of this build, or when the hub enrolled us): a clock before it is lifted to it.
     """
 
@@ -78,7 +78,10 @@ class _Cached(msgspec.Struct):
 
 
 class Errand:
-    """One device's road to one repository. `folder` holds the cache and the floors; one process at a time."""
+    """Update client of one device for one repository.
+
+    `folder` holds the cache and the floors; one process at a time.
+    """
 
     def __init__(self, folder: Path, source: Source, fetcher: Fetcher, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -93,11 +96,11 @@ class Errand:
         return self.frozen_polls >= FREEZE_ALARM_POLLS
 
     def close(self) -> None:
-        """Let go of the connection; the next refresh opens another."""
+        """Close the connection; the next refresh opens another."""
         self._fetcher.close()
 
     def refresh(self) -> "Session":
-        """The repository as it is now, verified and above every floor. RefusedError otherwise."""
+        """Refresh the metadata: a session above every floor. RefusedError otherwise."""
         try:
             with FloorsDb(self._folder) as db:
                 return self._counted(db)
@@ -105,6 +108,7 @@ class Errand:
             raise RefusedError(Refusal(failure_of(error), _line(error))) from error
 
     def _counted(self, db: FloorsDb) -> "Session":
+        """Refresh and count the polls in a row that met expired metadata."""
         self.frozen_polls = db.note(_FROZEN)
         failure = None
         try:
@@ -131,13 +135,16 @@ class Errand:
         return Session(self._folder, self._source.targets_url, updater, self._fetcher)
 
     def _loaded(self, db: FloorsDb, floors: Mapping[str, Floor]) -> Updater:
-        """The updater after a complete refresh by TUF's rules. What it cached below our floors is not its start."""
+        """Return the updater after a complete refresh by TUF's rules.
+
+        What it cached below our floors is not its start.
+        """
         anchor, hour_ms = self._start(db, floors)
         updater = self._updater(anchor, hour_ms)
         try:
             self._load(db, updater)
         except ExpiredMetadataError:
-            # by an hour that stolen keys told us, and the root that came along has withdrawn them: once more
+            # stolen keys had signed the time that we judged by, and the new root has withdrawn them: once more
             anchor, earlier_ms = self._start(db, floors)
             if earlier_ms >= hour_ms:
                 raise
@@ -146,14 +153,17 @@ class Errand:
         return updater
 
     def _start(self, db: FloorsDb, floors: Mapping[str, Floor]) -> tuple[bytes, int]:
-        """The root to begin with and the hour to judge by."""
+        """Return the root to begin with and the time to judge expiry by, after dropping stale cache files."""
         anchor = self._anchor(db)
         roles = tuf_view.roles_of(tuf_view.root_in(anchor))
         self._drop_stale(floors, roles)
         return anchor, lift(int(self._clock() * 1000), self._source.least_ms, floors, roles)
 
     def _load(self, db: FloorsDb, updater: Updater) -> None:
-        """A root is proven by the chain before it alone: it is kept even if what it should sign is refused."""
+        """Run TUF's refresh and keep its root.
+
+        A root is proven by the chain before it alone: it is kept even if what it should sign is refused.
+        """
         try:
             updater.refresh()
         finally:
@@ -168,7 +178,7 @@ class Errand:
         return updater
 
     def _anchor(self, db: FloorsDb) -> bytes:
-        """The newest root we ever verified, or the one we were given where that is newer or the only one."""
+        """Return the newest root we ever verified, or the one we were given where that is newer or the only one."""
         kept = db.root()
         if kept is None:
             return self._source.root
@@ -176,6 +186,7 @@ class Errand:
         return self._source.root if given > tuf_view.root_in(kept).version else kept
 
     def _drop_stale(self, floors: Mapping[str, Floor], roles: Mapping[str, Role]) -> None:
+        """Delete cached metadata that lies below its floor."""
         cached = {}
         for path in self._folder.glob("*.json"):
             name = path.stem if path.stem in ("timestamp", "snapshot") else META + unquote(path.name)
@@ -186,7 +197,7 @@ class Errand:
 
 
 class Session:
-    """What one refresh vouches for; it is as old as that refresh and not meant to be kept."""
+    """Trusted session: what one refresh vouches for. As old as that refresh and not meant to be kept."""
 
     def __init__(self, folder: Path, targets_url: str, updater: Updater, fetcher: Fetcher) -> None:
         self._folder = folder
@@ -195,13 +206,16 @@ class Session:
         self._fetcher = fetcher
 
     def listing(self, path: str) -> tuf_view.Listing | None:
-        """The target under whatever name, by TUF alone; None if nobody trusted for it lists it."""
+        """Find a target by path, by TUF alone; None if nobody trusted for it lists it."""
         return self._guarded(lambda: tuf_view.listing(self._updater, path, self._folder))
 
     def approved(self, path: str, permit: Permit | None = None) -> tuf_view.Listing | None:
-        """A target of ours, if our floor under it agrees, or a permit lowers it; its version is `custom.version`."""
+        """Return a target if our floor allows its `custom.version`, or a permit lowers the floor.
+
+        None if nobody lists it; RefusedError if the path is not one of ours or the version is too low.
+        """
         if not path_fits(path):
-            raise RefusedError(Refusal(Failure.INTEGRITY, "a target path of ours does not look like that"))
+            raise RefusedError(Refusal(Failure.INTEGRITY, "not a valid target path"))
         found = self.listing(path)
         if found is None:
             return None
@@ -213,12 +227,12 @@ class Session:
         return found
 
     def floor_under(self, path: str) -> int:
-        """The version of a listed target's line below which nothing is installed; 0 = none, or its evidence is void."""
+        """Return the version below which nothing of a listed target's line is installed; 0 = none, or void."""
         found, floor = self.listing(path), self._floor(line_of(path))
         return floor.version if found and floor and holds(floor, found.role) else 0
 
     def permits(self, family: str) -> tuple[Permit, ...]:
-        """Those of a family; one that cannot be read permits nothing."""
+        """Return the permits of a family; one that cannot be read permits nothing."""
         found: list[Permit] = []
         for info in tuf_view.listed_offline(self._updater, f"{PERMITS}/{family}/"):
             with suppress(ValueError):
@@ -226,20 +240,20 @@ class Session:
         return tuple(each for each in found if each.family == family)
 
     def below(self, prefix: str) -> tuple[TargetFile, ...]:
-        """What roles loaded for that place list under `prefix/`; `approved` says of one whether its role may."""
+        """List the targets under `prefix/` of the roles loaded for it; `approved` checks each."""
         self.listing(f"{prefix}/-")  # loads the roles that are trusted there
         return tuf_view.below(self._updater, f"{prefix}/")
 
     def download(self, found: tuf_view.Listing, part: Part) -> None:
         """Fill an open part with the target's verified bytes.
 
-        RefusedError: a wrong one is gone, a cut one kept to go on.
+        RefusedError: wrong bytes are deleted, a cut download is kept to go on with.
         """
         url = tuf_view.address(self._updater, found.info, self._targets_url)
         self._guarded(lambda: self._download(url, found, part))
 
     def raise_floor(self, found: tuf_view.Listing) -> None:
-        """From now on nothing older than this target in its line."""
+        """Raise the floor of this target's line: from now on nothing older."""
         floor = Floor(line_of(found.info.path), custom_version(found.info), found.signers)
         with FloorsDb(self._folder) as db:
             if changes(db.read().get(floor.name), floor, found.role):
@@ -253,7 +267,7 @@ class Session:
         self._fetcher.download_part(url, part, found.info.length)
         if _verified(found, part):
             return
-        if part.resumed:  # beginning and rest may be of two files: the whole once more, from one
+        if part.resumed:  # its beginning and its rest may be of two files: download the whole again
             part.restart()
             self._fetcher.download_part(url, part, found.info.length)
             if _verified(found, part):
@@ -269,7 +283,7 @@ class Session:
 
 
 def custom_version(info: TargetFile) -> int:
-    """`custom.version` of a target; 0, which no floor accepts, if it has none."""
+    """Return `custom.version` of a target; 0, which no floor accepts, if it has none."""
     custom = info.custom if isinstance(info.custom, dict) else {}
     version = custom.get("version")
     return version if isinstance(version, int) and not isinstance(version, bool) else 0

@@ -1,7 +1,7 @@
-"""Fetches metadata and targets for the TUF client, and goes on where a cut download stopped.
+"""Downloader for TUF metadata and targets over HTTP, with resumable downloads (range requests).
 
-Law: never more bytes than the metadata promised plus one, never longer than the deadline, and what has arrived is asked
-for again only if it cannot be trusted to belong to the rest.
+Rule: never more bytes than the metadata promised plus one, never longer than the deadline, and what has arrived is
+asked for again only if it cannot be trusted to belong to the rest.
 """
 
 import http.client
@@ -19,20 +19,23 @@ from models.update.partial_download import Part
 
 CHUNK_BYTES = 1 << 16
 MAX_CONNECTIONS = 64
-BARREN_TRIES = 4  # connections in a row that bring nothing
+BARREN_TRIES = 4  # connections in a row that bring no byte
 PAUSE_S = 0.25  # doubled for each of them
 _RANGE = re.compile(r"bytes (\d{1,15})-\d{1,15}/(\d{1,15}|\*)")
 
 
 class Hands(NamedTuple):
-    """The clock and the pause, passed in so that a test need not wait."""
+    """Clock and sleep of the downloader, passed in so that a test need not wait."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 class Fetcher(FetcherInterface):
-    """Use from one thread. `targets`: limits of a target's download; `context`: TLS of an own CA."""
+    """TUF fetcher with resume.
+
+    Use from one thread. `targets`: limits of a target's download; `context`: TLS of an own CA.
+    """
 
     def __init__(
         self, targets: Limits | None = None, context: ssl.SSLContext | None = None, hands: Hands | None = None
@@ -44,13 +47,15 @@ class Fetcher(FetcherInterface):
 
     @property
     def requests(self) -> int:
+        """Number of HTTP requests sent."""
         return self._channel.requests
 
     def close(self) -> None:
+        """Close the connection."""
         self._channel.close()
 
     def download_bytes(self, url: str, max_length: int) -> bytes:
-        """A whole metadata file. Cut at `max_length` + 1; asked for once more if the connection breaks."""
+        """Download a whole metadata file. Cut at `max_length` + 1; asked for once more if the connection breaks."""
         pace = Pace(METADATA, self._hands.clock)
         try:
             return self._whole(url, max_length, pace)
@@ -76,7 +81,7 @@ class Fetcher(FetcherInterface):
             self._channel.close()
 
     def _fetch(self, url: str) -> Iterator[bytes]:
-        """The seam of the TUF client; it comes this way only for what `download_bytes` does not serve."""
+        """Iterate over a body for the TUF client, which uses it only for what `download_bytes` does not serve."""
         return self._pieces(self._channel.get(url, {}, Pace(self._limits, self._hands.clock)))
 
     def _whole(self, url: str, max_length: int, pace: Pace) -> bytes:
@@ -126,7 +131,7 @@ class Fetcher(FetcherInterface):
             raise UnreachableError(f"cut too often, {length - part.size} bytes missing")
 
     def _continue(self, url: str, part: Part, length: int, pace: Pace) -> None:
-        """One connection's worth."""
+        """Continue the part with one request."""
         response = self._channel.get(url, _asking(part), pace)
         try:
             total = _total(response, part)
@@ -144,7 +149,7 @@ class Fetcher(FetcherInterface):
             raise DownloadLengthMismatchError(f"more than the {length} bytes promised")
 
     def _pieces(self, response: http.client.HTTPResponse, at_most: int | None = None) -> Iterator[bytes]:
-        """The body as it comes, at most so many bytes. UnreachableError if the connection breaks."""
+        """Iterate over the body as it arrives, at most so many bytes. UnreachableError if the connection breaks."""
         left = at_most
         while left is None or left > 0:
             try:
@@ -160,6 +165,7 @@ class Fetcher(FetcherInterface):
 
 
 def _asking(part: Part) -> dict[str, str]:
+    """Build the range headers that continue a part (RFC 9110, 14.2 and 13.1.5)."""
     if part.size == 0:
         return {}
     strong = part.tag and not part.tag.startswith("W/")  # RFC 9110 13.1.5: a weak one cannot vouch for bytes
@@ -167,7 +173,7 @@ def _asking(part: Part) -> dict[str, str]:
 
 
 def _total(response: http.client.HTTPResponse, part: Part) -> int | None:
-    """How long the whole file is by this answer; None if it does not say. The part begins anew where it must."""
+    """Return the length of the whole file by this answer; None if it does not say. Restarts the part where it must."""
     if response.status == http.HTTPStatus.OK:
         part.restart()  # no ranges here, or another file than before
         return response.length
@@ -175,7 +181,7 @@ def _total(response: http.client.HTTPResponse, part: Part) -> int | None:
     tag = response.headers.get("ETag", "")
     if not found or int(found[1]) != part.size or (part.tag and tag and tag != part.tag):
         part.restart()
-        raise UnreachableError("the answer does not go on where we stopped")
+        raise UnreachableError("the answer does not continue the download where it stopped")
     return None if found[2] == "*" else int(found[2])
 
 

@@ -1,11 +1,8 @@
-"""The floors on disk, one SQLite file of their own.
+"""Version floors on disk, in one SQLite file, and the quarantine of bundles that failed on this device.
 
-Law: what was written here survives a power cut (WAL, synchronous=FULL) and the loss of every file of the TUF cache; a
+Rule: what was written here survives a power cut (WAL, synchronous=FULL) and the loss of every file of the TUF cache; a
 floor goes down only together with the keys that vouched for it, and that of root never.
-
-Bundles that failed on this device, so that they are not fetched again and again.
-
-Law: a failure is remembered for this version of the agent alone; a newer one may try again.
+Rule: a failure is remembered for this version of the agent alone; a newer one may try again.
 """
 
 import sqlite3
@@ -32,7 +29,7 @@ create table notes (name text primary key, value integer not null) without rowid
 
 
 def commit(folder: Path, slot: "Slot") -> None:
-    """Raise the floor of a bundle's family: it serves, nothing older comes after it. sqlite3.Error: the disk."""
+    """Raise the floor of a bundle's family: it serves, and nothing older may follow. sqlite3.Error: the disk."""
     floor = Floor(line_of(slot.path), slot.version, frozenset(slot.signers))
     with FloorsDb(folder) as db:
         old = db.read().get(floor.name)
@@ -41,7 +38,10 @@ def commit(folder: Path, slot: "Slot") -> None:
 
 
 class FloorsDb:
-    """Use as a context, in one thread. `damaged`: an unreadable file was set aside and a new one begun."""
+    """Floor database; use as a context, in one thread.
+
+    `damaged`: an unreadable file was set aside and a new one begun.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -62,18 +62,19 @@ class FloorsDb:
         self._db.close()
 
     def read(self) -> dict[str, Floor]:
+        """Read all floors by name, that of root included."""
         rows = self._db.execute("select name, version, signers from floors").fetchall()
         floors = {name: Floor(name, version, frozenset(signers.split())) for name, version, signers in rows}
         root = self._db.execute("select version from root").fetchone()
         return floors | ({"root": Floor("root", root[0])} if root else {})
 
     def root(self) -> bytes | None:
-        """The newest root that was ever verified; the next refresh starts there."""
+        """Read the newest root that was ever verified; the next refresh starts there."""
         row = self._db.execute("select metadata from root").fetchone()
         return bytes(row[0]) if row else None
 
     def raise_root(self, version: int, metadata: bytes) -> None:
-        """Keep a verified root. An older one changes nothing."""
+        """Store a verified root. An older one changes nothing."""
         statement = (
             "insert into root values (1, ?, ?) on conflict do update set version = excluded.version,"
             " metadata = excluded.metadata where excluded.version > version"
@@ -81,7 +82,10 @@ class FloorsDb:
         self._db.execute(statement, (version, metadata))
 
     def raise_floors(self, floors: Iterable[Floor]) -> None:
-        """In one transaction. ValueError, and none is changed, if one would go down on the word of the same keys."""
+        """Store floors in one transaction.
+
+        ValueError, and none is changed, if one would go down with the same signers.
+        """
         held = self.read()
         new = tuple(floors)
         for floor in new:
@@ -94,12 +98,12 @@ class FloorsDb:
         self._db.execute("commit")
 
     def note(self, name: str) -> int:
-        """A number we keep for the next poll; 0 if there is none."""
+        """Read a number kept for the next poll; 0 if there is none."""
         row = self._db.execute("select value from notes where name = ?", (name,)).fetchone()
         return int(row[0]) if row else 0
 
     def keep_note(self, name: str, value: int) -> None:
-        """Written only when it changes: a quiet poll costs no sync."""
+        """Store a number, only if it changed: a quiet poll costs no sync."""
         if self.note(name) != value:
             self._db.execute("insert or replace into notes values (?, ?)", (name, value))
 
@@ -133,31 +137,32 @@ class FloorsDb:
                 self._path.with_name(FILE + suffix).unlink()
 
 
-MAX_TRIES = 3  # of a bundle that ended for want of time or memory, or without a word
+MAX_TRIES = 3  # of a bundle that ran out of time or memory, or crashed
 
 
 class Quarantine:
-    """`folder`: of the floors. `agent`: our version. sqlite3.Error: the disk refuses."""
+    """Quarantine of failed bundles. `folder`: of the floors. `agent`: our version. sqlite3.Error: the disk refuses."""
 
     def __init__(self, folder: Path, agent: str) -> None:
         self._folder = folder
         self._prefix = f"failed/{agent}/"
 
     def tries(self, path: str) -> int:
-        """How often it failed."""
+        """Count how often a bundle failed."""
         with FloorsDb(self._folder) as db:
             return db.note(self._prefix + path)
 
     def ban(self, digest: str, until_ms: int) -> None:
-        """It misbehaved while it served: not before then again."""
+        """Ban a bundle that misbehaved while it served, until a time in milliseconds since 1970."""
         with FloorsDb(self._folder) as db:
             db.keep_note(self._prefix + digest, until_ms)
 
     def banned(self, digest: str, now_ms: int) -> bool:
+        """Tell whether a bundle is banned now."""
         with FloorsDb(self._folder) as db:
             return now_ms < db.note(self._prefix + digest)
 
     def note(self, path: str, *, hopeless: bool) -> None:
-        """It failed; one that is hopeless is not tried again."""
+        """Record a failure; a hopeless bundle is not tried again."""
         with FloorsDb(self._folder) as db:
             db.keep_note(self._prefix + path, MAX_TRIES if hopeless else db.note(self._prefix + path) + 1)

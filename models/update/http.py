@@ -1,7 +1,7 @@
-"""One HTTP connection for downloads, watched while it is read.
+"""HTTP/1.1 connection for downloads with a deadline, a least rate and a limit of silence.
 
-Law: no read waits longer than the download may still last, header and body alike, so a server that drips a byte now and
-then cannot keep us; and no answer sends us to another host.
+Rule: no read waits longer than the download may still last, header and body alike, so a server that drips a byte now
+and then cannot hold us; and no answer redirects us to another host.
 """
 
 import http.client
@@ -23,7 +23,7 @@ USER_AGENT = "skerry"
 
 
 class Limits(NamedTuple):
-    """Of one download. The least rate is judged over each `window_s`; `gap_s` is the longest silence."""
+    """Limits of one download. The least rate is judged over each `window_s`; `gap_s` is the longest silence."""
 
     deadline_s: float = 24 * 3600.0
     least_bytes_per_s: float = 1024.0
@@ -35,11 +35,11 @@ METADATA = Limits(deadline_s=60.0, least_bytes_per_s=0.0)
 
 
 class UnreachableError(DownloadError):
-    """Nobody answered, or the connection broke; trying again may help."""
+    """Server that did not answer, or a connection that broke; trying again may help."""
 
 
 class Pace:
-    """The clock of one download, over all its connections. SlowRetrievalError when it is too slow."""
+    """Clock of one download, over all its connections. SlowRetrievalError when it is too slow."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -49,7 +49,7 @@ class Pace:
         self._window_bytes = 0
 
     def patience_s(self) -> float:
-        """How long the next read may wait."""
+        """Return how long the next read may wait, in seconds."""
         left_s = self._ends - self._clock()
         if left_s <= 0:
             raise SlowRetrievalError(f"not done after {self._limits.deadline_s:g} s")
@@ -68,7 +68,7 @@ class Pace:
 
 
 class Channel:
-    """Keeps one connection open between requests to the same host. `requests` counts what was sent."""
+    """HTTP client that keeps one connection open between requests to the same host. `requests` counts what was sent."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self._context = context
@@ -77,7 +77,10 @@ class Channel:
         self.requests = 0
 
     def get(self, url: str, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
-        """The response, its body unread. DownloadHTTPError for any status but 200 and 206; else DownloadError."""
+        """Send a GET request and follow redirects on the same host; return the response, its body unread.
+
+        DownloadHTTPError for any status but 200 and 206; else DownloadError.
+        """
         for _ in range(MAX_REDIRECTS + 1):
             response = self._answer(url, headers, pace)
             if response.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
@@ -89,12 +92,13 @@ class Channel:
         raise DownloadError("redirected too often")
 
     def close(self) -> None:
+        """Close the open connection, if any."""
         if self._connection:
             self._connection.close()
         self._connection = None
 
     def _answer(self, url: str, headers: dict[str, str], pace: Pace) -> http.client.HTTPResponse:
-        """One that was kept open may have died meanwhile: then once more on a new one."""
+        """Send a request; a connection that was kept open may have died meanwhile: then once more on a new one."""
         where = _split(url)
         kept = self._connection is not None and self._origin == _origin(where)
         try:
@@ -137,7 +141,7 @@ class Channel:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Reads its socket with the patience of the download it serves."""
+    """HTTP connection whose socket waits no longer than the download it serves may."""
 
     pace: Pace
     scheme = "http"
@@ -151,7 +155,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Watched:
-    """What http.client uses of a socket; `makefile` gives a reader that asks the pace before every read."""
+    """The part of a socket that http.client uses; `makefile` gives a reader that asks the pace before every read."""
 
     def __init__(self, sock: socket.socket, connection: _Connection) -> None:
         self._sock = sock
@@ -170,6 +174,8 @@ class _Watched:
 
 
 class _Paced(io.RawIOBase):
+    """Raw reader of a socket: sets the timeout before every read and counts the bytes."""
+
     def __init__(self, sock: socket.socket, connection: _Connection) -> None:
         super().__init__()
         self._sock = sock
@@ -185,7 +191,7 @@ class _Paced(io.RawIOBase):
         try:
             size = int(self._raw.readinto(buffer))
         except TimeoutError:
-            self._pace.patience_s()  # the deadline, if it is that
+            self._pace.patience_s()  # raises if it was the deadline and not a silence
             raise SlowRetrievalError(f"silent for {patience_s:.1f} s") from None
         self._pace.got(size)
         return size

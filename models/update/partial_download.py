@@ -1,7 +1,7 @@
-"""A download that was cut and can go on: the bytes so far, and the server's tag for the file they belong to.
+"""Resumable download on disk: the bytes so far, and the server's ETag of the file they belong to.
 
 Rule: it is named by the digest it shall have, and becomes a file of ours only after it was hashed, synced and renamed.
-It knows nothing of TUF, so that the running agent can tell what lies on its disk without that library.
+It knows nothing of TUF, so that the running agent can inspect its disk without that library.
 """
 
 import os
@@ -16,12 +16,15 @@ MAX_TAG_CHARS = 256
 
 
 class Part:
-    """Use as a context. Bytes already there are kept: they begin the same file, or its hash will tell."""
+    """Partial download: use as a context.
+
+    Bytes already there are kept: they begin the same file, or its hash will fail.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._tag_path = path.with_name(path.name + ".tag")
-        self.resumed = False  # its beginning came by another connection than its end
+        self.resumed = False  # its beginning came over another connection than its end
 
     def __enter__(self) -> Self:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -41,32 +44,35 @@ class Part:
 
     @tag.setter
     def tag(self, value: str) -> None:
+        """ETag under which the bytes came; "" if there was none."""
         value = value if len(value) <= MAX_TAG_CHARS and value.isprintable() else ""
         if value != self._tag:
             self._tag = value
             self._tag_path.write_text(value, encoding="utf-8")
 
     def append(self, data: bytes) -> None:
+        """Append bytes that arrived."""
         self.file.write(data)
         self.size += len(data)
 
     def flush(self) -> None:
+        """Flush buffered bytes to the operating system."""
         self.file.flush()
 
     def restart(self) -> None:
-        """Nothing of it is worth keeping."""
+        """Discard the bytes so far and begin anew."""
         self.file.seek(0)
         self.file.truncate()
         self.size = 0
         self.resumed = False
 
     def discard(self) -> None:
-        """Remove it and its tag."""
+        """Remove the file and its tag."""
         for path in (self.path, self._tag_path):
             path.unlink(missing_ok=True)
 
     def become(self, final: Path) -> None:
-        """Take its place, durably. The caller has verified the bytes."""
+        """Move the file to its final path, durably. The caller has verified the bytes."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self.path.replace(final)

@@ -1,6 +1,6 @@
-"""One poll of an agent: the documents it lives by, and the bundle it should run, brought into the store.
+"""One poll of the update repository: fetches the wanted documents and stages the chosen bundle in the store.
 
-Law: each thing is refused alone and by name, what was there stays, and a bundle is only staged here: whoever runs it
+Rule: each thing is refused alone and by name, what was there stays, and a bundle is only staged here: whoever runs it
 decides when it serves.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A bundle the repository has. `custom`: what its publisher says of it, as `min_agent` and `target`.
+    """Bundle that the repository lists. `custom`: what its publisher says of it, as `min_agent` and `target`.
 
     `digest`: SHA-256 of it, hex. `permit`: what lets whoever chooses it go below the floor.
     """
@@ -42,11 +42,15 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Vouched(Protocol):
-    """What a choice may ask of the refresh it is made under: `models.update.client.Session`."""
+    """Interface of what a choice may ask of its refresh: `models.update.client.Session`."""
 
-    def floor_under(self, path: str) -> int: ...
+    def floor_under(self, path: str) -> int:
+        """Version below which nothing of this path's line is installed; 0 = none."""
+        ...
 
-    def permits(self, family: str) -> tuple[Permit, ...]: ...
+    def permits(self, family: str) -> tuple[Permit, ...]:
+        """Signed permits for downgrades of a family."""
+        ...
 
 
 Choose = Callable[[tuple[Offer, ...], Vouched], Offer | None]
@@ -54,20 +58,21 @@ Check = Callable[[str, bytes], Refusal | None]
 
 
 def sound(path: str, data: bytes) -> Refusal | None:
-    """Nothing is known against any document."""
+    """Accept every document: the default of `Wants.check`."""
     del path, data
     return None
 
 
 def newest(offers: tuple[Offer, ...], vouched: Vouched) -> Offer | None:
+    """Choose the newest bundle: the default of `Wants.choose`."""
     del vouched
     return offers[0] if offers else None
 
 
 class Wants(msgspec.Struct, frozen=True):
-    """`documents`: paths under `policy/` and `keys/`. `family` "" wants no bundle. `choose` sees the newest first.
+    """Request of one poll. `documents`: paths under `policy/` and `keys/`. `family` "" wants no bundle.
 
-    `check` judges a document that is new here before it replaces the one that was.
+    `choose` sees the newest bundle first. `check` judges a document that is new here before it replaces the old one.
     """
 
     documents: tuple[str, ...] = ()
@@ -77,7 +82,7 @@ class Wants(msgspec.Struct, frozen=True):
 
 
 class News(msgspec.Struct, frozen=True):
-    """What a poll brought: documents that changed and are in the store now, a staged bundle, what was refused.
+    """Result of one poll: documents that changed and are in the store now, a staged bundle, what was refused.
 
     `alarm`: two polls in a row met expired metadata. `refreshed`: the repository was reached and vouched for.
     """
@@ -90,7 +95,10 @@ class News(msgspec.Struct, frozen=True):
 
 
 def poll(errand: Errand, store: Store, wants: Wants) -> News:
-    """Never raises for what the repository, the network or the disk did: that is in `refusals`."""
+    """Poll the repository once.
+
+    Never raises for what the repository, the network or the disk did: see `News.refusals`.
+    """
     try:
         return _poll(errand, store, wants)
     except RefusedError as refused:
@@ -110,7 +118,7 @@ def _poll(errand: Errand, store: Store, wants: Wants) -> News:
 
 
 def _attempt(refusals: list[Refusal], store: Store, call: Callable[[], T | None]) -> T | None:
-    """The result, or None with the refusal noted; after a full disk what is not in use is given back."""
+    """Return the result, or None with the refusal recorded; after a full disk what is not in use is freed."""
     try:
         return call()
     except RefusedError as refused:
@@ -125,7 +133,7 @@ def _attempt(refusals: list[Refusal], store: Store, call: Callable[[], T | None]
 
 
 def _document(session: Session, store: Store, check: Check, path: str) -> Document | None:
-    """The document if it is new here. The floor rises after it is kept: a crash between only brings it again."""
+    """Fetch a document if it is new here. The floor rises after it is stored: a crash between only brings it again."""
     found = session.approved(path)
     if found is None:
         return None
@@ -152,7 +160,7 @@ def _document(session: Session, store: Store, check: Check, path: str) -> Docume
 
 
 def offers(session: Session, family: str) -> tuple[Offer, ...]:
-    """Every bundle of a family that the repository lists, the newest first."""
+    """List every bundle of a family in the repository, the newest first."""
     listed = (
         Offer(i.path, custom_version(i), i.length, _custom(i), str(i.hashes.get("sha256", "")))
         for i in session.below(f"models/{family}")
@@ -162,7 +170,7 @@ def offers(session: Session, family: str) -> tuple[Offer, ...]:
 
 
 def slot_of(found: Listing) -> Slot:
-    """What a slot of the store will be called that holds it. RefusedError if its hash is not given."""
+    """Build the slot that will hold a target. RefusedError if its hash is not given."""
     info = found.info
     return Slot(info.path, custom_version(info), _digest(found), signers=tuple(sorted(found.signers)))
 

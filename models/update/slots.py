@@ -1,6 +1,6 @@
-"""What arrived, on disk: bundles in slots (`current`, `previous`) and small documents, named by one index.
+"""Bundle store on disk: bundles in slots (`current`, `previous`, `candidate`) and small documents, named by one index.
 
-Law: a slot is complete, verified and synced before it has a name, and what is current changes by renaming one file. So
+Rule: a slot is complete, verified and synced before it has a name, and what is current changes by renaming one file. So
 a crash or a full disk at any step leaves either the old state or the new one, and a start sweeps away the rest.
 """
 
@@ -32,7 +32,7 @@ _SCRATCH = ".new-"
 
 
 class Step(StrEnum):
-    """The named points of an installation, each told before it is done."""
+    """Step of an installation; reported before it is done, so that tests can crash there."""
 
     UNPACK = "unpack"
     WRITE_FILE = "write_file"
@@ -49,7 +49,7 @@ class Step(StrEnum):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A bundle in the store. `digest`: SHA-256 of the packed file, as TUF has it; `manifest`: of its manifest.
+    """Bundle in the store. `digest`: SHA-256 of the packed file, as TUF has it; `manifest`: of its manifest.
 
     `signers`: fingerprints of the keys that listed it, for the floor that is raised once it has proven itself.
     """
@@ -62,7 +62,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A policy or a hub key file in the store, verified when it came."""
+    """Policy or hub key file in the store, verified when it arrived."""
 
     path: str
     version: int
@@ -70,7 +70,10 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`trial`: the current bundle is not committed yet. `candidate`: staged for good, until it is tried or dropped."""
+    """Index file of the store.
+
+    `trial`: the current bundle is not committed yet. `candidate`: staged durably, until tried or dropped.
+    """
 
     format: int = FORMAT
     current: Slot | None = None
@@ -85,9 +88,10 @@ def _ignore(step: Step) -> None:
 
 
 class Store:
-    """Use as a context: it holds the folder's lock (ExitError(LOCKED) for a second agent). OSError: the disk refuses.
+    """Bundle store; use as a context: it holds the folder's lock (ExitError(LOCKED) for a second agent).
 
-    After an OSError `current` is what the disk has: the old one, or the new one if only the last sync was refused.
+    OSError: the disk refuses. After one, `current` is what the disk has: the old one, or the new one if only the last
+    sync was refused.
     """
 
     def __init__(self, folder: Path, step: Callable[[Step], None] = _ignore) -> None:
@@ -120,39 +124,41 @@ class Store:
 
     @property
     def current(self) -> Slot | None:
+        """Slot that serves; None before the first install."""
         return self._index.current
 
     @property
     def previous(self) -> Slot | None:
+        """Slot that served before, for a rollback."""
         return self._index.previous
 
     @property
     def candidate(self) -> Slot | None:
-        """Staged, and named: it outlives this process."""
+        """Slot that is staged and named in the index: it outlives this process."""
         return self._index.candidate
 
     @property
     def on_trial(self) -> bool:
-        """What is current was never committed."""
+        """True while the current bundle was never committed."""
         return self._index.trial
 
     def place(self, slot: Slot) -> Path:
-        """The folder of a slot."""
+        """Return the folder of a slot."""
         return self._slots / slot.digest[:32]
 
     def open(self, slot: Slot) -> Bundle:
-        """The bundle of a slot, every byte verified again. BundleError if it is not the one that was installed."""
+        """Open the bundle of a slot, every byte verified again. BundleError if it is not the one that was installed."""
         bundle = open_bundle(self.place(slot))
         if bundle.digest != slot.manifest:
             raise BundleError(f"{bundle.path}: not the bundle that was installed there")
         return bundle
 
     def part_of(self, digest: str) -> Path:
-        """Where its download lies, if one was begun."""
+        """Return the path of a bundle's partial download."""
         return self._parts / f"{digest}.part"
 
     def reserve(self, digest: str, length: int, *, alone: bool = True) -> Part:
-        """A part to download into. OSError(ENOSPC) if it and the unpacked slot cannot both fit.
+        """Open a part to download into. OSError(ENOSPC) if it and the unpacked slot cannot both fit.
 
         `alone`: other parts are removed; a small file leaves them, so that a large one can be gone on with.
         """
@@ -166,7 +172,9 @@ class Store:
         return part
 
     def stage(self, part: Part, slot: Slot) -> Slot:
-        """Unpack a whole download into a slot of its own, beside what serves. Returns the slot, its manifest known.
+        """Unpack a whole download into a slot of its own, beside what serves.
+
+        Returns the slot with its manifest's digest.
 
         It stays until it is activated, dropped, replaced by another, or the process ends. BundleError if the bytes are
         not those of `slot.digest`, not a packed bundle, or a bundle of another name or version than the slot's.
@@ -184,19 +192,19 @@ class Store:
         return staged
 
     def name_candidate(self, slot: Slot) -> None:
-        """Keep what is staged beyond the end of this process."""
+        """Name the staged slot in the index, so that it outlives this process."""
         if self._index.candidate != slot:
             self._write_index(msgspec.structs.replace(self._index, candidate=slot))
 
     def drop(self) -> None:
-        """The staged bundle is not wanted after all."""
+        """Drop the staged bundle."""
         self._staged = None
         if self._index.candidate:
             self._write_index(msgspec.structs.replace(self._index, candidate=None))
         self._sweep()
 
     def activate(self, slot: Slot, *, trial: bool = False) -> None:
-        """Make a staged slot the current one; the one before is kept for a way back, older ones go."""
+        """Make a staged slot the current one; the one before is kept for a rollback, older ones are deleted."""
         index = self._index
         if index.current == slot:
             return
@@ -206,12 +214,12 @@ class Store:
         self.drop()
 
     def commit(self) -> None:
-        """What is current has proven itself."""
+        """Commit the current bundle: its trial is over."""
         if self._index.trial:
             self._write_index(msgspec.structs.replace(self._index, trial=False))
 
     def roll_back(self) -> Slot | None:
-        """Make the previous slot current again, and forget the one that failed. None: there is no way back."""
+        """Make the previous slot current again, and delete the one that failed. None: there is no previous slot."""
         previous = self._index.previous
         if previous is None:
             return None
@@ -220,12 +228,12 @@ class Store:
         return previous
 
     def abandon(self) -> None:
-        """Neither slot may serve any more."""
+        """Delete both slots: neither may serve any more."""
         self._write_index(msgspec.structs.replace(self._index, current=None, previous=None, trial=False))
         self._sweep()
 
     def document(self, path: str) -> tuple[Document, bytes] | None:
-        """A document and its bytes; None if it never came, or is not what came."""
+        """Read a document and its bytes; None if it never came, or was altered."""
         found = self._index.documents.get(path)
         if found is None:
             return None
@@ -236,7 +244,7 @@ class Store:
         return (found, data) if sha256(data).hexdigest() == found.digest else None
 
     def keep(self, document: Document, data: bytes) -> None:
-        """Replace a document as one step."""
+        """Replace a document in one step."""
         self._write(self._documents / document.digest, data)
         sync_folder(self._documents)
         documents = {**self._index.documents, document.path: document}
@@ -244,13 +252,13 @@ class Store:
         self._sweep()
 
     def forget_part(self, digest: str) -> None:
-        """A download that nobody will go on with."""
+        """Delete a download that nobody will go on with."""
         for part in self._parts.iterdir():
             if part.name.startswith(digest):
                 part.unlink()
 
     def reclaim(self) -> None:
-        """After a full disk: give back everything that is not in use."""
+        """Free everything that is not in use, after a full disk."""
         self._staged = None
         for part in self._parts.iterdir():
             part.unlink()
@@ -291,7 +299,9 @@ class Store:
         if self.damaged:
             self._index = _Index()
         if self._index.previous and not self.place(self._index.previous).is_dir():
-            self._index = msgspec.structs.replace(self._index, previous=None)  # swept before a rename that came undone
+            self._index = msgspec.structs.replace(
+                self._index, previous=None
+            )  # swept before a rename that a power cut undid
 
     def _write_index(self, index: _Index) -> None:
         self._step(Step.WRITE_INDEX)
@@ -316,7 +326,7 @@ class Store:
             raise
 
     def _sweep(self) -> None:
-        """Remove what the index does not name. Parts stay: they are downloads to go on with."""
+        """Delete what the index does not name. Parts stay: they are downloads to go on with."""
         named = (self._index.current, self._index.previous, self._index.candidate, self._staged)
         slots = {self.place(slot).name for slot in named if slot}
         for each in self._slots.iterdir():

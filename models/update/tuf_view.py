@@ -1,6 +1,6 @@
-"""The one place that looks inside python-tuf's updater: what it trusts now, and the hour it judges by.
+"""Access to python-tuf's updater: its verified metadata, and the time it judges expiry by.
 
-Law: read what was verified, decide nothing. The updater offers neither a clock nor its verified metadata, hence the
+Rule: read what was verified, decide nothing. The updater offers neither a clock nor its verified metadata, hence the
 private names below; the dependency is held under 8 and `tests/models/update/test_tuf_view.py` fails if they move.
 """
 
@@ -26,7 +26,7 @@ _URL_SAFE = (
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """A target as the role that lists it has it."""
+    """Target as the role that lists it has it, with that role and the keys that signed it."""
 
     info: TargetFile
     role: Role
@@ -34,13 +34,13 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def set_hour(updater: Updater, at_ms: int) -> None:
-    """Judge every expiry by this hour, milliseconds since 1970."""
+    """Set the time that every expiry is judged by, milliseconds since 1970."""
     moment = dt.datetime.fromtimestamp(min(at_ms, _LAST_MS) / 1000, tz=dt.UTC)
-    updater._trusted_set.reference_time = moment  # noqa: SLF001 - see the law above
+    updater._trusted_set.reference_time = moment  # noqa: SLF001 - see the rule above
 
 
 def root_in(data: bytes) -> Root:
-    """The root in a file, unverified. RepositoryError or DeserializationError if it is none."""
+    """Parse root metadata, unverified. RepositoryError or DeserializationError if it is none."""
     root: object = Metadata.from_bytes(data).signed
     if not isinstance(root, Root):
         raise RepositoryError("that is no root metadata")
@@ -48,16 +48,21 @@ def root_in(data: bytes) -> Root:
 
 
 def root_of(updater: Updater) -> Root:
-    return updater._trusted_set.root  # noqa: SLF001 - see the law above
+    """Return the root that the updater trusts now."""
+    return updater._trusted_set.root  # noqa: SLF001 - see the rule above
 
 
 def roles_of(root: Root) -> dict[str, Role]:
+    """Return the four top-level roles of a root, by name."""
     return {name: _role(root, name) for name in TOP_LEVEL}
 
 
 def seen(updater: Updater, folder: Path) -> Seen:
-    """What a complete refresh verified. RepositoryError if the cache in `folder` is no longer what was verified."""
-    trusted = updater._trusted_set  # noqa: SLF001 - see the law above
+    """Collect what a complete refresh verified.
+
+    RepositoryError if the cache in `folder` is no longer what was verified.
+    """
+    trusted = updater._trusted_set  # noqa: SLF001 - see the rule above
     timestamp, snapshot = trusted.timestamp, trusted.snapshot
     versions = {Timestamp.type: timestamp.version, Snapshot.type: snapshot.version}
     versions |= {META + name: meta.version for name, meta in snapshot.meta.items()}
@@ -73,7 +78,7 @@ def seen(updater: Updater, folder: Path) -> Seen:
 
 
 def listing(updater: Updater, path: str, folder: Path) -> Listing | None:
-    """The target, the role that lists it and who signed that role; None if nobody trusted for the path lists it."""
+    """Find a target, the role that lists it and who signed that role; None if nobody trusted for the path lists it."""
     info = updater.get_targetinfo(path)
     if info is None:
         return None
@@ -84,19 +89,22 @@ def listing(updater: Updater, path: str, folder: Path) -> Listing | None:
 
 
 def below(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
-    """Targets under a prefix that a role loaded so far lists and is trusted for; `listing` says who comes first."""
+    """List the targets under a prefix that a role loaded so far is trusted for.
+
+    `listing` says which role takes precedence for one of them.
+    """
     found = ((over, name, info) for over, name, role in _loaded(updater) for info in role.targets.values())
     return tuple(info for over, name, info in found if info.path.startswith(prefix) and _trusted_for(over, name, info))
 
 
 def listed_offline(updater: Updater, prefix: str) -> tuple[TargetFile, ...]:
-    """Targets under a prefix that the top-level targets role lists itself: no hub has its keys."""
-    targets = updater._trusted_set.targets.targets  # noqa: SLF001 - see the law above
+    """List the targets under a prefix in the top-level targets role itself: no hub has its keys."""
+    targets = updater._trusted_set.targets.targets  # noqa: SLF001 - see the rule above
     return tuple(info for path, info in sorted(targets.items()) if path.startswith(prefix))
 
 
 def address(updater: Updater, info: TargetFile, base_url: str) -> str:
-    """Where the bytes lie: under a consistent snapshot the file name begins with the hash."""
+    """Return the URL of a target: under a consistent snapshot the file name begins with the hash."""
     folder, slash, name = info.path.rpartition("/")
     if root_of(updater).consistent_snapshot:
         name = f"{next(iter(info.hashes.values()))}.{name}"
@@ -104,8 +112,8 @@ def address(updater: Updater, info: TargetFile, base_url: str) -> str:
 
 
 def _loaded(updater: Updater) -> Iterator[tuple[Root | Targets, str, Targets]]:
-    """(delegator, role name, role) of every targets role that was verified."""
-    trusted = updater._trusted_set  # noqa: SLF001 - see the law above
+    """Iterate over every verified targets role: (delegator, role name, role)."""
+    trusted = updater._trusted_set  # noqa: SLF001 - see the rule above
     for delegator, name in sorted(trusted._trusted_delegations):  # noqa: SLF001
         role, over = trusted[name], trusted[delegator]
         if isinstance(role, Targets) and isinstance(over, Root | Targets):
@@ -121,7 +129,7 @@ def _trusted_for(delegator: Root | Targets, name: str, info: TargetFile) -> bool
 def _signers(
     delegator: Root | Targets, signed: Timestamp | Snapshot | Targets, folder: Path, name: str = ""
 ) -> frozenset[str]:
-    """Fingerprints of the keys whose signature on the cached file verifies."""
+    """Return fingerprints of the keys whose signature on the cached file verifies."""
     name = name or signed.type
     metadata: Metadata[Any] = Metadata.from_bytes((folder / f"{quote(name, '')}.json").read_bytes())
     if metadata.signed != signed:
@@ -143,7 +151,7 @@ def _keys(delegator: Root | Targets, keyids: list[str]) -> Iterator[Key]:
 
 
 def _fingerprint(key: Key) -> str:
-    """Of the key itself, not of the id somebody gave it."""
+    """Return the fingerprint of the key itself, not of the id somebody gave it."""
     parts = msgspec.json.encode([key.keytype, key.scheme, key.keyval], order="deterministic")
     return sha256(parts).hexdigest()[:32]
 

@@ -1,6 +1,7 @@
-"""May a bundle run on this device at all? Asked before a byte of it is downloaded, and again of its own manifest.
+"""Compatibility check: may a bundle run on this device, by agent version, runtime, opset and processor.
 
-Law: values in, verdict out. What cannot be read or compared is for a newer agent and is refused: nothing is guessed.
+Asked before a byte of the bundle is downloaded, and again of its own manifest.
+Rule: values in, verdict out. What cannot be read or compared is for a newer agent and is refused: nothing is guessed.
 A bundle that does not fit is REJECTED, not FAILED: nothing was tried, nothing is quarantined. SECURITY case 27.
 """
 
@@ -24,14 +25,17 @@ _SHOWN_CHARS = 40
 
 
 class Ending(StrEnum):
-    """How an update that did not happen ends. REJECTED: it was not for this device, and says nothing of the bundle."""
+    """End of an update that did not happen: `failed`, or `rejected` if it was not for this device.
+
+    REJECTED says nothing about the bundle: other devices may run it.
+    """
 
     FAILED = "failed"
     REJECTED = "rejected"
 
 
 class Host(msgspec.Struct, frozen=True):
-    """A device: version of the agent, kind of processor (as `platform.machine()` says it), runtimes it has."""
+    """Properties of a device: agent version, processor (as `platform.machine()` says it), runtimes it has."""
 
     agent: str
     machine: str
@@ -39,19 +43,19 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What the publisher says beside the file: the oldest agent that may run it, and what the graph was made for."""
+    """Requirements that the publisher signs beside the file: oldest agent version, and the platform of the graph."""
 
     min_agent: str
     target: Target
 
 
 def this_host(agent: str) -> Host:
-    """The one we are on. `agent`: version of the installed package."""
+    """Read the properties of the machine that this process runs on. `agent`: version of the installed package."""
     return Host(agent, platform.machine())
 
 
 def judge_custom(custom: Mapping[str, object], host: Host) -> Refusal | None:
-    """As `judge_fit`, for the `custom` of a target in signed metadata. Unreadable = made for a newer agent."""
+    """Check the `custom` field of a target in signed metadata, as `judge_fit`. Unreadable = made for a newer agent."""
     try:
         return judge_fit(msgspec.convert(dict(custom), Needs), host)
     except msgspec.ValidationError as error:
@@ -59,7 +63,10 @@ def judge_custom(custom: Mapping[str, object], host: Host) -> Refusal | None:
 
 
 def judge_fit(needs: Needs, host: Host) -> Refusal | None:
-    """None if it may be tried here. INCOMPATIBLE, with one line that says what is missing, if not."""
+    """Check requirements against a device: None if the bundle may be tried here, else a Refusal.
+
+    The refusal is INCOMPATIBLE, with one line that says what is missing.
+    """
     least, ours = _version(needs.min_agent), _version(host.agent, prefix=True)
     if least is None:
         return _no(f"needs an agent of version {_shown(needs.min_agent)}, which is no version")
@@ -69,7 +76,7 @@ def judge_fit(needs: Needs, host: Host) -> Refusal | None:
 
 
 def judge_target(target: Target, host: Host) -> Refusal | None:
-    """As `judge_fit`, for what a manifest says of its graph."""
+    """Check the platform that a manifest names against a device, as `judge_fit` without the agent version."""
     if target.runtime not in host.runtimes:
         return _no(f"needs the runtime {_shown(target.runtime)}")
     if target.opset >= OPSETS[ONNX].stop:
@@ -80,11 +87,15 @@ def judge_target(target: Target, host: Host) -> Refusal | None:
 
 
 def ending(failure: Failure) -> Ending:
+    """Return how an update with this failure ends: INCOMPATIBLE ones are rejected, all others failed."""
     return Ending.REJECTED if failure is Failure.INCOMPATIBLE else Ending.FAILED
 
 
 def _version(text: str, *, prefix: bool = False) -> tuple[int, ...] | None:
-    """Numbers without trailing zeros, so that 1.0 equals 1. `prefix`: what follows ("rc1", ".dev3") is left out."""
+    """Parse a version into its numbers without trailing zeros, so that 1.0 equals 1; None if it is none.
+
+    `prefix`: what follows the numbers ("rc1", ".dev3") is left out instead of refused.
+    """
     found = _VERSION.match(text) if prefix else _VERSION.fullmatch(text)
     if found is None:
         return None

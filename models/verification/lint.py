@@ -1,6 +1,6 @@
-"""Judges an edge graph before any runtime sees it: what may be in it, how big it may be, and that it is a graph at all.
+"""Lint of an ONNX edge graph before any runtime loads it: allowed operators, sizes, names and structure.
 
-Law: bytes in, facts out, or a `LintError` of one line; nothing else is raised, whatever the bytes are. What passes has
+Rule: bytes in, facts out, or a `LintError` of one line; nothing else is raised, whatever the bytes are. What passes has
 no subgraph, no code, no file outside itself; every tensor is there in full; and the size of every intermediate result
 follows from the shape of the sample alone, so a first load has seen the memory of every later one.
 
@@ -30,7 +30,7 @@ MAX_MODEL_BYTES = 96 << 20  # a first load of it stays within 512 MiB
 MAX_ELEMENTS = 1 << 27  # of one declared input, output or result
 MAX_RANK = 8
 MAX_DIMENSION = 2**31 - 1
-MAX_WEIGHT_BYTES = MAX_MODEL_BYTES  # a number of eight bytes may be written in one
+MAX_WEIGHT_BYTES = MAX_MODEL_BYTES  # checked apart: a varint writes a number of eight bytes in one
 MAX_ENDS = 16  # inputs, or outputs, of the graph
 RUNTIME_FORMAT = b"ORTM"  # at bytes 4..8: ONNX Runtime then reads a format of its own and not what we have read
 _SHOWN_CHARS = 60
@@ -38,11 +38,14 @@ FORBIDDEN_PROPERTIES = frozenset({"ort_config"})  # ONNX Runtime may take sessio
 
 
 class LintError(BundleError):
-    """The graph may not be loaded; the message is one line and names the node, tensor or number at fault."""
+    """A graph that may not be loaded; the message is one line and names the node, tensor or number at fault."""
 
 
 class Facts(NamedTuple):
-    """What a graph that passed consists of. `weight_bytes`: declared, and there."""
+    """Summary of a graph that passed: versions, counts, operator names.
+
+    `weight_bytes`: bytes of its tensors, declared and really there.
+    """
 
     ir_version: int
     opset: int
@@ -53,7 +56,10 @@ class Facts(NamedTuple):
 
 
 def lint(data: bytes) -> Facts:
-    """Facts of an ONNX model that a device may load. LintError, and nothing else, for all other bytes."""
+    """Check the bytes of an ONNX model that a device may load and return its summary.
+
+    LintError, and nothing else, for all other bytes. Time and memory are bounded by the limits above.
+    """
     try:
         return _lint(data)
     except (WalkError, LintError) as error:
@@ -61,6 +67,7 @@ def lint(data: bytes) -> Facts:
 
 
 def _lint(data: bytes) -> Facts:
+    """Check size, header, tensors and graph of a model, in this order."""
     _require(0 < len(data) <= MAX_MODEL_BYTES, f"{len(data)} bytes, at most {MAX_MODEL_BYTES}")
     _require(data[4:8] != RUNTIME_FORMAT, "bears the mark of another format")
     model = read_model(data)
@@ -78,7 +85,10 @@ def _lint(data: bytes) -> Facts:
 
 
 def _header(model: Model) -> int:
-    """The version of the standard operator set."""
+    """Check format version, properties and operator sets; return the version of the standard operator set.
+
+    Refused are properties that would change ONNX Runtime's options, unknown domains, and versions beyond `OPSETS`.
+    """
     _require(model.ir_version in IR_VERSIONS, f"IR version {model.ir_version}, allowed {_range(IR_VERSIONS)}")
     for note in model.properties:
         _require(note.key not in FORBIDDEN_PROPERTIES, f"property {note.key} would change how it is run")
@@ -92,19 +102,20 @@ def _header(model: Model) -> int:
         _require(each.version in allowed, f"opset {each.version} of {_shown(domain)}, allowed {_range(allowed)}")
         versions[domain] = each.version
     if ONNX not in versions:
-        raise LintError("says nothing of the version of its operators")
+        raise LintError("does not say the version of its operators")
     for node in model.graph.nodes if model.graph else ():
         _require(DOMAINS.get(node.domain) in versions, f"{_where(node)}: its domain is not imported")
     return versions[ONNX]
 
 
 def _all_tensors(graph: Graph) -> list[Tensor]:
+    """Collect every tensor of the graph: initializers and those in attributes."""
     attributes = (attribute for node in graph.nodes for attribute in node.attributes)
     return [*graph.initializers, *(attribute.t for attribute in attributes if attribute.t)]
 
 
 def _tensor_bytes(tensor: Tensor) -> int:
-    """What a tensor declares, if that is also what it has."""
+    """Check one tensor and return its bytes: what it declares must be what it has."""
     where = f"tensor {_shown(tensor.name)}"
     _require(len(tensor.dims) <= MAX_RANK, f"{where}: {len(tensor.dims)} dimensions, at most {MAX_RANK}")
     for size in tensor.dims:
@@ -121,9 +132,10 @@ def _tensor_bytes(tensor: Tensor) -> int:
 
 
 def _graph(graph: Graph) -> None:
-    """Every name is made once and before it is read, so there is no cycle; and what a sample may not decide, it can't.
+    """Check inputs, tensors, nodes and outputs of the graph.
 
-    `known`: name -> whether its values follow from those of a sample.
+    Every name is made once and before it is read, so there is no cycle. `known` maps each name to whether its values
+    follow from those of a sample: such values may not decide how much memory a node takes.
     """
     known: dict[str, bool] = {}
     _require(0 < len(graph.inputs) <= MAX_ENDS, f"{len(graph.inputs)} inputs, allowed 1..{MAX_ENDS}")
@@ -140,6 +152,7 @@ def _graph(graph: Graph) -> None:
 
 
 def _outputs(outputs: list[Value], known: dict[str, bool]) -> None:
+    """Check the graph's outputs: made by some node, each once, of an allowed type."""
     _require(0 < len(outputs) <= MAX_ENDS, f"{len(outputs)} outputs, allowed 1..{MAX_ENDS}")
     _require(len({value.name for value in outputs}) == len(outputs), "an output is there twice")
     for value in outputs:
@@ -148,6 +161,10 @@ def _outputs(outputs: list[Value], known: dict[str, bool]) -> None:
 
 
 def _value(value: Value) -> None:
+    """Check declared type and shape of a graph input, output or intermediate result.
+
+    At most `MAX_RANK` dimensions and `MAX_ELEMENTS` elements; a free axis has a name and no size.
+    """
     where = f"value {_shown(value.name)}"
     tensor = value.type.tensor if value.type else None
     if tensor is None or tensor.element not in BITS:
@@ -162,12 +179,17 @@ def _value(value: Value) -> None:
 
 
 def _define(known: dict[str, bool], name: str, what: str, *, sampled: bool) -> None:
+    """Add a name to `known`. LintError if it is empty or defined twice."""
     _require(name != "", f"{what} has no name")
     _require(name not in known, f"{what} {_shown(name)} is defined twice")
     known[name] = sampled
 
 
 def _node(node: Node, known: dict[str, bool]) -> None:
+    """Check one node and define its outputs in `known`.
+
+    Its operator must be allowed, its inputs made before it, and no value of a sample may decide the memory it takes.
+    """
     allowed = ALLOWED[DOMAINS[node.domain]]
     _require(node.operator in allowed, f"{_where(node)}: this operator is not allowed")
     _attributes(node)
@@ -183,6 +205,7 @@ def _node(node: Node, known: dict[str, bool]) -> None:
 
 
 def _attributes(node: Node) -> None:
+    """Check a node's attributes: each once, of an allowed type, and carrying exactly that type's value."""
     names = {attribute.name for attribute in node.attributes}
     _require(len(names) == len(node.attributes), f"{_where(node)}: an attribute is there twice")
     for attribute in node.attributes:
@@ -194,6 +217,7 @@ def _attributes(node: Node) -> None:
 
 
 def _makes_text(node: Node, attribute: Attribute) -> bool:
+    """Tell whether an attribute makes a node return tensors of text."""
     if node.operator == "Constant":
         return attribute.name.startswith("value_string")
     return node.operator == "Cast" and attribute.name == "to" and attribute.i not in BITS
@@ -209,7 +233,7 @@ def _where(node: Node) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name out of the file, harmless in a line for people and logs."""
+    """Quote a name out of the file, harmless in a line for people and logs."""
     return ascii(name[:_SHOWN_CHARS])
 
 

@@ -1,6 +1,6 @@
-"""The structure of an ONNX model, read by our own eyes: no onnx, no protobuf library, no tensor in memory.
+"""ONNX model reader without the onnx or protobuf library: structure only, no tensor is loaded into memory.
 
-Law: a closed table says what a message may hold. An unknown field, a single field given twice, a subgraph, a function,
+Rule: a closed table says what a message may hold. An unknown field, a single field given twice, a subgraph, a function,
 training information, a tensor that is sparse or lies elsewhere, a type that is no tensor: `WalkError`. The table has no
 cycle, so nothing nests; weights are measured where they lie.
 
@@ -23,7 +23,7 @@ MAX_MANY = 1_000  # of anything else in one place
 
 @dataclass(slots=True)
 class Tensor:
-    """Declared type and shape, and what is really there: data field -> elements (`raw_data`: bytes)."""
+    """TensorProto: declared type and shape, and what is really there: data field -> elements (`raw_data`: bytes)."""
 
     name: str = ""
     dims: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Tensor:
 
 @dataclass(slots=True)
 class Attribute:
-    """`carried`: the value fields that are filled -> elements (`s`: bytes)."""
+    """AttributeProto of a node. `carried`: the value fields that are filled -> elements (`s`: bytes)."""
 
     name: str = ""
     kind: int = 0
@@ -44,6 +44,8 @@ class Attribute:
 
 @dataclass(slots=True)
 class Node:
+    """NodeProto: one operator with its inputs, outputs and attributes."""
+
     operator: str = ""
     domain: str = ""
     name: str = ""
@@ -54,7 +56,7 @@ class Node:
 
 @dataclass(slots=True)
 class Dimension:
-    """A size, or the name of a free axis, or neither."""
+    """Dimension of a shape: a size, or the name of a free axis, or neither."""
 
     value: int | None = None
     parameter: str | None = None
@@ -62,23 +64,29 @@ class Dimension:
 
 @dataclass(slots=True)
 class Shape:
+    """TensorShapeProto: dimensions in order."""
+
     dims: list[Dimension] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TensorType:
+    """TypeProto.Tensor: element type and shape."""
+
     element: int = 0
     shape: Shape | None = None
 
 
 @dataclass(slots=True)
 class Type:
+    """TypeProto; tensors are the only kind that is read."""
+
     tensor: TensorType | None = None
 
 
 @dataclass(slots=True)
 class Value:
-    """A named input, output or intermediate result of the graph, and its type."""
+    """ValueInfoProto: a named input, output or intermediate result of the graph, and its type."""
 
     name: str = ""
     type: Type | None = None
@@ -86,6 +94,8 @@ class Value:
 
 @dataclass(slots=True)
 class Graph:
+    """GraphProto: nodes, weights (`initializers`), inputs, outputs and declared intermediate results (`values`)."""
+
     name: str = ""
     nodes: list[Node] = field(default_factory=list)
     initializers: list[Tensor] = field(default_factory=list)
@@ -96,22 +106,30 @@ class Graph:
 
 @dataclass(slots=True)
 class OperatorSet:
+    """OperatorSetIdProto: an imported operator set and its version."""
+
     domain: str = ""
     version: int = 0
 
 
 @dataclass(slots=True)
 class Property:
+    """StringStringEntryProto: a metadata entry; its value is not read."""
+
     key: str = ""
 
 
 @dataclass(slots=True)
 class Annotation:
+    """TensorAnnotation: quantisation notes about a tensor; read and dropped."""
+
     tensor: str = ""
 
 
 @dataclass(slots=True)
 class Model:
+    """ModelProto: format version, operator sets, properties and the graph."""
+
     ir_version: int = 0
     version: int = 0
     operator_sets: list[OperatorSet] = field(default_factory=list)
@@ -120,13 +138,16 @@ class Model:
 
 
 def read_model(data: bytes, max_fields: int = MAX_FIELDS) -> Model:
-    """What a model consists of. WalkError for anything else; the time is bounded by `max_fields`."""
+    """Parse an ONNX model into its structure. WalkError for anything else; the time is bounded by `max_fields`."""
     model: Model = _message(Walk(data, max_fields), Model, 0, len(data))
     return model
 
 
 class _Rule(NamedTuple):
-    """What becomes of one field. `take` puts it into the value under `name` and returns how many elements it was."""
+    """Rule for one field of a message.
+
+    `take` puts it into the value under `name` and returns how many elements it was.
+    """
 
     name: str
     take: Callable[[Walk, Any, "_Rule", Field], int]
@@ -137,6 +158,7 @@ class _Rule(NamedTuple):
 
 
 def _message(walk: Walk, kind: type[Any], start: int, end: int) -> Any:
+    """Read one message by the rules of its kind. WalkError for an unknown field or a single one given twice."""
     rules, found, seen = _TABLE[kind], kind(), set()
     for each in walk.fields(start, end):
         rule = rules.get(each.number)
@@ -159,7 +181,7 @@ def _number(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
 
 
 def _numbers(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
-    """Packed or not: every reader takes both."""
+    """Read a repeated field of whole numbers, packed or not: every reader takes both."""
     _expect(found, rule, Wire.VARINT, Wire.BYTES)
     getattr(into, rule.name).extend(walk.numbers(found))
     return 0
@@ -187,7 +209,7 @@ def _put(into: Any, rule: _Rule, value: Any) -> int:
 
 
 def _notes(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
-    """Read like everything else, and dropped."""
+    """Read a submessage like every other, and drop it."""
     del into
     _expect(found, rule, Wire.BYTES)
     _message(walk, rule.of, found.start, found.end)
@@ -201,7 +223,7 @@ def _size(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
 
 
 def _floats(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
-    """Numbers of fixed width; the repeated ones packed or not."""
+    """Count numbers of fixed width; the repeated ones packed or not."""
     del walk, into
     _expect(found, rule, *((rule.of,) if rule.once else (rule.of, Wire.BYTES)))
     count, rest = divmod(found.end - found.start, fixed_bytes(rule.of))
@@ -217,7 +239,7 @@ def _count(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
 
 
 def _absent(walk: Walk, into: Any, rule: _Rule, found: Field) -> int:
-    """It may be there if it says what its absence says: zero or an empty text."""
+    """Accept a field only with its default value: zero or an empty text."""
     del walk, into
     _expect(found, rule, rule.of)
     if found.value or (rule.of is Wire.BYTES and found.end > found.start):
@@ -244,7 +266,7 @@ def _names(name: str) -> _Rule:
 
 
 def _words() -> _Rule:
-    """Notes for people and tools, passed over: the runtime does nothing by them."""
+    """Return the rule of a text for people and tools: passed over, since the runtime does nothing by it."""
     return _Rule("a note", _size, once=False)
 
 

@@ -1,9 +1,9 @@
-"""Which ONNX operators a device's graph may consist of: an allow-list, and what we rely on in each.
+"""Allow-list of ONNX operators for a device's graph, and what the lint relies on in each.
 
-Law: an operator is here because models of our kinds need it and its memory follows from shapes. None of them runs a
+Rule: an operator is here because models of our kinds need it and its memory follows from shapes. None of them runs a
 subgraph, draws random numbers, keeps a state between calls, reads a file or returns a text; none has an output whose
 size follows from the values it is given, unless `SIZED_BY` names the inputs that decide, and these must not come from
-a sample.
+a sample. Source: the operator schemas of ONNX and of ONNX Runtime's `com.microsoft` domain.
 """
 
 ONNX, MICROSOFT = "", "com.microsoft"

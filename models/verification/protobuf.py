@@ -1,6 +1,6 @@
-"""Reads protobuf's wire format with nothing but the standard library: one pass, no copies, a bounded number of steps.
+"""Protobuf wire-format reader in the standard library: one pass, no copies, a bounded number of steps.
 
-Law: what two readers could take for two things is a `WalkError`: a group, a number longer than it need be, a length
+Rule: what two readers could take for two things is a `WalkError`: a group, a number longer than it need be, a length
 beyond the end. No length is believed before it was compared with what is there.
 
 Format: protobuf.dev/programming-guides/encoding.
@@ -13,14 +13,16 @@ from typing import NamedTuple
 MAX_VARINT_BYTES = 10
 PIECE_BYTES = 1 << 20
 TEXT_BYTES_A_STEP = 32  # names are all that is copied: this bounds what they take together
-_NOT_LAST = bytes(range(0x80, 0x100))  # bytes of a varint that others follow
+_NOT_LAST = bytes(range(0x80, 0x100))  # bytes of a varint that are not its last
 
 
 class WalkError(ValueError):
-    """These bytes are not the message they should be, or hold what is never allowed; the text is one line."""
+    """Bytes that are not the message they should be, or hold what is never allowed; the text is one line."""
 
 
 class Wire(IntEnum):
+    """Wire type of a field: the low three bits of its tag."""
+
     VARINT = 0
     FIXED64 = 1
     BYTES = 2
@@ -38,7 +40,7 @@ class Field(NamedTuple):
 
 
 class Walk:
-    """One pass over one file. `left`: how many steps are left for fields, packed numbers and names."""
+    """Reader of one file. `left`: how many steps are left for fields, packed numbers and names."""
 
     __slots__ = ("data", "left")
 
@@ -47,7 +49,7 @@ class Walk:
         self.left = max_fields
 
     def fields(self, at: int, end: int) -> Iterator[Field]:
-        """The fields of the message that fills `at..end` exactly."""
+        """Iterate over the fields of the message that fills `at..end` exactly."""
         while at < end:
             self._spend()
             tag, start = self._varint(at, end)
@@ -64,7 +66,7 @@ class Walk:
             yield Field(tag >> 3, wire, value, start, at)
 
     def numbers(self, field: Field) -> Iterator[int]:
-        """The numbers of a repeated field that came packed, or the one that came alone."""
+        """Iterate over the numbers of a repeated field that came packed, or the one that came alone."""
         if field.wire == Wire.VARINT:
             yield signed(field.value)
             return
@@ -75,7 +77,7 @@ class Walk:
             yield signed(value)
 
     def count(self, field: Field) -> int:
-        """How many numbers that would be, by counting the bytes that end one: quick for millions of them."""
+        """Count the numbers of a repeated field by the bytes that end one: quick for millions of them."""
         if field.wire == Wire.VARINT:
             return 1
         if field.start < field.end and self.data[field.end - 1] >= 0x80:
@@ -84,6 +86,7 @@ class Walk:
         return sum(len(self.data[at : min(field.end, at + PIECE_BYTES)].translate(None, _NOT_LAST)) for at in pieces)
 
     def text(self, field: Field, max_bytes: int) -> str:
+        """Read a UTF-8 text of at most `max_bytes` bytes."""
         size = field.end - field.start
         if size > max_bytes:
             raise WalkError(f"a name of {size} bytes, at most {max_bytes}")
@@ -94,7 +97,7 @@ class Walk:
             raise WalkError("a name is not UTF-8") from None
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """(value in 0..2**64-1, where it ends)."""
+        """Read a varint: (value in 0..2**64-1, where it ends)."""
         if at < end and self.data[at] < 0x80:  # nearly all are one byte long
             return self.data[at], at + 1
         value = 0
@@ -102,7 +105,7 @@ class Walk:
             value |= (byte & 0x7F) << (7 * i)
             if byte < 0x80:
                 if byte == 0 or value >> 64:
-                    raise WalkError("a number is written in an odd way")
+                    raise WalkError("a number is longer than it need be or beyond 64 bits")
                 return value, at + i + 1
         raise WalkError("a number does not end")
 
@@ -113,7 +116,10 @@ class Walk:
 
 
 def fixed_bytes(wire: int) -> int:
-    """Bytes of a field of fixed size. WalkError for groups, which ended with proto2, and for what never existed."""
+    """Return the bytes of a field of fixed size.
+
+    WalkError for groups, which ended with proto2, and for unknown types.
+    """
     if wire == Wire.FIXED32:
         return 4
     if wire == Wire.FIXED64:
@@ -122,5 +128,5 @@ def fixed_bytes(wire: int) -> int:
 
 
 def signed(value: int) -> int:
-    """An int64 as it was written: two's complement in 64 bits."""
+    """Convert a varint to the int64 it was written as: two's complement in 64 bits."""
     return value - (1 << 64) if value >> 63 else value

@@ -1,12 +1,12 @@
-"""The first load of a bundle that arrived: in a child process that may do nothing else, and dies rather than grow.
+"""Sandboxed first load of a bundle: a child process with resource limits lints, loads and tests it.
 
-Law: the child is handed the verified bytes themselves and opens no file; the parent believes nothing but how it ended
+Rule: the child is handed the verified bytes themselves and opens no file; the parent believes nothing but how it ended
 and one line of bounded length. A bundle passes if its graph passes the lint, loads, and answers its golden set as it
 did when it was made.
 
 The limits are the kernel's: address space, processor time, open files (none), processes (none), file size (none) and a
 wall clock in both processes. They need Linux; elsewhere the two clocks remain. They bound a defect of the runtime, and
-make an exploit poor in means; they are no sandbox against code that runs with this user's rights.
+leave an exploit few means; they are no sandbox against code that runs with this user's rights.
 """
 
 import fcntl
@@ -30,18 +30,21 @@ from wire.protocol.rollout import Failure
 
 MEMORY_BYTES = 512 << 20
 MAX_REPORT_BYTES = 1 << 16
-GRACE_S = 2.0  # the child's own clock strikes first
+GRACE_S = 2.0  # after `wall_s`: the child's own timer fires first
 LENGTH_BYTES = 8
-# the folder we run from goes behind the installed packages; -I keeps the current folder and the environment out
+# our folder goes behind the installed packages; -I keeps the current folder and PYTHON* variables out
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from models.verification.sandbox_child import main; main(sys.argv[2])"
 )
-_CLOCKS = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM})  # of the lint, of the processor, of the wall
+_CLOCKS = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM})  # timers: lint, processor time, wall clock
 _KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the child may use. `memory_bytes`: resident, at its highest; `lint_s`, `cpu_s`: processor time."""
+    """Resource limits of the child process.
+
+    `memory_bytes`: resident, at its highest; `lint_s`, `cpu_s`: processor time in seconds; `wall_s`: in all.
+    """
 
     memory_bytes: int = MEMORY_BYTES
     lint_s: int = 2
@@ -50,8 +53,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Outcome(StrEnum):
+    """Outcome of a first load: `sound`, or the stage and the limit at which it ended."""
+
     SOUND = "sound"
-    REFUSED = "refused"  # by the lint: the runtime never saw it
+    REFUSED = "refused"  # by the lint: no runtime loaded it
     UNFIT = "unfit"  # it does not load, does not run, or is not what its manifest says
     DIFFERENT = "different"  # it runs, and answers otherwise than it did when it was made
     MEMORY = "memory"
@@ -60,7 +65,7 @@ class Outcome(StrEnum):
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """As `GoldenCheck`. `scores_moved` None: not a number."""
+    """Figures of the golden check, as `GoldenCheck`. `scores_moved` None: not a number."""
 
     samples: int
     labels_equal: int
@@ -70,7 +75,7 @@ class Golden(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """What the lint found the graph to consist of."""
+    """Summary of the graph by the lint: versions, counts, bytes of weights, operator names."""
 
     ir_version: int
     opset: int
@@ -81,10 +86,11 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class FirstLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How it went. `edge`: SHA-256 of the very bytes the child loaded. `*_ms`: processor time of a stage, milliseconds.
+    """Report of a first load: outcome, detail of one line, figures of graph and golden set, times and memory.
 
-    `p50_us`, `p95_us`: one sample, one thread, wall clock. `rss_bytes`: the child at its highest; `model_bytes`: what
-    of it came with the model.
+    `edge`: SHA-256 of the very bytes the child loaded. `*_ms`: processor time of a stage, milliseconds. `p50_us`,
+    `p95_us`: one sample, one thread, wall clock, microseconds. `rss_bytes`: the child at its highest; `model_bytes`:
+    what of it came with the model.
     """
 
     outcome: Outcome
@@ -101,18 +107,19 @@ class FirstLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
+        """True if the bundle may be used."""
         return self.outcome is Outcome.SOUND
 
     @property
     def failure(self) -> Failure | None:
-        """The class for the report to the hub; None if it passed."""
+        """Failure class for the report to the hub; None if it passed."""
         if self.passed:
             return None
         return Failure.INTEGRITY if self.outcome is Outcome.REFUSED else Failure.SELF_TEST
 
 
 class Handed(NamedTuple):
-    """What the child gets, in this order, each behind its length."""
+    """Input of the child: files of the bundle in this order, each behind its length (8 bytes, big-endian)."""
 
     manifest: bytes
     edge: bytes
@@ -121,9 +128,9 @@ class Handed(NamedTuple):
 
 
 def first_load(bundle: Bundle, limits: Limits | None = None) -> FirstLoad:
-    """Load and try a verified bundle in a child of its own. Blocks; ends within `limits.wall_s` and `GRACE_S`.
+    """Load and test a verified bundle in a child process. Blocks; ends within `limits.wall_s` and `GRACE_S`.
 
-    Never raises for what is in the bundle. OSError if no process can be started.
+    Never raises for what is in the bundle: that is in the report. OSError if no process can be started.
     """
     limits = limits or Limits()
     manifest = bundle.manifest
@@ -136,12 +143,15 @@ def first_load(bundle: Bundle, limits: Limits | None = None) -> FirstLoad:
     with _sealed(handed) as file:
         found = _run(file, limits)
     if found.passed and found.edge != manifest.files[EDGE_FILE]:
-        return FirstLoad(outcome=Outcome.CRASHED, detail="the child speaks of other bytes than it was given")
+        return FirstLoad(
+            outcome=Outcome.CRASHED, detail="the child reported the digest of another file than it was given"
+        )
     return found
 
 
 @contextmanager
 def _sealed(handed: Handed) -> Iterator[BinaryIO]:
+    """Write the child's input into a file without a name, sealed against writing."""
     with _nameless() as file:
         for part in handed:
             file.write(len(part).to_bytes(LENGTH_BYTES, "big"))
@@ -154,7 +164,7 @@ def _sealed(handed: Handed) -> Iterator[BinaryIO]:
 
 
 def _nameless() -> BinaryIO:
-    """A file that has no name: in memory where the kernel can do that."""
+    """Create a file that has no name: in memory where the kernel can do that."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("skerry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     else:  # noqa: RET505 - so mypy knows the platforms apart
@@ -189,17 +199,21 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours but where the shared libraries are; one thread, so that memory is the model's."""
+    """Return the child's environment: where the shared libraries are, and one thread, so that memory is the model's."""
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
     return {**kept, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 
 def judge_end(code: int, line: bytes, limits: Limits) -> FirstLoad:
+    """Turn the child's exit code and its line into a report; negative codes are signals, as `subprocess` has them.
+
+    A signal of one of the clocks means TIME; any other end without a readable line means CRASHED.
+    """
     if code == 0:
         try:
             return msgspec.json.decode(line, type=FirstLoad)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return FirstLoad(outcome=Outcome.CRASHED, detail="the child reported nothing that can be read")
+            return FirstLoad(outcome=Outcome.CRASHED, detail="the child's report cannot be read")
     if -code in _CLOCKS:
         spent = f"{limits.lint_s} s for the lint, {limits.cpu_s} s of processor or {limits.wall_s:g} s in all"
         return FirstLoad(outcome=Outcome.TIME, detail=f"took more than {spent}")

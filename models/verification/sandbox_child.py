@@ -1,7 +1,7 @@
-"""The child of `firstload`: takes the bytes from its standard input, tries them, writes one line and is gone.
+"""Child process of the sandboxed first load: reads a bundle from standard input, tests it, writes one line and exits.
 
-Law: everything it will ever need is imported before it limits itself, and it limits itself before it reads a byte. From
-then on it can open no file, start no process, and grow and run only so far.
+Rule: everything it will ever need is imported before it limits itself, and it limits itself before it reads a byte.
+From then on it can open no file, start no process, and grow and run only so far.
 """
 
 import io
@@ -47,7 +47,7 @@ _KIB = 1024
 
 
 def main(limits_json: str) -> None:
-    """Never returns: exit code 0 with a line, or death."""
+    """Entry point of the child. Never returns: exit code 0 with a line of JSON, or death by a signal."""
     limits = msgspec.json.decode(limits_json, type=Limits)
     gauge = Gauge()
     _rehearse()
@@ -58,11 +58,11 @@ def main(limits_json: str) -> None:
         found = FirstLoad(outcome=Outcome.MEMORY, detail=f"takes more than {limits.memory_bytes >> 20} MiB")
     found = msgspec.structs.replace(found, rss_bytes=gauge.now().highest)
     os.write(sys.stdout.fileno(), msgspec.json.encode(found) + b"\n")
-    os._exit(0)  # what a runtime does when it is torn down says nothing of the model
+    os._exit(0)  # skip the runtime's teardown: a crash there would say nothing about the model
 
 
 def _rehearse() -> None:
-    """Libraries import some of their parts when they are first used; afterwards no file can be opened any more."""
+    """Use each library once, since some import parts when first used and no file can be opened later."""
     with suppress(CodecError):  # without the library, only a bundle that needs it is unfit
         codec_ans.warm()
     packed = pack_golden(np.zeros((1, 2), np.float32), np.zeros((1, 2)), {})
@@ -72,7 +72,7 @@ def _rehearse() -> None:
 
 
 class Memory(NamedTuple):
-    """Bytes of this process; zeros where the kernel does not tell."""
+    """Memory of this process in bytes; zeros where the kernel does not say."""
 
     size: int = 0
     resident: int = 0
@@ -80,12 +80,16 @@ class Memory(NamedTuple):
 
 
 class Gauge:
-    """Keeps the kernel's page about us open. `getrusage` would tell of our parent: its peak survives the exec."""
+    """Memory gauge of this process: keeps /proc/self/status open.
+
+    `getrusage` would report the parent's peak, which survives the exec.
+    """
 
     def __init__(self) -> None:
         self._file = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC) if _STATUS.exists() else -1
 
     def now(self) -> Memory:
+        """Read address space, resident memory and its peak."""
         if self._file < 0:
             return Memory()
         lines = os.pread(self._file, 1 << 14, 0).decode("ascii", "replace").splitlines()
@@ -96,7 +100,7 @@ class Gauge:
 def confine(limits: Limits, size_bytes: int) -> None:
     """Set every limit of this process, for good. `size_bytes`: address space in use, 0 if that is not known."""
     signal.setitimer(signal.ITIMER_REAL, limits.wall_s)
-    with suppress(OSError):  # where memory is short for all, we go before the agent
+    with suppress(OSError):  # if the machine runs out of memory, the kernel kills this process before the agent
         _FIRST_TO_DIE.write_text("1000", encoding="ascii")
     for which, most in (
         (resource.RLIMIT_CORE, 0),  # a core dump would hold samples
@@ -106,7 +110,7 @@ def confine(limits: Limits, size_bytes: int) -> None:
     ):
         with suppress(OSError, ValueError):  # a limit this kernel does not have
             resource.setrlimit(which, (most, most))
-    # at the first the kernel says why it kills, at the second it just kills
+    # the soft limit sends SIGXCPU, which tells the parent why; the hard one kills
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
     if size_bytes:
         # libraries may have mapped more than they use: leave at least half of what is allowed
@@ -115,6 +119,7 @@ def confine(limits: Limits, size_bytes: int) -> None:
 
 
 def _try(source: BinaryIO, limits: Limits, gauge: Gauge) -> FirstLoad:
+    """Lint, load and test the bundle from `source`; the lint has a processor-time limit of its own."""
     bundle = _received(source)
     edge = sha256(bundle.read(EDGE_FILE)).hexdigest()
     signal.setitimer(signal.ITIMER_PROF, limits.lint_s)
@@ -132,6 +137,7 @@ def _try(source: BinaryIO, limits: Limits, gauge: Gauge) -> FirstLoad:
 
 
 def _loaded(bundle: Bundle, found: FirstLoad, gauge: Gauge) -> FirstLoad:
+    """Load the graph, run the golden set, measure latency and memory."""
     before, begun = gauge.now().resident, time.thread_time()
     runner = OnnxRunner(bundle, cpu_only=True)  # another processor's driver would open files
     load_ms = _ms_since(begun)
@@ -140,7 +146,7 @@ def _loaded(bundle: Bundle, found: FirstLoad, gauge: Gauge) -> FirstLoad:
     return msgspec.structs.replace(
         found,
         outcome=Outcome.SOUND if check.passed else Outcome.DIFFERENT,
-        detail="" if check.passed else "answers its golden set otherwise than when it was made",
+        detail="" if check.passed else "its answers to the golden set differ from those of its making",
         golden=_golden(check),
         load_ms=load_ms,
         p50_us=p50_us,
@@ -150,26 +156,29 @@ def _loaded(bundle: Bundle, found: FirstLoad, gauge: Gauge) -> FirstLoad:
 
 
 def _received(source: BinaryIO) -> Bundle:
-    """The bundle without what no device loads. BundleError never: the parent has verified what it hands over."""
+    """Read the bundle from the parent, without the files that no device loads.
+
+    The parent has verified what it sends.
+    """
     handed = Handed(*(_exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big")) for _ in Handed._fields))
     manifest = decode_manifest(handed.manifest)
     contents = {EDGE_FILE: handed.edge, manifest.golden: handed.golden}
     contents |= {manifest.codec_file: handed.tables} if manifest.codec_file else {}
     for name, data in contents.items():
         if sha256(data).hexdigest() != manifest.files[name]:
-            raise BundleError(f"{name} was handed over wrongly")
+            raise BundleError(f"{name}: its SHA-256 is not the manifest's")
     return Bundle(Path(), manifest, sha256(handed.manifest).hexdigest(), contents, b"")
 
 
 def _exactly(source: BinaryIO, size: int) -> bytes:
     data = source.read(size)
     if len(data) != size:
-        raise EOFError("handed over too little")
+        raise EOFError("the input of the child ends too early")
     return data
 
 
 def _timed(bundle: Bundle, runner: Runner) -> tuple[float, float]:
-    """(median, 95th percentile) of one sample in microseconds, over the golden set again and again."""
+    """Measure the latency of one sample over the golden set: (median, 95th percentile) in microseconds."""
     samples = golden_samples(bundle)
     times: list[float] = []
     end = time.perf_counter() + TIMED_S
@@ -186,7 +195,7 @@ def _golden(check: GoldenCheck) -> Golden:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of a text that may quote the file, harmless for people and logs."""
+    """Return the first line of an error's text, which may quote the file, harmless for people and logs."""
     return ascii((str(error).splitlines() or [type(error).__name__])[0][:MAX_DETAIL_CHARS])[1:-1]
 
 

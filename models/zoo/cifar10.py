@@ -1,6 +1,6 @@
-"""CIFAR-10 for the forge: the hub's net, the samples, and how the bundle is taught.
+"""CIFAR-10 image classifier of the zoo: a ResNet-9, its samples and its training.
 
-Law: `skerry models forge models.zoo.cifar10:build_model --data models.zoo.cifar10:samples` uses what stands
+Rule: `skerry models forge models.zoo.cifar10:build_model --data models.zoo.cifar10:samples` uses what stands
 here and nothing else, with `--augment` as it is given here.
 """
 
@@ -17,14 +17,18 @@ COURSES = (Course(15, shake=SHAKE),)
 
 
 def build_model() -> nn.Module:
-    """A residual net of 0.6 M parameters, trained once and cached. ForgeError without the data, if it is not cached."""
+    """A residual net of 0.6 M parameters, trained once and cached.
+
+    Raises ForgeError without data and cached weights.
+    """
     return trained("cifar10", lambda: ResNet9(3, len(datasets.CIFAR)), COURSES, samples)
 
 
 def samples() -> Data:
+    """Training, calibration and held-out images, as `datasets.cifar10`."""
     return datasets.cifar10()
 
 
 def augment(pictures: Tensor, chance: Generator) -> Tensor:
-    """How pictures may be varied while something learns from them."""
+    """Random crop, flip and cut-out of a batch of images, for `--augment`."""
     return SHAKE(pictures, chance)

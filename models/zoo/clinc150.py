@@ -1,6 +1,6 @@
-"""CLINC150 for the forge: a net over hashed n-grams, the samples, and how the bundle is taught.
+"""CLINC150 intent classifier of the zoo: a net over hashed n-grams, its samples and its training.
 
-Law: `skerry models forge models.zoo.clinc150:build_model --data models.zoo.clinc150:samples` uses what stands here and
+Rule: `skerry models forge models.zoo.clinc150:build_model --data models.zoo.clinc150:samples` uses what stands here and
 nothing else. The device turns text into the net's input with `models.zoo.ngrams.encode`; the text itself
 never leaves.
 """
@@ -22,7 +22,10 @@ COURSE = Course()
 
 
 def build_model() -> nn.Module:
-    """10.9 M numbers, nearly all of them n-grams' vectors; trained once and cached. ForgeError without the data."""
+    """A net of 10.9 M parameters, nearly all of them n-gram vectors; trained once and cached.
+
+    Raises ForgeError without data and cached weights.
+    """
     net = NgramNet(SIZES)
     path = folder() / f"clinc150-{sha256(repr((SIZES, COURSE)).encode()).hexdigest()[:12]}.safetensors"
     if path.exists():
@@ -40,11 +43,12 @@ def build_model() -> nn.Module:
 
 
 def samples() -> Data:
+    """Training, calibration and held-out texts, as `datasets.clinc150`."""
     return datasets.clinc150()
 
 
 def augment() -> Forget:
-    """How training texts may be varied."""
+    """Random dropping of n-grams, for `--augment`."""
     return Forget()
 
 

@@ -1,6 +1,6 @@
-"""Remaining life of turbofan engines for the forge: a one-dimensional convolutional regressor, and how it is trained.
+"""C-MAPSS turbofan regressor of the zoo (remaining useful life): a 1-D convolutional net, its samples and its training.
 
-Law: engines of the calibration part are strangers to training; a window is normalised inside the net.
+Rule: no engine of the calibration part is in training; a window is normalised inside the net.
 """
 
 import numpy as np
@@ -16,7 +16,10 @@ _COLUMNS = len(SENSORS) + 1
 
 
 class WearNet(nn.Module):
-    """Windows `[n, 60, 15]` -> cycles left `[n, 1]`. `mean`, `spread` `[15]` are of the training part."""
+    """Regressor from windows `[n, 60, 15]` to cycles left `[n, 1]`.
+
+    `mean`, `spread` `[15]` are of the training part.
+    """
 
     mean: Tensor
     spread: Tensor
@@ -49,11 +52,12 @@ class WearNet(nn.Module):
 
 
 def build_model() -> nn.Module:
-    """The hub's net, trained once and cached. ForgeError without the data, if it is not cached."""
+    """The regressor, trained once and cached. Raises ForgeError without data and cached weights."""
     return trained("cmapss", lambda: _normalised(WearNet()), (LESSONS,), samples)
 
 
 def samples() -> Data:
+    """Windows of training, calibration and held-out engines, as `datasets.turbofans`."""
     return turbofans()
 
 

@@ -1,16 +1,13 @@
-"""The real data sets the zoo is forged from, as arrays. Found below the folder that `SKERRY_DATA` names.
+"""Readers of the zoo's published data sets as arrays, from the folder that `SKERRY_DATA` names.
 
-Law: the published test part is never trained on, tuned on or calibrated on; the calibration part is cut from training
+Rule: the published test part is never trained on, tuned on or calibrated on; the calibration part is cut from training
 by a fixed seed, and no sample is in two parts. numpy only (and Pillow for CIFAR-10), so that a test can read them.
 
-Heartbeats by patient and turbofan engines by engine, as arrays for the forge. Below the folder of `SKERRY_DATA`.
+Rule: heartbeats are split by patient and turbofan windows by engine: nobody who is calibrated or measured on was
+trained on.
 
-Law: patients and engines are never split: who is calibrated or measured on was not trained on. numpy only.
-
-CLINC150 as hashed n-grams: 150 intents, and questions that belong to none. Below the folder of `SKERRY_DATA`.
-
-Law: `train` alone teaches; `val` and `oos_val` choose thresholds; `test` and `oos_test` are only measured on. The 100
-questions of `oos_train` are not used: this is the paper's "oos-threshold" rule, not "oos-train". numpy only.
+Rule: of CLINC150 `train` alone is trained on; `val` and `oos_val` choose thresholds; `test` and `oos_test` are only
+measured on. The 100 questions of `oos_train` are not used: this is the paper's "oos-threshold" rule, not "oos-train".
 """
 
 import gzip
@@ -36,7 +33,7 @@ CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 
 
 def folder(name: str) -> Path:
-    """Where a set lies. ForgeError, saying what to set, if it is not there."""
+    """Folder of a data set. Raises ForgeError, saying what to set, if it is not there."""
     root = os.environ.get("SKERRY_DATA", "")
     path = Path(root) / name
     if not root or not path.is_dir():
@@ -47,7 +44,7 @@ def folder(name: str) -> Path:
 
 
 def fashion_mnist() -> Data:
-    """60,000 + 10,000 pictures `[n, 1, 28, 28]` float32 in 0..1 of 10 kinds of clothing (Xiao et al. 2017)."""
+    """60,000 + 10,000 images `[n, 1, 28, 28]` float32 in 0..1 of 10 kinds of clothing (Xiao et al. 2017)."""
     home = folder("fashion_mnist")
     train = _idx(home / "train-images-idx3-ubyte.gz"), _idx(home / "train-labels-idx1-ubyte.gz")
     test = _idx(home / "t10k-images-idx3-ubyte.gz"), _idx(home / "t10k-labels-idx1-ubyte.gz")
@@ -55,7 +52,7 @@ def fashion_mnist() -> Data:
 
 
 def cifar10() -> Data:
-    """50,000 + 10,000 pictures `[n, 3, 32, 32]` float32 in 0..1 (Krizhevsky 2009), here from JPEGs of quality 75."""
+    """50,000 + 10,000 images `[n, 3, 32, 32]` float32 in 0..1 (Krizhevsky 2009), here from JPEGs of quality 75."""
     home = folder("cifar10_jpeg")
     return _pictures(_jpegs(home / "train.c10j.xz"), _jpegs(home / "test.c10j.xz"), CIFAR)
 
@@ -112,7 +109,7 @@ DS1 = (101, 106, 108, 109, 112, 114, 115, 116, 118, 119, 122, 124, 201, 203, 205
 DS2 = (100, 103, 105, 111, 113, 117, 121, 123, 200, 202, 210, 212, 213, 214, 219, 221, 222, 228, 231, 232, 233, 234)
 CALIBRATION_PATIENTS = (114, 118, 124, 205, 223)  # of DS1; between them they have every class that is learnt
 BEATS = ("normal", "supraventricular", "ventricular", "fusion")
-_AAMI = {"N": "NLRejB", "S": "AaJSn", "V": "VEr", "F": "F"}  # paced, unclassifiable beats are nobody's (Q): left out
+_AAMI = {"N": "NLRejB", "S": "AaJSn", "V": "VEr", "F": "F"}  # paced and unclassifiable beats (Q) are left out
 BEFORE, AFTER = 50, 78  # of 128 samples a second: 0.39 s before the R peak, 0.61 s after it
 WINDOW = BEFORE + AFTER
 RHYTHM = 6

@@ -1,6 +1,6 @@
-"""The demo's network as a user would bring one: a small convolutional classifier of damaged handwritten digits.
+"""The demo's network and samples: a small convolutional classifier of damaged handwritten digits.
 
-Law: it knows nothing of bundles, cuts or codes; `build_model` and `samples` are all that the forge asks of anybody.
+Rule: it knows nothing of bundles, cuts or codes; `build_model` and `samples` are all that the forge needs of a user.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from models.forge.data.digits import calibration, heldout, training
 from models.forge.data.types import Data, Part
 from models.forge.training.determinism import repeatable
 
-CORRUPTED = 0.4  # share of calibration and held-out samples that are damaged: harder than life
+CORRUPTED = 0.4  # share of calibration and held-out samples that are damaged: more than in use
 TRAIN_CORRUPTED = 0.7
 COPIES = 4  # of each calibration sample, damaged differently; likewise of each training sample in an epoch
 _TRAINING_COPIES = 6
@@ -23,7 +23,7 @@ LABELS = tuple(str(digit) for digit in range(10))
 
 
 class DigitsNet(nn.Module):
-    """Pictures `[n, 1, 8, 8]` in 0..1 -> logits `[n, 10]`. 104 k parameters, most of them late."""
+    """Images `[n, 1, 8, 8]` in 0..1 -> logits `[n, 10]`. 104 k parameters, most of them in the late layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class DigitsNet(nn.Module):
 
 
 def build_model() -> nn.Module:
-    """Trained here, in a few seconds on one core; the same weights every time."""
+    """The network, trained here in a few seconds on one core; the same weights every time."""
     x, y = training()
     rng = np.random.default_rng(_SEED)
     with repeatable(_SEED):
@@ -70,7 +70,7 @@ def build_model() -> nn.Module:
 
 
 def samples() -> Data:
-    """Digits that a worn camera might deliver: training, calibration and held-out samples share no digit."""
+    """Digits with camera damage: training, calibration and held-out samples share no digit."""
     rng = np.random.default_rng(_SEED + 1)
     return Data(
         training=_damaged(*training(), rng, TRAIN_CORRUPTED, _TRAINING_COPIES),

@@ -1,6 +1,7 @@
-"""Fashion-MNIST for the forge: the hub's net, the samples, and how the bundle is taught.
+"""Fashion-MNIST image classifier of the zoo: a ResNet-9, its samples and its training.
 
-Law: `skerry models forge models.zoo.fashion_mnist:build_model --data models.zoo.fashion_mnist:samples` uses what stands
+Rule: `skerry models forge models.zoo.fashion_mnist:build_model --data models.zoo.fashion_mnist:samples` uses what
+stands
 here and nothing else, with `--augment` as it is given here.
 """
 
@@ -17,14 +18,18 @@ COURSES = (Course(12, shake=SHAKE), Course(8, peak=0.08, shake=SHAKE, seed=4))
 
 
 def build_model() -> nn.Module:
-    """A residual net of 0.6 M parameters, trained once and cached. ForgeError without the data, if it is not cached."""
+    """A residual net of 0.6 M parameters, trained once and cached.
+
+    Raises ForgeError without data and cached weights.
+    """
     return trained("fashion_mnist", lambda: ResNet9(1, len(datasets.FASHION)), COURSES, samples)
 
 
 def samples() -> Data:
+    """Training, calibration and held-out images, as `datasets.fashion_mnist`."""
     return datasets.fashion_mnist()
 
 
 def augment(pictures: Tensor, chance: Generator) -> Tensor:
-    """How pictures may be varied while something learns from them."""
+    """Random crop, flip and cut-out of a batch of images, for `--augment`."""
     return SHAKE(pictures, chance)

@@ -1,6 +1,6 @@
-"""Heartbeats for the forge: a small convolutional net over three beats and their rhythm, and how it is trained.
+"""MIT-BIH heartbeat classifier of the zoo: a small convolutional net over three beats and their rhythm.
 
-Law: patients of the test part are strangers to everything that was taught or chosen here.
+Rule: no patient of the test part is in any other part.
 """
 
 import torch
@@ -15,7 +15,10 @@ _HIDDEN = 32
 
 
 class BeatNet(nn.Module):
-    """`[n, 3 * 128 + 6]` as `heartbeats` makes them -> logits `[n, 4]`. Beats are scaled by their own peak."""
+    """Classifier from `[n, 3 * 128 + 6]`, as `heartbeats` makes them, to logits `[n, 4]`.
+
+    Beats are scaled by their own peak.
+    """
 
     def __init__(self, width: int = 32, labels: int = len(BEATS)) -> None:
         super().__init__()
@@ -37,9 +40,10 @@ class BeatNet(nn.Module):
 
 
 def build_model() -> nn.Module:
-    """The hub's net, trained once and cached. ForgeError without the data, if it is not cached."""
+    """The classifier, trained once and cached. Raises ForgeError without data and cached weights."""
     return trained("mitbih", BeatNet, (LESSONS,), samples)
 
 
 def samples() -> Data:
+    """Beats of training, calibration and held-out patients, as `datasets.heartbeats`."""
     return heartbeats()

@@ -1,13 +1,12 @@
-"""A text classifier over hashed n-grams, and its training: minutes on one core, no pretrained weights.
+"""Text classifier over hashed n-grams: feature hashing, the network and its training, without pretrained weights.
 
-Law: the net knows only n-grams that at least two training texts share; all others count as unknown, which makes a text
+Rule: the net knows only n-grams that at least two training texts share; all others count as unknown, which makes a text
 of unknown n-grams weak in every direction, and so doubtful. Bags of n-grams: Joulin et al. 2017 (fastText); weights by
-rarity: Sparck Jones 1972.
+rarity: Sparck Jones 1972. Training takes minutes on one core.
 
-Text to whole numbers without a vocabulary: hashed n-grams of words and of the characters in them.
-
-Law: numpy and the standard library only, so that a device can do it; nothing is learnt here, so nothing of the training
-texts is in it. The n-grams are (after lower-casing, every run of what is no letter, digit or apostrophe being a gap):
+Rule: the hashing needs numpy and the standard library only, so that a device can do it; nothing is learnt there, so it
+holds nothing of the training texts. The n-grams are (after lower-casing, every run of what is no letter, digit or
+apostrophe being a gap):
 
 - `w:` one, two and three neighbouring words, joined by a space, the text between a `<` and a `>` that count as words;
 - `c:` two to five neighbouring characters of each word between two spaces: `c: pa`, `c:pay `.
@@ -39,7 +38,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def encode(texts: Sequence[str], buckets: int = BUCKETS, length: int = LENGTH) -> Ids:
-    """`[n, length]` numbers 0..buckets - 1, zeros behind the last n-gram."""
+    """Hashed n-grams of texts: `[n, length]` numbers 0..buckets - 1, zeros behind the last n-gram."""
     found = np.zeros((len(texts), length), np.int64)
     for row, text in zip(found, texts, strict=True):
         ids = list(dict.fromkeys(1 + zlib.crc32(gram.encode()) % (buckets - 1) for gram in grams(text)))[:length]
@@ -65,7 +64,10 @@ Tick = Callable[[int, float], None]
 
 
 class Sizes(NamedTuple):
-    """`rows`: n-grams known, row 0 stands for all others. `width`: of a text's vector; `hidden`: of the tail."""
+    """Sizes of the network.
+
+    `rows`: n-grams known, row 0 stands for all others. `width`: of a text's vector; `hidden`: of the tail.
+    """
 
     buckets: int
     rows: int
@@ -75,7 +77,7 @@ class Sizes(NamedTuple):
 
 
 class Course(NamedTuple):
-    """`dropped`: share of a text's n-grams that are left out at each step; `smoothing` of labels."""
+    """Training settings. `dropped`: share of a text's n-grams that are left out at each step; `smoothing` of labels."""
 
     epochs: int = 14
     batch: int = 256
@@ -86,10 +88,11 @@ class Course(NamedTuple):
 
 
 class NgramNet(nn.Module):
-    """`[n, length]` bucket numbers, 0 = nothing -> logits `[n, labels]`.
+    """Bag-of-n-grams classifier: `[n, length]` bucket numbers, 0 = nothing -> logits `[n, labels]`.
 
     A text is the sum of its n-grams' vectors, each weighted by rarity, over the length of all its weights (unknown
-    n-grams weigh, but point nowhere). Two tails read it, a linear one and a deeper one; their mean answers.
+    n-grams count in that length, but have no vector). Two tails read it, a linear one and a deeper one; the answer is
+    their mean.
     """
 
     row: Tensor
@@ -128,7 +131,7 @@ class Bags(NamedTuple):
 
 
 def train(net: NgramNet, x: Ids, y: Ids, course: Course, tick: Tick) -> None:
-    """Teach `net` in place, on one core. `tick` hears (epochs done, mean loss of the last)."""
+    """Train `net` in place, on one core. `tick` is called with (epochs done, mean loss of the last)."""
     torch.manual_seed(course.seed)
     _learn_grams(net, x)
     bags, labels = _bags(net, x), torch.from_numpy(y)
@@ -151,7 +154,7 @@ def train(net: NgramNet, x: Ids, y: Ids, course: Course, tick: Tick) -> None:
             total += loss.item()
         tick(epoch + 1, total / steps)
     with torch.no_grad():
-        net.table.weight[0] = 0  # what is unknown points nowhere
+        net.table.weight[0] = 0  # unknown n-grams have the zero vector
     net.eval()
 
 
@@ -175,7 +178,7 @@ def _bags(net: NgramNet, x: Ids) -> Bags:
 
 
 def _loss(net: NgramNet, bags: Bags, chosen: Ids, labels: Tensor, course: Course) -> Tensor:
-    """Both tails answer for themselves: none leans on the other."""
+    """Sum of both tails' losses: each is trained to answer alone."""
     vector = torch.relu(_vectors(net, bags, chosen, course.dropped) + net.bias)
     losses = [
         cross_entropy(tail(vector), labels, label_smoothing=course.smoothing) for tail in (net.straight, net.bent)
@@ -195,7 +198,7 @@ def _vectors(net: NgramNet, bags: Bags, chosen: Ids, dropped: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Forget:
-    """A hook for teaching: some n-grams of each text are left out, drawn from the generator given."""
+    """Augmentation of texts: a random share of each text's n-grams is left out, drawn from the generator given."""
 
     share: float = 0.3
 

@@ -1,6 +1,6 @@
-"""A nine-layer residual network for small pictures (after Page 2018, DAWNBench): the hub's class of model.
+"""ResNet-9 for small images (after Page 2018, DAWNBench), used as the hub's model.
 
-Law: it takes raw pictures in 0..1 and normalises them itself, so that nobody has to know how.
+Rule: it takes raw images in 0..1 and normalises them itself, so that callers need not know how.
 """
 
 import torch
@@ -17,6 +17,8 @@ def _block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
 
 
 class Residual(nn.Module):
+    """Residual block: two convolutions beside the identity (He et al. 2016)."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.inner = nn.Sequential(_block(width, width), _block(width, width))
@@ -27,7 +29,7 @@ class Residual(nn.Module):
 
 
 class ResNet9(nn.Module):
-    """Pictures `[n, channels, side, side]` in 0..1 -> logits `[n, labels]`. `width` 32: 0.6 M parameters."""
+    """Images `[n, channels, side, side]` in 0..1 -> logits `[n, labels]`. `width` 32: 0.6 M parameters."""
 
     mean: Tensor
     scale: Tensor

@@ -1,17 +1,11 @@
-"""Training of the zoo's large picture models: SGD on one cycle, in bfloat16, with a checkpoint after every epoch.
+"""Training and weight cache of the zoo's networks: SGD for images, AdamW for signals and tables, checkpoints per epoch.
 
-Law: a killed training goes on at its last whole epoch; the chance of an epoch follows from the seed and its number.
-One-cycle schedule: Smith & Topin 2018.
+Rule: a killed training goes on at its last whole epoch; the randomness of an epoch follows from the seed and its
+number.
+One-cycle schedule: Smith & Topin 2018. Decoupled weight decay: Loshchilov & Hutter 2019. Images are trained in
+bfloat16, signals and tables in float32.
 
-Training of the zoo's nets for signals and tables: AdamW on one cycle, in float32.
-
-Law: a killed training goes on at its last whole epoch; the chance of an epoch follows from the seed and its number.
-One-cycle schedule: Smith & Topin 2018. Decoupled weight decay: Loshchilov & Hutter 2019.
-
-The zoo's large nets with their weights: from the cache if somebody has trained them here, else trained now.
-
-Law: a cached file belongs to one net, one course and one data set, by its name; a killed training goes on. Training
-says how long it still takes.
+Rule: a cached file belongs to one net, one training plan and one data set, by its name. Training prints the time left.
 """
 
 import math
@@ -38,7 +32,10 @@ Tick = Callable[[int, float], None]
 
 
 class Course(NamedTuple):
-    """`shake`: how pictures are varied; `peak`: the highest learning rate, a third of the way in."""
+    """SGD training of an image classifier on one cycle, in bfloat16.
+
+    `shake`: augmentation; `peak`: the highest learning rate, a third of the way in.
+    """
 
     epochs: int
     batch: int = 256
@@ -49,7 +46,10 @@ class Course(NamedTuple):
     threads: int = 2
 
     def train(self, model: nn.Module, part: Part, checkpoint: Path, tick: Tick) -> None:
-        """Teach `model`, pictures `[n, c, h, w]` in 0..1. `tick` hears (epochs done, mean loss of the last)."""
+        """Train `model` in place, images `[n, c, h, w]` in 0..1.
+
+        `tick` is called with (epochs done, mean loss of the last).
+        """
         torch.set_num_threads(self.threads)
         optimiser = torch.optim.SGD(
             model.parameters(), 1.0, momentum=0.9, weight_decay=self.weight_decay, nesterov=True
@@ -80,7 +80,7 @@ class _Lessons:
         self._pictures, self._labels = torch.from_numpy(part.x[0]), torch.from_numpy(part.y)
 
     def epoch(self, number: int) -> float:
-        """The mean loss of one pass."""
+        """One pass over the samples; returns its mean loss."""
         course = self._course
         chance = torch.Generator().manual_seed(course.seed * 1000 + number)
         order = torch.randperm(len(self._labels), generator=chance)
@@ -101,8 +101,9 @@ class _Lessons:
 
 
 class Lessons(NamedTuple):
-    """`noise`: of the samples, as a share of each column's spread. `rarity`: how far rare classes count more (0..1).
+    """AdamW training of a classifier or regressor of signals or tables on one cycle, in float32.
 
+    `noise`: added to samples, as a share of each column's spread. `rarity`: how far rare classes count more (0..1).
     The net keeps the running mean of its weights over about the last 1 / (1 - `memory`) steps (Izmailov et al. 2018).
     Targets are divided by `unit` for the loss of a regressor, whose net multiplies its answer by it.
     """
@@ -119,7 +120,7 @@ class Lessons(NamedTuple):
     threads: int = 1
 
     def train(self, model: nn.Module, part: Part, checkpoint: Path, tick: Tick) -> None:
-        """Teach `model` in place: a classifier where the targets are whole numbers, else a regressor of one value."""
+        """Train `model` in place: a classifier where the targets are whole numbers, else a regressor of one value."""
         torch.set_num_threads(self.threads)
         optimiser = torch.optim.AdamW(model.parameters(), self.peak, weight_decay=self.weight_decay)
         whole = nn.ModuleDict({"net": model})
@@ -154,7 +155,7 @@ class _Room:
         self._weights = _weights(part, lessons.rarity)
 
     def epoch(self, number: int) -> float:
-        """The mean loss of one pass."""
+        """One pass over the samples; returns its mean loss."""
         lessons, total = self._lessons, 0.0
         torch.manual_seed(lessons.seed * 1000 + number)  # drop-out draws from the global generator
         order = torch.randperm(len(self._y))
@@ -198,7 +199,7 @@ CACHE = "SKERRY_ZOO_CACHE"
 
 
 class TrainingCourse(Protocol):
-    """A NamedTuple that names every choice of a training, and the training itself."""
+    """Interface of a training: a NamedTuple with every setting, and the training itself."""
 
     @property
     def epochs(self) -> int: ...
@@ -212,7 +213,10 @@ TrainingCourses = Sequence[TrainingCourse]
 
 
 def trained(name: str, make: Callable[[], nn.Module], courses: TrainingCourses, data: Callable[[], Data]) -> nn.Module:
-    """`make()` with the weights that `courses`, one after another, give it on the training part of `data()`."""
+    """`make()` with the weights that `courses`, one after another, give it on the training part of `data()`.
+
+    Weights are read from the cache as far as they are there, else trained and stored.
+    """
     torch.manual_seed(_START_SEED)
     model = make()
     done = len(courses)
@@ -238,19 +242,22 @@ def _load(model: nn.Module, path: Path) -> bool:
 
 
 def folder() -> Path:
-    """Where trained nets lie: the folder that `SKERRY_ZOO_CACHE` names, or the user's cache."""
+    """Folder of trained weights: the one that `SKERRY_ZOO_CACHE` names, or the user's cache."""
     named = os.environ.get(CACHE)
     return Path(named) if named else Path.home() / ".cache" / "skerry" / "zoo"
 
 
 def _digest(model: nn.Module, courses: TrainingCourses) -> str:
-    """Threads only decide how long it takes (and the last bits of sums)."""
+    """Digest of the network's shapes and the training settings.
+
+    Threads only decide how long it takes (and the last bits of sums).
+    """
     facts: list[Any] = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
     return sha256(repr((facts, [course._replace(threads=0) for course in courses])).encode()).hexdigest()[:12]
 
 
 class _Clock:
-    """Tells on standard error how far a training is and how long it still takes."""
+    """Prints on standard error how far a training is and how long it still takes."""
 
     def __init__(self, name: str, epochs: int) -> None:
         self._name, self._epochs = name, epochs

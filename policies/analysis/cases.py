@@ -1,8 +1,8 @@
-"""Every case that a policy's rules can tell apart, and of these the few that matter: exact, without trying them all.
+"""Case enumeration: every case that a policy's rules can distinguish, reduced to the few that matter, exactly. Pure.
 
-Law: what may leave only shrinks with each rule that applies. So where the rules of one case are some of another's, the
-other can be left out; what is kept is the front of such smallest cases. The cells of an attribute are all its values,
-as far as the rules can see, so that nothing is sampled. Times of different zones are taken as independent.
+Rule: what may leave only shrinks with each rule that applies. So where the rules of one case are a subset of another's,
+the other can be left out; what is kept is the Pareto front of such smallest cases. The cells of an attribute are all
+its values, as far as the rules can see, so that nothing is sampled. Times of different zones are taken as independent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,11 @@ Values = Mapping[str, Any]  # by attribute; a time by its zone
 
 
 class TooManyError(Exception):
-    """The rules tell apart more cases than are looked at: nothing is proven."""
+    """The rules distinguish more cases than `MOST_CASES`: nothing is proven."""
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """Rules that shall apply as little as possible, and rules that shall apply as much as possible.
+    """Rules that shall apply as little as possible (`few`), and as much as possible (`many`).
 
     `unknown`: attributes may be unknown, too. That makes more rules apply than any value does, so it is for `many`.
     """
@@ -35,13 +35,13 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A context as the rules see it."""
+    """A context as the rules see it: the bits of rules satisfied, and example values of its attributes."""
 
     pair: Pair
     values: tuple[tuple[str, Any], ...]
 
     def context(self, data_class: str, level: Level) -> Context:
-        """With `data_class` and `level` unless the case itself says otherwise."""
+        """Build a context with `data_class` and `level`, unless the case itself says otherwise."""
         said = dict(self.values)
         clock = {name[5:]: said.pop(name) for name in tuple(said) if name.startswith("time:")}
         minutes = {zone: minute for zone, minute in clock.items() if minute is not None}
@@ -50,7 +50,10 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def cases(index: Index, goal: Goal, fixed: Values = MappingProxyType({})) -> list[Case]:
-    """The front. `fixed`: attributes that have one value; TooManyError above `MOST_CASES`."""
+    """Enumerate the front of cases for a goal. `fixed`: attributes that have one value.
+
+    Raises TooManyError above `MOST_CASES`.
+    """
     front = [Case((goal.few | goal.many, (goal.few | goal.many) & index.excusable), ())]
     for attribute in sorted(index.attributes, key=lambda each: len(ways(each, goal))):
         name = name_of(attribute)
@@ -60,7 +63,7 @@ def cases(index: Index, goal: Goal, fixed: Values = MappingProxyType({})) -> lis
 
 
 def together(index: Index, of: Bits, fixed: Values = MappingProxyType({})) -> set[Bits]:
-    """Which of these rules can apply at the same time, every such set of them; what is unknown included."""
+    """Every set of these rules that can apply at the same time, unknown attributes included. Raises TooManyError."""
     held = {(of, of & index.excusable)}
     for attribute in index.attributes:
         name = name_of(attribute)
@@ -73,16 +76,17 @@ def together(index: Index, of: Bits, fixed: Values = MappingProxyType({})) -> se
 
 
 def matched(index: Index, case: Case) -> Bits:
-    """Those of the goal's rules that apply."""
+    """The goal's rules that apply in a case."""
     return case.pair[0] & ~(case.pair[1] & index.excusable)
 
 
 def name_of(attribute: Attribute) -> str:
+    """Name of an attribute; "time:ZONE" for a time."""
     return f"time:{attribute.zone}" if isinstance(attribute, Scale) and attribute.zone else attribute.name
 
 
 def ways(attribute: Attribute, goal: Goal) -> list[Case]:
-    """What an attribute can be, as far as it matters to the goal."""
+    """Options of an attribute that matter to the goal."""
     if isinstance(attribute, Tags):
         told = _tags(attribute, lambda front: smallest(front, goal))
     else:
@@ -106,7 +110,10 @@ def _all(attribute: Attribute, of: Bits) -> list[Case]:
 
 
 def _tags(attribute: Tags, pruned: Callable[[Sequence[Case]], list[Case]]) -> list[Case]:
-    """Any subset of the tags that rules name. A tag more can only add to what is content, so one after the other."""
+    """Subsets of the tags that rules name.
+
+    One more tag can only satisfy more conditions, so they are added one by one.
+    """
     front = [Case(attribute.other, (("tags", ()),))]
     for tag, pair in attribute.table.items():
         with_it = [Case(_either(case.pair, pair), (("tags", (*case.values[0][1], tag)),)) for case in front]
@@ -115,6 +122,7 @@ def _tags(attribute: Tags, pruned: Callable[[Sequence[Case]], list[Case]]) -> li
 
 
 def _unknown(attribute: Attribute, of: Bits) -> Case:
+    """Case in which the attribute is not known: every `when` holds, no `unless`."""
     name = name_of(attribute)
     return Case((of, of & ~attribute.asking[1]), ((name, "" if name in _NAMED else None),))
 
@@ -123,21 +131,24 @@ _NAMED = frozenset({"device_class", "region", "tenant"})  # unknown is "" there
 
 
 def _fixed(attribute: Attribute, value: Any) -> Case:
+    """Case in which the attribute has this one value."""
     assert isinstance(attribute, Choice)
     return Case(attribute.table.get(value, attribute.other), ((attribute.name, value),))
 
 
 def _both(first: Case, second: Case) -> Case:
+    """Both attributes at once: rules that both satisfy."""
     pair = first.pair[0] & second.pair[0], first.pair[1] & second.pair[1]
     return Case(pair, first.values + second.values)
 
 
 def _either(first: Pair, second: Pair) -> Pair:
+    """One tag more: rules that either satisfies."""
     return first[0] | second[0], first[1] | second[1]
 
 
 def smallest(options: Sequence[Case], goal: Goal) -> list[Case]:
-    """Without those that another one beats or equals."""
+    """Drop options that another one beats or equals. Raises TooManyError."""
     best: dict[Bits, Case] = {}
     for option in options:
         best.setdefault(_cost(option.pair, goal), option)

@@ -1,8 +1,10 @@
-"""What is wrong, or without effect, in documents that are sound one by one: contradictions, dead rules, what expires.
+"""Policy linter: contradictions, unreachable rules, rules without effect, and expiry of policy documents. Pure.
 
-An `error` is something that cannot be meant; a `warning` something that will surprise; a `remark` something to know.
+Each document is valid by itself already. An `error` cannot be meant; a `warning` will surprise; a `remark` is good to
+know.
 
-Every chain of transforms that a policy's rules can make of a model's features: each needs its own measurement.
+Also the chains of transforms that a policy's rules can make of a model's features: each needs its own leakage
+measurement.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +31,7 @@ Kind = Literal["error", "warning", "remark"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`where`: the document, and the key or rule in it."""
+    """One finding. `where`: the document, and the key or rule in it; `words`: one line for a person."""
 
     kind: Kind
     where: str
@@ -37,7 +39,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def findings(documents: Sequence[Document], day: int) -> tuple[Finding, ...]:
-    """Of documents that one device obeys together, on `day` (days since 1970, UTC)."""
+    """Check documents that one device obeys together, on `day` (days since 1970, UTC).
+
+    Each document by itself first, then their composition; two documents of one layer are an error.
+    """
     told = [each for document in documents for each in _alone(document, day)]
     try:
         policy = compose(documents)
@@ -49,7 +54,7 @@ def findings(documents: Sequence[Document], day: int) -> tuple[Finding, ...]:
 
 
 def _alone(document: Document, day: int) -> Iterator[Finding]:
-    """Of one document by itself."""
+    """Findings in one document by itself."""
     policy = document.compile()
     name = policy.name
     left = day_of(document.last_day) - day
@@ -69,7 +74,10 @@ def _alone(document: Document, day: int) -> Iterator[Finding]:
 
 
 def _wider(base: Terms, by: Narrowing) -> Iterator[str]:
-    """What a rule seems to give, which it cannot."""
+    """What a rule seems to allow beyond the base, which it cannot.
+
+    Compared: mode, numbers, lists, daily limits, retention and the numbers of the noise.
+    """
     if by.mode is not None and narrower_mode(base.mode, by.mode) is not by.mode:
         yield f"mode {by.mode} is wider than the base's {base.mode}"
     for key in ("threshold", "audit_share", "budget_s", "max_open", "ceiling"):
@@ -91,6 +99,7 @@ def _wider(base: Terms, by: Narrowing) -> Iterator[str]:
 
 
 def _pointless(base: Terms, by: Narrowing) -> Iterator[str]:
+    """Fields that a rule drops or transforms and the base does not list."""
     for key, names in (("drop", by.drop), ("transforms", by.transforms or {})):
         unlisted = [name for name in names if name not in base.fields]
         if unlisted:
@@ -98,15 +107,17 @@ def _pointless(base: Terms, by: Narrowing) -> Iterator[str]:
 
 
 def _word(value: object) -> object:
+    """Name of a level for a message; other values unchanged."""
     return getattr(value, "name", value)
 
 
 def _same(first: Terms, second: Terms) -> bool:
+    """Whether two terms are equal, value by value."""
     return msgspec.json.encode(first) == msgspec.json.encode(second)
 
 
 def _together(policy: Policy) -> Iterator[Finding]:
-    """Layers that contradict each other leave nothing to be allowed."""
+    """Layers that contradict each other and leave nothing to be allowed."""
     parts, base = policy.layers, policy.base
     emptied: dict[str, tuple[Any, list[Any]]] = {
         "locality.hubs": (base.hubs, [part.base.hubs for part in parts]),
@@ -120,7 +131,10 @@ def _together(policy: Policy) -> Iterator[Finding]:
 
 
 def _dead(policy: Policy) -> Iterator[Finding]:
-    """Rules that never apply to anything that may leave, and classes of which nothing ever leaves."""
+    """Rules that never apply to anything that may leave, and classes of which nothing ever leaves.
+
+    A warning says so if there are too many cases to enumerate.
+    """
     classes = [name for name, lets in policy.base.data_classes.items() if lets]
     try:
         alive = {name for name in classes if _anything_leaves(policy, name)}
@@ -139,15 +153,17 @@ def _dead(policy: Policy) -> Iterator[Finding]:
 
 
 def _can_apply(index: Index, bit: Bits) -> bool:
-    """In some case of which everything is known."""
+    """Whether a rule applies in some case of which everything is known."""
     return any(cases.matched(index, case) & bit for case in cases.cases(index, cases.Goal(few=0, many=bit)))
 
 
 def _meets(rule: Rule, classes: Sequence[str]) -> bool:
+    """Whether the rule's data classes leave at all."""
     return rule.when.data_class is None or any(name in classes for name in rule.when.data_class)
 
 
 def _anything_leaves(policy: Policy, data_class: str) -> bool:
+    """Whether any field of this data class may leave in any case."""
     goal = cases.Goal(few=policy.index.every)
     for sample in samples(policy):
         fixed = {"data_class": data_class, "level": egress.level_of(sample.schema)}
@@ -159,7 +175,7 @@ def _anything_leaves(policy: Policy, data_class: str) -> bool:
 
 
 def _releases(policy: Policy) -> Iterator[Finding]:
-    """How far the epsilon goes, wherever noise is asked for."""
+    """How many releases the epsilon allows, wherever noise is asked for."""
     asked = [("", policy.base.dp), *((f" of rule {rule.name!r}", rule.narrowing.dp) for rule in policy.rules)]
     for whose, dp in asked:
         if dp is not None:
@@ -181,7 +197,10 @@ Chain = tuple[FieldPlan, ...]
 
 
 def chains(policy: Policy, features: tuple[FieldSpec, ...]) -> tuple[Chain, ...]:
-    """Of what may leave in any context. `search.TooManyError` if the rules tell apart more cases than are looked at."""
+    """Chains of transforms that features may leave with, in any context: each a tuple of field plans.
+
+    Raises `cases.TooManyError` if the rules distinguish more cases than are enumerated.
+    """
     changing = sum(1 << place for place, rule in enumerate(policy.rules) if _changes(rule))
     level = egress.level_of(features)
     found: dict[Chain, None] = {}
@@ -195,5 +214,6 @@ def chains(policy: Policy, features: tuple[FieldSpec, ...]) -> tuple[Chain, ...]
 
 
 def _changes(rule: Rule) -> bool:
+    """Whether a rule changes which fields leave, or how."""
     by = rule.narrowing
     return bool(by.transforms or by.drop or by.fields is not None or by.dp)

@@ -1,7 +1,7 @@
-"""What becomes allowed, and what forbidden, from one policy to another: facts, each with a case in which it is so.
+"""Semantic diff of two policies: what becomes allowed or forbidden, each with a case in which it is so. Pure.
 
-Law: both policies are looked at in the same contexts, all of them (`search`), and of these in the ones in which one
-lets the most leave that the other does not. A key that no case changes is not named.
+Rule: both policies are compared in the same contexts, all that their rules distinguish (`cases`), and of these in the
+ones in which one lets the most leave that the other does not. A key that no case changes is not named.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """`when`: a case in words; "always" where no rule plays a part."""
+    """One change of a key. `when`: a case in words; "always" where no rule plays a part."""
 
     direction: Direction
     when: str
@@ -39,7 +39,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
-    """`search.TooManyError` if their rules together tell apart more cases than are looked at."""
+    """Compare two policies; returns one change per direction, key and values, with the plainest case.
+
+    Raises `cases.TooManyError` if their rules together distinguish more cases than are enumerated.
+    """
     found: dict[tuple[Direction, str, str, str], Change] = {
         fact: Change(fact[0], "always", *fact[1:]) for fact in _whole(before, after)
     }
@@ -54,7 +57,7 @@ def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
 
 
 def _contexts(before: Policy, after: Policy) -> Iterator[Context]:
-    """Those in which the one allows most and the other least, and the other way round."""
+    """Contexts in which one policy allows most and the other least, and the other way round."""
     rules = (*before.rules, *after.rules)
     index = matching.index([(rule.when, rule.unless) for rule in rules])
     old, new = before.index.every, after.index.every << len(before.rules)
@@ -67,17 +70,18 @@ def _contexts(before: Policy, after: Policy) -> Iterator[Context]:
 
 
 def _plainer(first: str, second: str) -> bool:
-    """Where no rule plays a part before anything else, then the shorter."""
+    """Whether the first case is the simpler one: cases without rules come first, then the shorter text."""
     return (first not in _PLAIN, len(first)) < (second not in _PLAIN, len(second))
 
 
 def _terms(policy: Policy, context: Context) -> tuple[Terms, Bits]:
+    """Terms of a policy in a context, and the bits of the rules that apply."""
     bits, _ = policy.index.match(context)
     return worked_out(policy, bits), bits
 
 
 def _whole(before: Policy, after: Policy) -> Facts:
-    """What is so whatever the case."""
+    """Changes that hold whatever the case."""
     yield from _number("expires", before.expires, after.expires)
     yield from _number("clears_notice", before.clears_notice, after.clears_notice)
     old, new = before.base.data_classes, after.base.data_classes
@@ -86,7 +90,7 @@ def _whole(before: Policy, after: Policy) -> Facts:
 
 
 def _facts(old: Terms, new: Terms) -> Facts:
-    """Key by key. Where one lets nothing leave, nothing else counts."""
+    """Changes key by key. Where one side lets nothing leave, nothing else counts."""
     stays, will_stay = in_force(old, old.expires_day), in_force(new, new.expires_day)
     if stays or will_stay:
         if not (stays and will_stay):
@@ -106,31 +110,39 @@ def _facts(old: Terms, new: Terms) -> Facts:
 
 
 def _leaves(denied: Denied | None) -> str:
+    """Why nothing leaves, or that something may."""
     return f"stays: {denied.detail}" if denied else "may leave"
 
 
 def _number(key: str, old: float | str, new: float | str) -> Facts:
-    """Of a key of which more is wider."""
+    """Change of a key of which more is wider."""
     if old != new:
         wider = new > old  # type: ignore[operator]  # both are of one type
         yield "wider" if wider else "narrower", key, _word(old), _word(new)
 
 
 def _word(value: object) -> str:
+    """Text of a value as the document writes it."""
     return value.name if isinstance(value, Level) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _names(key: str, old: Iterable[str], new: Iterable[str]) -> Facts:
+    """Changes of a list of names: more is wider."""
     for name in sorted({*old, *new}):
         yield from _listed(f"{key} {name}", was=name in old, is_now=name in new)
 
 
 def _listed(key: str, *, was: bool, is_now: bool) -> Facts:
+    """Change of one name: listed or not."""
     if was is not is_now:
         yield "wider" if is_now else "narrower", key, "listed" if was else "-", "listed" if is_now else "-"
 
 
 def _fields(old: Mapping[str, FieldRule], new: Mapping[str, FieldRule]) -> Facts:
+    """Changes of listed fields: their level and transforms.
+
+    More transforms at the end are narrower, fewer are wider, others just a change.
+    """
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if before is None or after is None:
@@ -145,10 +157,12 @@ def _fields(old: Mapping[str, FieldRule], new: Mapping[str, FieldRule]) -> Facts
 
 
 def _steps(steps: Iterable[TransformSpec]) -> str:
+    """Kinds of transforms, in their order."""
     return " ".join(step.kind for step in steps) or "-"
 
 
 def _accounts(old: Mapping[str, Account], new: Mapping[str, Account]) -> Facts:
+    """Changes of accounts: one more, or a smaller limit, is narrower."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if before is None or after is None:
@@ -159,13 +173,14 @@ def _accounts(old: Mapping[str, Account], new: Mapping[str, Account]) -> Facts:
 
 
 def _limit(account: Account | None) -> str:
+    """Limit of an account with its period; of privacy accounts in releases."""
     if account is None:
         return "no limit"
     return f"{account.limit // account.each if account.each else account.limit} in {account.period_days} d"
 
 
 def _promises(old: Terms, new: Terms) -> Facts:
-    """Noise, leakage and retention."""
+    """Changes of noise, leakage limits and retention."""
     if old.dp != new.dp:
         yield _dp_direction(old.dp, new.dp), "dp", _noise(old.dp), _noise(new.dp)
     if set(old.privacy) != set(new.privacy):
@@ -179,12 +194,14 @@ def _promises(old: Terms, new: Terms) -> Facts:
 
 
 def _limits(limits: Iterable[Privacy]) -> str:
+    """Leakage limits in one phrase."""
     keys = ("max_leakage", "max_attribute_advantage")
     said = (f"{key} {getattr(each, key):g}" for each in limits for key in keys if getattr(each, key) is not None)
     return ", ".join(said) or "-"
 
 
 def _dp_direction(old: Dp | None, new: Dp | None) -> Direction:
+    """Which of two noise terms is narrower; "changed" if neither is in every number."""
     if old is None or new is None:
         return "narrower" if old is None else "wider"
     both = differential_privacy.merged(old, new)
@@ -192,13 +209,14 @@ def _dp_direction(old: Dp | None, new: Dp | None) -> Direction:
 
 
 def _noise(dp: Dp | None) -> str:
+    """Noise terms in one phrase."""
     if dp is None:
         return "none"
     return f"sigma {dp.sigma:g}, clip_norm {dp.clip_norm:g}, epsilon {dp.epsilon:g} in {dp.period_days} d"
 
 
 def _when(before: Policy, after: Policy, found: tuple[tuple[Terms, Bits], tuple[Terms, Bits]], now: Context) -> str:
-    """The case, by the attributes that the rules ask for which apply on one side or on both."""
+    """Describe the case by the attributes that the applying rules ask for, on one side or on both."""
     rules = [*matched(before, found[0][1]), *matched(after, found[1][1])]
     if not rules:
         return _PLAIN[1] if before.rules or after.rules else _PLAIN[0]
@@ -207,6 +225,7 @@ def _when(before: Policy, after: Policy, found: tuple[tuple[Terms, Bits], tuple[
 
 
 def _words(condition: Condition, now: Context) -> Iterator[str]:
+    """Each attribute that a condition asks for, with the context's value."""
     for key in ("data_class", "device_class", "region", "tenant"):
         if getattr(condition, key) is not None:
             yield f"{key} {getattr(now, key) or 'unknown'}"
@@ -225,7 +244,7 @@ def _words(condition: Condition, now: Context) -> Iterator[str]:
 
 
 def clock_words(minute: int | None) -> str:
-    """A minute of the week as people write it."""
+    """Format a minute of the week: "Wed 23:30"."""
     if minute is None:
         return "time unknown"
     day, of_day = divmod(minute, 24 * 60)

@@ -1,4 +1,8 @@
-"""A chain of decisions in words and as values: the same functions the device calls, with their reasons spoken out."""
+"""Explanation of a policy's decisions about one sample, in words and as values. Pure.
+
+It calls the same functions as the device, in the same order, and reports the reason of each. Rule: nothing is decided
+here.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +26,10 @@ from wire.protocol.messages import FieldSpec
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One decision: `outcome` is a word of the decision itself, `why` its reason, `words` the sentence for people."""
+    """One decision about the sample.
+
+    `outcome`: a value of the decision itself, `why`: its reason code, `words`: the sentence for people.
+    """
 
     decision: str
     outcome: str
@@ -31,9 +38,10 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """`leaves`: something of the sample goes to a hub, `fields` of it to one of `hubs`. `result`: what the caller sees.
+    """All decisions about one sample.
 
-    `rules`: those that apply; `unknown`: attributes for whose sake some of them do.
+    `leaves`: something of the sample goes to a hub, `fields` of it to one of `hubs`. `result`: what the caller sees.
+    `rules`: those that apply; `unknown`: attributes because of which some of them do.
     """
 
     policy: str
@@ -47,17 +55,18 @@ class Explanation(msgspec.Struct, frozen=True):
     hubs: tuple[HubSite, ...] = ()
 
     def lines(self) -> list[str]:
+        """Lines for a terminal: a decision each, then the result."""
         width = max(len(step.decision) for step in self.steps)
         return [f"{step.decision:<{width}}  {step.words}" for step in self.steps] + [self.result]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The explanation as plain dicts and lists, for JSON."""
         built: dict[str, Any] = msgspec.to_builtins(self)
         return built
 
 
 class _Case(msgspec.Struct, frozen=True):
-    """What all decisions about one sample are told."""
+    """What all decisions about one sample have in common."""
 
     policy: Policy
     schema: tuple[FieldSpec, ...]
@@ -66,7 +75,7 @@ class _Case(msgspec.Struct, frozen=True):
 
 
 def explain_sample(policy: Policy, facts: Facts, day: int, clock: Mapping[str, int] = NOWHERE) -> Explanation:
-    """The decisions in the order the device takes them, up to the first that keeps the sample here.
+    """Explain the decisions in the order the device takes them, up to the first that keeps the sample here.
 
     `day`: days since 1970, UTC. `clock`: minutes of the week per zone, where the facts name no time.
     """
@@ -92,7 +101,7 @@ def explain_sample(policy: Policy, facts: Facts, day: int, clock: Mapping[str, i
 
 
 def _chain(case: _Case, found: Terms) -> Iterator[tuple[Step, bool]]:
-    """Each decision, and whether the next one is asked."""
+    """Each decision, and whether the next one is taken."""
     facts = case.facts
     if found.rules:
         yield _step("rules", None, _rules_words(found))
@@ -112,7 +121,7 @@ def _chain(case: _Case, found: Terms) -> Iterator[tuple[Step, bool]]:
 
 
 def _spent(found: Terms, case: _Case) -> Spend:
-    """What the facts say was spent, charged to every account that it would have been charged to."""
+    """Spend that the facts describe, charged to every account that it would have been charged to."""
     spent = {Coin.BYTES: case.facts.spent_bytes, Coin.COST: 0}
     totals = {
         (each.key, case.day // each.period_days): spent.get(each.coin, case.facts.spent_releases * each.each)
@@ -122,22 +131,26 @@ def _spent(found: Terms, case: _Case) -> Spend:
 
 
 def _hubs(found: Terms, facts: Facts) -> tuple[HubSite, ...]:
+    """Hubs that the facts name, else every hub of the policy in its first region."""
     if facts.hubs is not None:
         return facts.hubs
     return tuple(HubSite(name, region) for name in found.hubs for region in found.regions[:1])
 
 
 def _targets(found: Terms, facts: Facts) -> tuple[HubSite, ...]:
+    """Hubs that may answer, in the policy's order."""
     allowed = routing.decide(found, _hubs(found, facts))
     return () if isinstance(allowed, Denied) else allowed.targets
 
 
 def _fields(case: _Case, found: Terms) -> tuple[str, ...]:
+    """Names of the fields that leave."""
     out = egress.decide(found, case.schema, case.facts.data_class)
     return () if isinstance(out, Denied) else tuple(each.spec.name for each in out.fields)
 
 
 def _leaks(found: Terms, out: Egress | Denied, rows: tuple[SampleLeakage, ...] | None) -> Denied | None:
+    """Denial by the leakage that the facts name; None if they name none."""
     if rows is None or isinstance(out, Denied):
         return None
     specs = tuple(plan.spec for plan in out.fields)
@@ -145,34 +158,39 @@ def _leaks(found: Terms, out: Egress | Denied, rows: tuple[SampleLeakage, ...] |
 
 
 def _step(decision: str, verdict: object, words: str) -> tuple[Step, bool]:
+    """Step of a decision that may deny, and whether the next one is taken."""
     if isinstance(verdict, Denied):
         return Step(decision, "denied", verdict.why, f"denied: {verdict.detail} ({verdict.why})"), False
     return Step(decision, "allowed", "", words), True
 
 
 def _policy_words(policy: Policy, found: Terms) -> str:
+    """Layers, hash, mode and expiry of the policy."""
     named = ", ".join(f"{part.layer} {part.name}@{part.version}" for part in policy.layers)
     return f"{named} ({policy.hash}), mode {found.mode}, valid until {found.expires}"
 
 
 def _rules_words(found: Terms) -> str:
+    """Rules that apply, and the unknown attributes that count as narrower."""
     verb = "applies" if len(found.rules) == 1 else "apply"
     unknown = f"; not known, so counted as narrower: {', '.join(found.unknown)}" if found.unknown else ""
     return f"{', '.join(found.rules)} {verb}{unknown}"
 
 
 def _escalation_words(found: Terms, facts: Facts, decision: Decision) -> str:
+    """Confidence against the threshold, the link, and the decision."""
     sign = "below" if facts.confidence < found.threshold else "not below"
     compared = f"confidence {facts.confidence:g} is {sign} the threshold {found.threshold:g}"
     if not 0.0 <= facts.confidence <= 1.0:
         compared = f"confidence {facts.confidence} is not a number in 0..1"
     link = "" if facts.link_up else ", the link is down"
-    quiet = ", the hub asked for silence" if facts.hub_quiet else ""
+    quiet = ", the hub wants no questions now" if facts.hub_quiet else ""
     drawn = ", drawn for an audit" if decision.audit else ""
     return f"{compared}{link}{quiet}{drawn}: {decision.action} ({decision.why})"
 
 
 def _budget_words(found: Terms, case: _Case, cost: Cost) -> str:
+    """Bytes of today with this message, and noised releases that are left."""
     total = case.facts.spent_bytes + cost.size_bytes
     words = f"{cost.size_bytes} bytes: {total} of {found.bytes_per_day} today"
     if found.dp is None:
@@ -182,12 +200,14 @@ def _budget_words(found: Terms, case: _Case, cost: Cost) -> str:
 
 
 def _locality_words(allowed: Allowed | Denied) -> str:
+    """Hubs that may answer."""
     if isinstance(allowed, Denied):
         return ""
     return "may be answered by " + ", then ".join(f"{hub.name} in {hub.region}" for hub in allowed.targets)
 
 
 def _egress_words(data_class: str, schema: tuple[FieldSpec, ...], out: Egress) -> str:
+    """Fields that leave with their transforms, and derived fields that stay."""
     going = [
         f"{plan.spec.name} ({plan.spec.level.name}{''.join(map(transform_words, plan.transforms))})"
         for plan in out.fields
@@ -204,6 +224,7 @@ _NO_ANSWER = "Nothing leaves. There is no answer: the mode is disabled."
 
 
 def _goes(found: Terms, action: str) -> str:
+    """What the caller sees of a question that leaves."""
     if action == Action.ASK and found.mode is not Mode.ANSWER_NOW:
         return f"The hub is asked. The caller waits up to {found.budget_s:g} s, then gets the local answer."
     if action == Action.QUEUE:

@@ -1,4 +1,7 @@
-"""A sample, its device and their moment as a person writes them down, for explanations and probes."""
+"""Facts of a sample, its device and the moment, as a person writes them for explanations and probes. Pure.
+
+Parsed from JSON or TOML; a fact that is left out has a default or is unknown. Rule: closed, an unknown key is an error.
+"""
 
 import difflib
 from collections.abc import Mapping
@@ -20,7 +23,7 @@ class FactsError(Exception):
 
 
 class SampleField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A field as a person writes it down. Without a label it counts as P4."""
+    """A field of the sample. Without a label it counts as P4."""
 
     name: str
     level: str = Level.P4.name
@@ -32,7 +35,7 @@ class SampleField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SampleLeakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the bundle for exactly the chain that the policy makes, as a person writes it down."""
+    """A leakage measurement for exactly the chain of transforms that the policy makes."""
 
     kind: str
     metric: str
@@ -41,7 +44,7 @@ class SampleLeakage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def chain(self) -> str:
-        """Of no name: what a person writes here is about this sample's chain."""
+        """Digest of the chain, always "": a measurement written here is about this sample's chain."""
         return ""
 
 
@@ -50,8 +53,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
     `leakage` left out = the bundle is measured for this policy, and within its limits. `spent_bytes` today,
-    `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. What the device is
-    and where it stands is unknown where it is left out. `time`: "wed 23:30", as a clock on the wall there shows.
+    `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. Attributes of the
+    device and its place are unknown where they are left out. `time`: "wed 23:30", local time there.
     """
 
     confidence: float
@@ -76,7 +79,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def facts_of(values: object) -> Facts:
-    """Facts from parsed JSON or TOML; FactsError for an unknown key, a missing one or a wrong type."""
+    """Parse facts from decoded JSON or TOML. Raises FactsError for an unknown key, a missing one or a wrong type."""
     if isinstance(values, dict):
         for key in values:
             if key not in Facts.__struct_fields__:
@@ -94,12 +97,13 @@ def facts_of(values: object) -> Facts:
 
 
 def _near(key: str) -> str:
+    """Nearest known key, or all of them."""
     close = difflib.get_close_matches(key, Facts.__struct_fields__, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(Facts.__struct_fields__)}"
 
 
 def minute_of(time: str) -> int:
-    """Minutes since Monday 00:00 of "wed 23:30". FactsError if it is no such time."""
+    """Parse "wed 23:30" to minutes since Monday 00:00. Raises FactsError."""
     day, _, clock = time.partition(" ")
     hours, _, minutes = clock.partition(":")
     if day in DAYS and len(clock) == len("23:30") and hours.isdecimal() and minutes.isdecimal():
@@ -110,7 +114,10 @@ def minute_of(time: str) -> int:
 
 
 def context_of(policy: Policy, facts: Facts, clock: Mapping[str, int] = NOWHERE) -> Context:
-    """What a device with these facts would know. `clock`: minutes of the week per zone, where `time` says nothing."""
+    """Context that a device with these facts would have.
+
+    `clock`: minutes of the week per zone, where the facts' `time` says nothing.
+    """
     minutes = dict.fromkeys(policy.zones, minute_of(facts.time)) if facts.time else clock
     return Context(
         facts.data_class,
@@ -127,7 +134,7 @@ def context_of(policy: Policy, facts: Facts, clock: Mapping[str, int] = NOWHERE)
 
 
 def schema_of(policy: Policy, facts: Facts) -> tuple[FieldSpec, ...]:
-    """The sample's fields; where it names none, those of the policy with the labels it accepts."""
+    """Schema of the sample's fields; where it names none, those of the policy with the labels it accepts."""
     if facts.fields is None:
         rules = policy.base.fields.values()
         return tuple(_DERIVED.get(each.name) or _plain(each.name, each.level) for each in rules)
@@ -141,4 +148,5 @@ _DERIVED = {spec.name: spec for spec in egress.DERIVED}
 
 
 def _plain(name: str, level: Level) -> FieldSpec:
+    """Field of one byte for a name that only the policy knows."""
     return FieldSpec(name, DType.UINT8, (1,), 0.0, 255.0, level, "")

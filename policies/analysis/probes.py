@@ -1,4 +1,8 @@
-"""Probes: cases with what is expected of them, shipped beside a policy. A closed format; every fault names its case."""
+"""Policy probes: test cases shipped beside a policy, each with the decision that is expected. Pure.
+
+A closed TOML format: `[given]` facts for all cases, then `[[case]]` tables with a name, their own facts and `expect`.
+Rule: every error names its case.
+"""
 
 import tomllib
 from typing import Any
@@ -13,11 +17,11 @@ MAX_CASES = 10_000
 
 
 class ProbesError(Exception):
-    """A probes file that cannot be used: one line that names the case."""
+    """A probes file cannot be used: one line that names the case."""
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What must come out; None = not asked. `fields` as a set; `hubs`, `regions`, `rules` in their order."""
+    """Expected decision; None = not asked. `fields` as a set; `hubs`, `regions`, `rules` in their order."""
 
     leaves: bool
     why: str | None = None
@@ -28,13 +32,15 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
+    """One test case: the facts of a sample, and the expected decision."""
+
     name: str
     facts: Facts
     expect: Expect
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`faults`: empty = as expected; else a sentence each."""
+    """Result of a probe. `faults`: empty = as expected; else a sentence each."""
 
     name: str
     faults: tuple[str, ...]
@@ -54,7 +60,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_probes(text: str) -> tuple[Probe, ...]:
-    """ProbesError, one line, for anything that is no probes file."""
+    """Parse a probes file (TOML). Raises ProbesError, one line, for anything that is none."""
     try:
         file = msgspec.convert(tomllib.loads(text), _File)
     except msgspec.ValidationError as error:
@@ -67,6 +73,7 @@ def parse_probes(text: str) -> tuple[Probe, ...]:
 
 
 def _probe(given: dict[str, Any], case: _Case) -> Probe:
+    """Build a probe: the common facts, overridden by the case's, without those it names unknown."""
     known = {key: value for key, value in {**given, **case.given}.items() if key not in case.unknown}
     try:
         return Probe(case.name, facts_of(known), case.expect)
@@ -75,12 +82,13 @@ def _probe(given: dict[str, Any], case: _Case) -> Probe:
 
 
 def probed(policy: Policy, probe: Probe, day: int) -> Outcome:
-    """The policy's decision about one case on that day (since 1970, UTC), held against what is expected."""
+    """Run one probe against a policy on `day` (since 1970, UTC) and compare with what is expected."""
     told = explain_sample(policy, probe.facts, day)
     return Outcome(probe.name, tuple(_faults(probe.expect, told)), told)
 
 
 def _faults(expect: Expect, told: Explanation) -> list[str]:
+    """Compare the explanation with what is expected; a sentence for each difference."""
     came = {
         "leaves": told.leaves,
         "why": told.why,
@@ -99,6 +107,7 @@ def _faults(expect: Expect, told: Explanation) -> list[str]:
 
 
 def _shown(value: object) -> str:
+    """Text of a value in a fault."""
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value) or "-"

@@ -1,9 +1,9 @@
-"""Can a field above a label ever leave for a region? Decided for every context at once, with a counter-example if so.
+"""Proof that no field above a label can ever leave for a region, over every context, or a counter-example. Pure.
 
-Law: the verdict on a case is that of the functions a device calls (`egress`, `locality`, `judge.in_force`); `search`
-leaves out only cases in which less may leave. What was not measured for leakage and what no budget pays are not counted
-in a policy's favour: the claim holds even where all codes are measured and all accounts are full of money. A device's
-hubs are not known here: any hub that is listed may stand in any region that is.
+Rule: the verdict on a case is that of the functions a device calls (`egress`, `routing`, `permit.in_force`); `cases`
+leaves out only cases in which less may leave. Leakage measurements and budgets are not counted in a policy's favour:
+the claim holds even where all codes are measured and all accounts are full. A device's hubs are not known here: any hub
+that is listed may stand in any region that is.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ from wire.protocol.messages import DType, FieldSpec, Level
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """No field above `level` can leave for `region`; "" = for any region."""
+    """The claim to prove: no field above `level` can leave for `region`; "" = for any region."""
 
     level: Level
     region: str = ""
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A case in which a field of `level` may leave after all."""
+    """Counter-example: a case in which a field of `level` may leave after all."""
 
     context: Context
     field: str
@@ -43,21 +43,27 @@ class Counter(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """`cases`: how many were decided; together they stand for every context. `counter` None = the claim holds."""
+    """Result of a proof.
+
+    `cases`: how many were decided; together they stand for every context. `counter` None = the claim holds.
+    """
 
     cases: int
     counter: Counter | None
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A schema in which one field is looked at, with the least beside it that could matter."""
+    """A schema in which one field is examined, with the fewest others that could matter."""
 
     schema: tuple[FieldSpec, ...]
     field: FieldSpec
 
 
 def prove(policy: Policy, claim: Claim) -> Proof:
-    """Exact. `search.TooManyError` if the rules tell apart more cases than are looked at."""
+    """Prove or refute a claim, exactly.
+
+    Raises `cases.TooManyError` if the rules distinguish more cases than are enumerated.
+    """
     decided = 0
     for sample, data_class, case in _cases(policy, claim):
         decided += 1
@@ -70,7 +76,7 @@ def prove(policy: Policy, claim: Claim) -> Proof:
 
 
 def _cases(policy: Policy, claim: Claim) -> Iterator[tuple[Sample, str, search.Case]]:
-    """Those in which most may leave, of every field above the claim's label and every class that is let out."""
+    """Cases in which most may leave, for every field above the claim's label and every class that is let out."""
     goal = search.Goal(few=_narrowing(policy))
     classes = sorted(name for name, lets in policy.base.data_classes.items() if lets)
     above = [sample for sample in samples(policy) if sample.field.level > claim.level]
@@ -81,7 +87,7 @@ def _cases(policy: Policy, claim: Claim) -> Iterator[tuple[Sample, str, search.C
 
 
 def samples(policy: Policy) -> Iterator[Sample]:
-    """Every field that is listed, with every label that it may have and still leave.
+    """Samples of every field that is listed, with every label that it may have and still leave.
 
     A feature alone may do all that it may do in company: others can only raise the label of the whole. What the device
     itself derives goes alone or with any one feature.
@@ -100,7 +106,7 @@ def samples(policy: Policy) -> Iterator[Sample]:
 
 
 def leaves(found: Terms, sample: Sample, data_class: str, region: str) -> HubSite | None:
-    """Where to, if the field may leave under these terms for `region` ("" = any) at all."""
+    """Hub to which the field may leave under these terms, for `region` ("" = any); None if it may not."""
     if permit.in_force(found, found.expires_day):
         return None
     sites = tuple(HubSite(hub, at) for at in found.regions for hub in found.hubs if region in ("", at))
@@ -112,7 +118,7 @@ def leaves(found: Terms, sample: Sample, data_class: str, region: str) -> HubSit
 
 
 def _narrowing(policy: Policy) -> Bits:
-    """The rules that could keep a field from leaving for a region; others change how much, when or at what price."""
+    """Rules that could keep a field from leaving for a region; others change how much, when or at what price."""
     return sum(1 << place for place, rule in enumerate(policy.rules) if _keeps(rule))
 
 

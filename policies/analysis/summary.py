@@ -1,6 +1,6 @@
-"""What a policy lets happen at the most, in sentences: what somebody who audits it reads first.
+"""Summary of a policy in sentences, for an auditor; and per key, which layer or rule says what. Pure.
 
-How a composition came about, key by key: who says what, and what holds of it. For people; the device never asks.
+For people: no device calls it.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,12 +29,16 @@ class Key(msgspec.Struct, frozen=True):
     holds: str
 
     def line(self) -> str:
+        """Format the key as one line: sources, then the value that holds."""
         told = "; ".join(f"{who}: {what}" for who, what in self.said)
         return f"{told}  ->  {self.holds}" if len(self.said) > 1 else f"{self.holds}  ({self.said[0][0]})"
 
 
 def layered(policy: Policy, found: Terms) -> tuple[Key, ...]:
-    """For terms of this policy; keys of which nobody says anything are left out."""
+    """Summarise which layer or rule says what, for terms of this policy; keys that nobody sets are left out.
+
+    `found`: terms in one context; rules that do not apply in it are left out.
+    """
     sources = list(_sources(policy, found))
     keys = []
     for name, words in _KEYS.items():
@@ -45,7 +49,7 @@ def layered(policy: Policy, found: Terms) -> tuple[Key, ...]:
 
 
 def said_by(narrowing: Narrowing) -> str:
-    """All that a rule takes away, in one line."""
+    """Describe all that a rule takes away, in one line."""
     found = {name: words(narrowing) for name, words in _KEYS.items()}
     return "; ".join(
         f"{name} {words}" if name != "deny" else "nothing leaves" for name, words in found.items() if words
@@ -53,6 +57,7 @@ def said_by(narrowing: Narrowing) -> str:
 
 
 def _sources(policy: Policy, found: Terms) -> Iterator[tuple[str, Narrowing]]:
+    """Layers and applying rules, each with what it takes away."""
     for part in policy.layers:
         yield f"{part.layer} {part.name}@{part.version}", part.base
     for rule in policy.rules:
@@ -64,6 +69,8 @@ _Either = Narrowing | Terms
 
 
 def _number(name: str) -> Callable[[_Either], str | None]:
+    """Function that formats the number of this name; None where it is not set."""
+
     def words(one: _Either) -> str | None:
         value = getattr(one, name)
         return None if value is None else f"{value:g}"
@@ -72,6 +79,8 @@ def _number(name: str) -> Callable[[_Either], str | None]:
 
 
 def _names(name: str) -> Callable[[_Either], str | None]:
+    """Function that joins the names at this key; None where they are not set."""
+
     def words(one: _Either) -> str | None:
         value = getattr(one, name)
         return None if value is None else ", ".join(value) or "none"
@@ -80,6 +89,7 @@ def _names(name: str) -> Callable[[_Either], str | None]:
 
 
 def _fields(one: _Either) -> str | None:
+    """Fields that leave, or what a rule takes away of them; None if it says nothing."""
     rules = (one.fields or {}).values()
     said = [field_words(rule) for rule in rules]
     if isinstance(one, Terms):
@@ -92,12 +102,14 @@ def _fields(one: _Either) -> str | None:
 
 
 def _classes(one: _Either) -> str | None:
+    """Data classes that may leave; None where they are not set."""
     if one.data_classes is None:
         return None
     return ", ".join(name for name, leaves in one.data_classes.items() if leaves) or "none"
 
 
 def _accounts(one: _Either) -> str | None:
+    """Accounts of bytes and cost; None without any."""
     return "; ".join(account_words(each) for each in one.accounts if each.coin != "privacy") or None
 
 
@@ -122,13 +134,14 @@ _KEYS: dict[str, Callable[[_Either], str | None]] = {
 
 
 def summary(policy: Policy) -> list[str]:
-    """A sentence a line: the ceiling, then each rule with its case."""
+    """Summarise a policy, a sentence a line: the most it allows, then each rule with its case."""
     base = policy.base
     named = ", ".join(f"{part.layer} {part.name}@{part.version}" for part in policy.layers)
     return [f"{named} ({policy.hash}), valid until {policy.expires}", *_ceiling(base), *map(_rule, policy.rules)]
 
 
 def _ceiling(base: Terms) -> list[str]:
+    """Sentences about the base: when it asks, what leaves, to whom, at which limits."""
     asks = f"mode {base.mode}: asks below confidence {base.threshold:g}" if base.mode in ASKING else "asks no hub"
     fields = "; ".join(map(field_words, base.fields.values()))
     classes = ", ".join(name for name, leaves in base.data_classes.items() if leaves)
@@ -147,20 +160,20 @@ def _ceiling(base: Terms) -> list[str]:
 
 
 def _rule(rule: Rule) -> str:
-    """Where it applies, and what it takes away."""
+    """Describe where a rule applies, and what it takes away."""
     when, unless = condition_words(rule.when), condition_words(rule.unless) if rule.unless else ""
     case = (f" where {when}" if when else "") + (f" unless {unless}" if unless else "")
     return f"rule {rule.name}{case}: {said_by(rule.narrowing)}"
 
 
 def releases_by(policy: Policy) -> dict[str, int]:
-    """Releases until denial, under the ceiling ("") and under each rule that asks for noise."""
+    """Releases until denial, of the base ("") and of each rule that asks for noise."""
     noised = {"": policy.base.dp, **{rule.name: rule.narrowing.dp for rule in policy.rules}}
     return {name: releases(dp) for name, dp in noised.items() if dp is not None}
 
 
 def remarks(policy: Policy) -> list[str]:
-    """What is allowed to be written but has no effect, or makes every question a denial."""
+    """List settings that have no effect, or that make every question a denial."""
     base = policy.base
     if base.mode not in ASKING:
         idle = f"escalation.audit_share is without effect: mode {base.mode} never asks"

@@ -1,4 +1,7 @@
-"""Keys of a policy in words: transforms, accounts, noise, retention. One wording for explanations, summaries, diffs."""
+"""Wording of policy values: transforms, conditions, accounts, noise and retention as short English phrases. Pure.
+
+One wording for explanations, summaries and diffs.
+"""
 
 from collections.abc import Callable
 
@@ -24,7 +27,7 @@ _TRANSFORMS: dict[TransformKind, _Words] = {
 
 
 def transform_words(transform: TransformSpec) -> str:
-    """With a comma before it: it follows a label."""
+    """Phrase of a transform, with a comma before it: it follows a label."""
     return f", {_TRANSFORMS[transform.kind](transform)}"
 
 
@@ -32,7 +35,10 @@ _DAY_MIN = 24 * 60
 
 
 def condition_words(condition: Condition) -> str:
-    """Empty for one that asks nothing."""
+    """Phrase of a condition; "" for one that asks nothing.
+
+    Example: `data class vitals and time mon to fri 22:00 to 06:00 in Europe/Berlin`.
+    """
     said = {
         "data class": _any(condition.data_class),
         "device class": _any(condition.device_class),
@@ -49,11 +55,12 @@ def condition_words(condition: Condition) -> str:
 
 
 def _any(names: tuple[str, ...] | None) -> str:
+    """Names joined by "or"."""
     return " or ".join(names or ())
 
 
 def _hours_words(hours: Hours) -> str:
-    """`mon to sat 08:00 to 20:00 in Europe/Berlin`: the same hours of several days are said once."""
+    """`mon to sat 08:00 to 20:00 in Europe/Berlin`: the same hours of several days are named once."""
     days: dict[tuple[int, int], list[int]] = {}
     for first, last in _whole(hours.spans):
         days.setdefault((first % _DAY_MIN, last % _DAY_MIN), []).append(first // _DAY_MIN)
@@ -62,7 +69,7 @@ def _hours_words(hours: Hours) -> str:
 
 
 def _whole(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    """A span over the end of the week, which stands there as two, as one again."""
+    """Join a span over the end of the week, which is stored as two."""
     ends = [span for span in spans if span[1] == MINUTES_OF_WEEK]
     begins = [span for span in spans if span[0] == 0]
     if len(ends) != 1 or len(begins) != 1 or ends == begins:
@@ -72,6 +79,7 @@ def _whole(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
 
 
 def _days_words(days: list[int]) -> str:
+    """Days of the week as `mon to fri `, or a list; "" for all of them."""
     if len(days) == len(DAYS):
         return ""
     if len(days) > 1 and days == list(range(days[0], days[-1] + 1)):
@@ -80,21 +88,23 @@ def _days_words(days: list[int]) -> str:
 
 
 def moment(minute: int) -> str:
-    """`wed 23:30`, of minutes since Monday 00:00."""
+    """Format minutes since Monday 00:00 as `wed 23:30`."""
     day, of_day = divmod(minute, _DAY_MIN)
     return f"{DAYS[day]} {_clock(of_day)}"
 
 
 def _clock(of_day: int) -> str:
+    """Format minutes since midnight as `23:30`."""
     return f"{of_day // 60:02d}:{of_day % 60:02d}"
 
 
 def field_words(rule: FieldRule) -> str:
+    """Phrase of a field that may leave: its label and transforms."""
     return f"{rule.name} up to {rule.level.name}" + "".join(map(transform_words, rule.transforms))
 
 
 def account_words(account: Account) -> str:
-    """Of bytes and cost; privacy accounts are told by `dp_words`."""
+    """Phrase of an account of bytes or cost; privacy accounts are described by `dp_words`."""
     what = "bytes" if account.coin is Coin.BYTES else "millionths of cost"
     span = "a day" if account.period_days == 1 else f"in {account.period_days} days"
     about = account.key.partition("/")[2]
@@ -106,6 +116,7 @@ _TOPICS = {"q": "questions", "ask": "asks", "report": "reports", "state": "state
 
 
 def dp_words(dp: Dp) -> str:
+    """Phrase of differential privacy terms."""
     lot = "" if dp.random_ask is None else f", asked by lot ({dp.random_ask:g})"
     return (
         f"noise for each {dp.unit}: norm {dp.clip_norm:g}, sigma {dp.sigma:g}, epsilon {dp.epsilon:g} and "
@@ -114,12 +125,13 @@ def dp_words(dp: Dp) -> str:
 
 
 def retention_words(retention: Retention) -> str:
+    """Phrase of retention: purpose, days, subject field."""
     subject = f", subject {retention.subject_field}" if retention.subject_field else ""
     return f"{retention.purpose}, kept {retention.keep_days} days{subject}"
 
 
 def privacy_words(limits: tuple[Privacy, ...]) -> str:
-    """Empty where nothing is limited."""
+    """Phrase of leakage limits; "" where nothing is limited."""
     said = []
     for each in limits:
         named = {each.metric or "max_leakage": each.max_leakage, "attribute advantage": each.max_attribute_advantage}

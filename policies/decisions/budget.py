@@ -1,6 +1,6 @@
-"""How much may leave: accounts of bytes, cost and privacy. Decided before anything is sent, and never given back.
+"""Budgets: accounts of bytes, cost and privacy, charged before anything is sent and never refunded. Pure.
 
-Law: every account that the terms name must hold the charge, or nothing leaves and none is charged. A clock that goes
+Rule: every account that the terms name must hold the charge, or nothing leaves and none is charged. A clock that goes
 back opens no older period; an account whose past is not known holds nothing.
 """
 
@@ -19,9 +19,9 @@ _NOTHING: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class Spend(msgspec.Struct, frozen=True):
-    """What was charged so far: `totals` by account and number of its period; `day`: the latest that was charged on.
+    """Amounts charged so far: `totals` by account and number of its period; `day`: the latest that was charged on.
 
-    `known` False: an earlier ledger of this device is lost, and nobody has said yet what it held.
+    `known` False: an earlier ledger of this device is lost, and the hub has not yet said what it held.
     """
 
     day: int = 0
@@ -30,19 +30,19 @@ class Spend(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, day: int, size_bytes: int) -> "Spend":
-        """So many bytes on `day`, and nothing else."""
+        """Spend of `size_bytes` on `day`, and nothing else."""
         return cls(day, {(Coin.BYTES.value, day): size_bytes})
 
     @property
     def bytes(self) -> int:
-        """On `day`, whatever the rule."""
+        """Bytes charged on `day`, whatever the rule."""
         return self.totals.get((Coin.BYTES.value, self.day), 0)
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """Of one message. `size_bytes`: the whole frame on the link, 0 for one that was charged before.
+    """Cost of one message. `size_bytes`: the whole frame on the link, 0 for one that was charged before.
 
-    `price`: the hub's, in millionths; `releases`: noised fields; `audit`: asked by lot alone; `subject`: whom it is
+    `price`: the hub's, in millionths; `releases`: noised fields; `audit`: asked at random alone; `subject`: whom it is
     about, as a keyed hash in hex, or "".
     """
 
@@ -55,7 +55,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """`amount` to an account in one of its periods, which then holds at most `limit`."""
+    """Charge of `amount` to an account in one of its periods, which then holds at most `limit`."""
 
     key: str
     period: int
@@ -64,14 +64,18 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Charged(msgspec.Struct, frozen=True):
-    """The new totals, and what was added to them."""
+    """New totals, and the charges that were added."""
 
     spend: Spend
     charges: tuple[Charge, ...]
 
 
 def charge(terms: Terms, spend: Spend, cost: Cost, day: int) -> Charged | Denied:
-    """`day`: days since 1970, UTC."""
+    """Charge a message to all accounts that apply, or deny it.
+
+    `day`: days since 1970, UTC. Denied (budget) if one account would exceed its limit or the past is not known; denied
+    (too big) above `MAX_FRAME_BYTES`. Bytes count whole frames, cost millionths, privacy units of the account.
+    """
     try:
         return _charge(terms, spend, cost, max(day, spend.day))
     except FAULTS as error:
@@ -86,7 +90,7 @@ def _charge(terms: Terms, spend: Spend, cost: Cost, day: int) -> Charged | Denie
     if not cost.size_bytes:
         return Charged(spend, ())
     if not spend.known:
-        return Denied(Why.DENIED_BUDGET, "what was spent before is lost, and the hub has not told it yet")
+        return Denied(Why.DENIED_BUDGET, "the record of past spending is lost, and the hub has not sent it yet")
     charges = tuple(_charges(terms.accounts, cost, day))
     if cost.topic == QUESTIONS and not any(each.key == Coin.BYTES for each in charges):
         raise TypeError  # every document has that account
@@ -99,13 +103,17 @@ def _charge(terms: Terms, spend: Spend, cost: Cost, day: int) -> Charged | Denie
 
 
 def _held(spend: Spend, charge: Charge) -> int:
-    """Of a subject whose account was lost: as much as the fullest of all subjects' accounts held."""
+    """Amount in the account.
+
+    Of a subject whose account was lost: as much as the fullest of all subjects' accounts held.
+    """
     held = spend.totals.get((charge.key, charge.period), 0)
     every, of, subject = charge.key.partition(SUBJECT)
     return max(held, spend.totals.get((every + of, charge.period), 0)) if subject else held
 
 
 def _charges(accounts: Iterable[Account], cost: Cost, day: int) -> Iterator[Charge]:
+    """Charges of one message to the accounts that count it."""
     for account in accounts:
         if account.topic not in {"", cost.topic} or (account.topic == "" and cost.topic != QUESTIONS):
             continue
@@ -120,6 +128,7 @@ def _charges(accounts: Iterable[Account], cost: Cost, day: int) -> Iterator[Char
 
 
 def _amount(account: Account, cost: Cost) -> int:
+    """Amount in the account's unit."""
     if account.coin is Coin.BYTES:
         return cost.size_bytes
     if account.coin is Coin.COST:
@@ -130,7 +139,7 @@ def _amount(account: Account, cost: Cost) -> int:
 
 
 def added(spend: Spend, charges: Iterable[Charge], day: int) -> Spend:
-    """With these charges; older periods of the same accounts are over and forgotten."""
+    """Totals with these charges; older periods of the same accounts are dropped."""
     totals = dict(spend.totals)
     for each in charges:
         old = [at for at in totals if at[0] == each.key and at[1] < each.period]
@@ -141,7 +150,7 @@ def added(spend: Spend, charges: Iterable[Charge], day: int) -> Spend:
 
 
 def without(spend: Spend, charges: Iterable[Charge]) -> Spend:
-    """As if these charges had not been: for a message that was never put on record, and so never left."""
+    """Totals as if these charges had not been made: for a message that was never recorded, and so never left."""
     totals = dict(spend.totals)
     for each in charges:
         held = totals.get((each.key, each.period), 0)
@@ -150,7 +159,7 @@ def without(spend: Spend, charges: Iterable[Charge]) -> Spend:
 
 
 def left(accounts: Iterable[Account], spend: Spend, day: int) -> dict[str, tuple[int, int]]:
-    """Of each account, what is left of its limit, and that limit."""
+    """Remaining amount and limit of each account; nothing remains where the past is not known."""
     latest = max(day, spend.day)
     held = {a.key: spend.totals.get((a.key, latest // a.period_days), 0) for a in accounts}
     return {a.key: (max(0, a.limit - held[a.key]) if spend.known else 0, a.limit) for a in accounts}

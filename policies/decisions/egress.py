@@ -1,8 +1,9 @@
-"""Which fields may leave, and how they are changed first. What is not listed stays; a label too high denies all.
+"""Egress decision: which fields may leave a device, and through which transforms; and redaction of text. Pure.
 
-Text that gives a person away, found by patterns and blotted out. A second net under the label, never the gate.
+Rule: a field that is not listed stays; a model feature with too high a label denies the whole question.
 
-Law: a closed list of patterns, each of bounded length, so that no text takes long; a text keeps its length in bytes.
+Rule: redaction is a second net under the label, never the gate. It has a closed list of patterns, each of bounded
+length, so that no text takes long; a text keeps its length in bytes.
 """
 
 import re
@@ -48,20 +49,23 @@ _ITEM_BYTES = {
 
 
 def derived(*, regressor: bool) -> tuple[FieldSpec, ...]:
-    """Those of `DERIVED` that a model of this kind gives rise to."""
+    """Fields of `DERIVED` that a model of this kind has: label (classifier) or value (regressor), and confidence."""
     absent = LOCAL_ANSWER if regressor else LOCAL_VALUE
     return tuple(spec for spec in DERIVED if spec.name != absent)
 
 
 class FieldPlan(msgspec.Struct, frozen=True):
+    """One field that leaves, and the transforms it goes through, in this order."""
+
     spec: FieldSpec
     transforms: tuple[TransformSpec, ...]
 
 
 class Egress(msgspec.Struct, frozen=True):
-    """What may leave. `rule` names it for the ledger; `fixed_size`: every sample must have one size on the link.
+    """Plan of what may leave.
 
-    `releases`: noised fields, each charged to the privacy accounts; 0 where no noise is asked for.
+    `rule` names it for the ledger; `fixed_size`: every sample must have one size on the link. `releases`: noised
+    fields, each charged to the privacy accounts; 0 where no noise is asked for.
     """
 
     fields: tuple[FieldPlan, ...]
@@ -72,7 +76,11 @@ class Egress(msgspec.Struct, frozen=True):
 
 
 def decide(terms: Terms, schema: tuple[FieldSpec, ...], data_class: str) -> Egress | Denied:
-    """The fields of `schema` that a sample of `data_class` may send."""
+    """Fields of `schema` that a sample of `data_class` may send, or a denial.
+
+    Denied if the class may not leave, a model feature is not listed or labelled too high, no field is left, or a field
+    of P2 and above leaves without a stated purpose. Any failure denies.
+    """
     try:
         if terms.data_classes.get(data_class) is not True:
             return Denied(Why.DENIED_DATA_CLASS, f"data class {data_class[:64]!r} may not leave")
@@ -82,7 +90,7 @@ def decide(terms: Terms, schema: tuple[FieldSpec, ...], data_class: str) -> Egre
 
 
 def plan(terms: Terms, schema: tuple[FieldSpec, ...]) -> Egress | Denied:
-    """As `decide` for a data class that may leave. Raises one of FAULTS on damaged terms or a damaged schema."""
+    """As `decide`, for a data class that may leave. Raises one of FAULTS on damaged terms or a damaged schema."""
     if len({spec.name for spec in schema}) != len(schema):
         return Denied(Why.DENIED_POLICY_ERROR, "the model's schema names a field twice")
     plans: list[FieldPlan] = []
@@ -101,7 +109,11 @@ def plan(terms: Terms, schema: tuple[FieldSpec, ...]) -> Egress | Denied:
 
 
 def reports(terms: Terms, name: str) -> bool:
-    """Whether `QUALITY` or `SIGNALS` may leave: listed, P1 allowed, and nothing asked for that cannot be done to it."""
+    """Whether the rollout report `QUALITY` or `SIGNALS` may leave.
+
+    It must be listed, P1 allowed, and neither transforms nor noise asked for, which cannot be applied to it. False on
+    any failure.
+    """
     try:
         rule = terms.fields.get(name)
         if rule is None or rule.transforms or terms.dp is not None:
@@ -112,17 +124,18 @@ def reports(terms: Terms, name: str) -> bool:
 
 
 def level_of(schema: tuple[FieldSpec, ...]) -> Level:
-    """The highest label among a model's features, for `Context.level`; without a feature, or a label, the highest."""
+    """Highest label among a model's features, for `Context.level`; P4 without a feature or with a missing label."""
     levels = [spec.level for spec in schema if spec.name not in OPTIONAL]
     return max(levels) if levels and all(type(level) is Level for level in levels) else Level.P4
 
 
 def raw_bytes(spec: FieldSpec) -> int:
-    """Size of the field's elements uncoded: the most that any codec may need for it."""
+    """Size of a field's uncoded elements in bytes: the most that any codec may need for it."""
     return prod(spec.shape) * _ITEM_BYTES[spec.dtype]
 
 
 def _plan(terms: Terms, spec: FieldSpec) -> FieldPlan | Denied:
+    """Plan of one field, with noise appended where the terms ask for it."""
     rule = terms.fields.get(spec.name)
     denied = _denied(spec, rule, terms.ceiling)
     if denied or rule is None:
@@ -136,6 +149,7 @@ def _plan(terms: Terms, spec: FieldSpec) -> FieldPlan | Denied:
 
 
 def _denied(spec: FieldSpec, rule: FieldRule | None, ceiling: Level) -> Denied | None:
+    """Denial of a field by its rule and label; None if it may leave."""
     if rule is None:
         return _unlisted(spec, "is not listed in egress.field")
     if type(spec.level) is not Level:
@@ -153,11 +167,12 @@ def _denied(spec: FieldSpec, rule: FieldRule | None, ceiling: Level) -> Denied |
 
 
 def _unlisted(spec: FieldSpec, words: str) -> Denied:
+    """Denial of a field that stays; `words` completes the sentence."""
     return Denied(Why.DENIED_UNLISTED_FIELD, f"field {spec.name!r} {words}")
 
 
 BLOT = b"*"
-ALWAYS = ("email", "phone", "iban", "card", "ip", "url", "number")  # done to every text that leaves
+ALWAYS = ("email", "phone", "iban", "card", "ip", "url", "number")  # applied to every text that leaves
 
 PATTERNS: dict[str, re.Pattern[bytes]] = {
     "email": re.compile(rb"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,190}\.[A-Za-z]{2,24}"),
@@ -173,9 +188,9 @@ PATTERNS: dict[str, re.Pattern[bytes]] = {
 
 
 def redacted(text: bytes, names: Sequence[str]) -> bytes:
-    """`text` (UTF-8) with what the named patterns and those of `ALWAYS` find replaced by asterisks. KeyError: no such.
+    """Replace what the named patterns and those of `ALWAYS` find in `text` (UTF-8) by asterisks.
 
-    They run in the order of `PATTERNS`; each sees what those before it have left.
+    They run in the order of `PATTERNS`; each sees what those before it have left. Raises KeyError for an unknown name.
     """
     wanted = {name: PATTERNS[name] for name in (*names, *ALWAYS)}
     for name, pattern in PATTERNS.items():

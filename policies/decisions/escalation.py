@@ -1,4 +1,7 @@
-"""Keep the answer here, or ask the hub? Total: every float, every damaged policy has an answer, and doubt keeps."""
+"""Escalation decision: keep the local answer, or ask the hub. Pure.
+
+Rule: total. Every float and every damaged policy has an answer, and in doubt the sample stays on the device.
+"""
 
 from enum import StrEnum
 
@@ -18,14 +21,20 @@ class Action(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
-    """`quiet_until`: the hub asked for silence until then (same clock as `now`)."""
+    """State of the link to the hubs.
+
+    `quiet_until`: the hub asked this device to send nothing until then (seconds, same clock as `now`).
+    """
 
     up: bool
     quiet_until: float = 0.0
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """`audit` is True for every question drawn by lot, the unsure ones too: only so is the sample a fair one."""
+    """Result of the escalation decision, with its reason.
+
+    `audit` is True for every question drawn at random, the unsure ones too: only so is the sample unbiased.
+    """
 
     action: Action
     why: Why
@@ -51,7 +60,12 @@ _QUEUE = {audit: Decision(Action.QUEUE, Why.LINK_DOWN, audit) for audit in (Fals
 
 
 def decide(confidence: float, link: Link, terms: Terms, audit_dice: float, now: float) -> Decision:
-    """What to do with a prediction of this `confidence` (0..1). `audit_dice` is drawn evenly from [0, 1)."""
+    """Decide what to do with a prediction of this `confidence` (0..1).
+
+    `audit_dice` is drawn uniformly from [0, 1). `now`: seconds, same clock as `Link.quiet_until`. A confidence out of
+    range, NaN included, is kept; so is any prediction under a damaged policy. Asking while the link is down queues the
+    question. With `dp.random_ask` the draw alone decides.
+    """
     try:
         return _decide(confidence, link, terms, audit_dice, now)
     except FAULTS:
@@ -61,6 +75,7 @@ def decide(confidence: float, link: Link, terms: Terms, audit_dice: float, now: 
 def _decide(  # noqa: PLR0911 - a reason a line
     confidence: float, link: Link, terms: Terms, audit_dice: float, now: float
 ) -> Decision:
+    """As `decide`; raises one of FAULTS on damaged terms."""
     if not 0.0 <= confidence <= 1.0:  # false for NaN too
         return _INVALID
     mode = terms.mode
@@ -79,6 +94,7 @@ def _decide(  # noqa: PLR0911 - a reason a line
 
 
 def _ask(why: Why, link: Link, now: float, *, audit: bool) -> Decision:
+    """Ask the hub: queued while the link is down, kept while the hub wants no questions."""
     if link.up is not True:
         return _QUEUE[audit]
     if now >= link.quiet_until:

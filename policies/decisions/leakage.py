@@ -1,7 +1,8 @@
-"""Was it measured what the codes that would leave give away, and is that little enough? Unmeasured is denied.
+"""Leakage decision: whether the measured leakage of the codes that would leave is within the policy's limits. Pure.
 
-Law: a measurement counts for exactly one chain of cut, codec and transforms, so a policy that changes a transform needs
-its own. Decided once per set of terms and model, not per question: `clear` hashes, `judge` only compares.
+Rule: unmeasured is denied. A measurement counts for exactly one chain of cut, codec and transforms, so a policy that
+changes a transform needs its own. Assessed once per set of terms and model (`clear`); per question, `decide` only
+compares keys.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from wire.protocol.messages import FieldSpec
 
 
 class Kind(StrEnum):
-    """Of a row: what the attack was after."""
+    """Kind of attack that a measurement is about."""
 
     RECONSTRUCTION = "reconstruction"
     ATTRIBUTE = "attribute"
@@ -28,36 +29,56 @@ SCALE = frozenset({"ssim", "explained_variance", "token_f1"})  # 0 = nothing, 1 
 
 
 class Row(Protocol):
-    """One measurement in a bundle's manifest. `upper95`: upper end of the 95 % interval of the attack's success."""
+    """Interface of one measurement in a bundle's manifest.
+
+    `chain`: digest of cut, codec and transforms. `upper95`: upper end of the 95 % interval of the attack's success.
+    """
 
     @property
-    def chain(self) -> str: ...
+    def chain(self) -> str:
+        """Digest of the chain that was measured."""
+        ...
+
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Kind of attack, a value of `Kind`."""
+        ...
+
     @property
-    def metric(self) -> str: ...
+    def metric(self) -> str:
+        """Metric of the attack's success, e.g. "ssim"."""
+        ...
+
     @property
-    def subject(self) -> str: ...
+    def subject(self) -> str:
+        """Sensitive column that an attribute attack is about, or ""."""
+        ...
+
     @property
-    def upper95(self) -> float: ...
+    def upper95(self) -> float:
+        """Upper end of the 95 % interval of the attack's success."""
+        ...
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What one bundle says was measured. `name`: the digest of the chain that these plans make of its features."""
+    """Measurements of one bundle. `name`: the digest of the chain that these plans make of its features."""
 
     rows: tuple[Row, ...]
     name: Callable[[tuple[FieldPlan, ...]], str]
 
 
 class Cleared(msgspec.Struct, frozen=True):
-    """The finding for one policy's terms (by their key) and one model; `denied` None = the codes may leave."""
+    """Result for one policy's terms (by their key) and one model; `denied` None = the codes may leave."""
 
     key: str
     denied: Denied | None
 
 
 def clear(terms: Terms | None, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Cleared:
-    """For all questions of a model under these terms. `evidence` None = nothing was measured. Any failure denies."""
+    """Assess all questions of a model under these terms.
+
+    `evidence` None = nothing was measured, which denies fields of P2 and above. Any failure denies.
+    """
     if terms is None:
         return NOT_CLEARED
     try:
@@ -67,14 +88,17 @@ def clear(terms: Terms | None, schema: tuple[FieldSpec, ...], evidence: Evidence
 
 
 def decide(terms: Terms, cleared: Cleared) -> Denied | None:
-    """Per question. A finding for other terms is none."""
+    """Decide for one question by a result of `clear`. A result for other terms denies."""
     if cleared.key != terms.key:
         return cleared.denied or _NOT_CLEARED_FOR_IT
     return cleared.denied
 
 
 def within(privacy: Privacy, rows: tuple[Row, ...]) -> Denied | None:
-    """Whether the rows of one chain are there (one of reconstruction, one for each limit set) and inside the limits."""
+    """Check the measurements of one chain against the limits; None = within.
+
+    There must be one of reconstruction, and one for each limit that is set; NaN exceeds every limit.
+    """
     about = [row for row in rows if row.kind == Kind.RECONSTRUCTION]
     counted = [row for row in about if row.metric == privacy.metric or (not privacy.metric and row.metric in SCALE)]
     if not counted:
@@ -93,6 +117,7 @@ def within(privacy: Privacy, rows: tuple[Row, ...]) -> Denied | None:
 
 
 def _beyond(rows: list[Row], limit: float | None, key: str) -> Denied | None:
+    """Denial by the first measurement above the limit; None without a limit."""
     if limit is None:
         return None
     for row in rows:
@@ -103,6 +128,7 @@ def _beyond(rows: list[Row], limit: float | None, key: str) -> Denied | None:
 
 
 def _denied(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Evidence | None) -> Denied | None:
+    """Denial for these terms, or None; fields below P2 need no measurement."""
     out = egress.plan(terms, schema)
     if isinstance(out, Denied):
         return out
@@ -125,7 +151,7 @@ NOT_CLEARED = Cleared("", _NOT_CLEARED_FOR_IT)
 
 
 class Clearance:
-    """The findings for one model under every set of terms that was met, each worked out once."""
+    """Cache of leakage results for one model: each set of terms is assessed once."""
 
     __slots__ = ("_evidence", "_found", "_schema")
 
@@ -134,6 +160,7 @@ class Clearance:
         self._found: dict[str, Cleared] = {}
 
     def of(self, terms: Terms) -> Cleared:
+        """Result for these terms."""
         found = self._found.get(terms.key)
         if found is None:
             if len(self._found) >= _MOST:

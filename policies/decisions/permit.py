@@ -1,4 +1,7 @@
-"""May this question leave, to whom, and at what price? Locality, egress, leakage, budget in one word; errors deny."""
+"""Permit decision: whether a question may leave, to which hubs, with which fields and charges. Pure.
+
+It joins routing, egress, leakage and budget. Rule: any failure is a denial.
+"""
 
 from collections.abc import Mapping
 
@@ -22,9 +25,9 @@ _NOT_ASKING = {
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """It may leave: to these hubs (first is preferred), these fields, at these charges; `spend` is the total with them.
+    """Permission to send: to these hubs (first is preferred), these fields, at these charges.
 
-    `terms`: the key of those it was judged by.
+    `spend`: the totals with the charges; `terms`: the key of the terms it was decided by.
     """
 
     policy: str
@@ -36,9 +39,10 @@ class Permit(msgspec.Struct, frozen=True):
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):
-    """What a transmission would cost. `spend`: charged so far; `day`: days since 1970, UTC.
+    """What a transmission would cost.
 
-    Of `cost` the hub's price and the noised fields are filled in: the dearest hub that is allowed, what egress noises.
+    `spend`: charged so far; `day`: days since 1970, UTC. Of `cost` the price and the noised fields are filled in: the
+    dearest hub that is allowed, what egress noises.
     """
 
     spend: Spend
@@ -54,7 +58,11 @@ def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
     price: Price,
     cleared: Cleared,
 ) -> Permit | Denied:
-    """A permit only if hub, fields, leakage (`leakage.clear`) and budget all allow it. Any failure is a denial."""
+    """Decide a permit: only if hub, fields, leakage (`leakage.clear`) and budget all allow it.
+
+    The first denial is returned, in the order terms, hubs, fields, leakage, budget. Any failure is a denial. `schema`:
+    the model's fields; `hubs`: those the device knows; `cleared`: result of `leakage.clear` for this model.
+    """
     try:
         if terms is None or isinstance(terms, Denied):
             return terms or NO_POLICY
@@ -81,7 +89,10 @@ def judge(  # noqa: PLR0911, PLR0917 - a refusal a line
 
 
 def in_force(terms: Terms | None, day: int) -> Denied | None:
-    """None if the terms are there, not expired on `day`, of a mode that asks at all, and no rule denies everything."""
+    """Denial of terms that are not in force; None if they are.
+
+    Terms are not in force if they are missing, expired on `day`, of a mode that never asks, or denied by a rule.
+    """
     if terms is None:
         return NO_POLICY
     if terms.mode not in ASKING:
@@ -94,11 +105,15 @@ def in_force(terms: Terms | None, day: int) -> Denied | None:
 
 
 def covers(now: Egress, before: Egress) -> bool:
-    """True if all that was prepared under `before` may leave under `now`, changed in exactly the same way."""
+    """Whether all that was prepared under `before` may leave under `now`, transformed in exactly the same way.
+
+    A device asks it before it sends a question that was prepared under an earlier policy.
+    """
     return set(map(_key, before.fields)) <= set(map(_key, now.fields))
 
 
 def _key(plan: FieldPlan) -> tuple[FieldSpec, bytes]:
+    """Comparable form of a field's plan: its schema and its encoded transforms."""
     return plan.spec, msgspec.msgpack.encode(plan.transforms)
 
 
@@ -110,7 +125,11 @@ def recheck(  # noqa: PLR0917
     day: int,
     cleared: Cleared,
 ) -> Denied | None:
-    """Hub side, before anything is stored: None if the terms that the question names let these fields come here."""
+    """Recheck a received question on the hub, before anything is stored; None = it is allowed here.
+
+    `terms`: those that the question names; `site`: this hub. Denied if the question is meant for another region, this
+    hub is not allowed, a field may not leave, or leakage is not cleared.
+    """
     try:
         if terms is None or isinstance(terms, Denied):
             return terms or NO_POLICY
@@ -128,6 +147,7 @@ def recheck(  # noqa: PLR0917
 
 
 def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[str, Tensor]) -> Denied | None:
+    """Denial if a received field may not leave under these terms, or is larger than the schema says."""
     out = egress_policy.plan(terms, schema)
     if isinstance(out, Denied):
         return out
@@ -142,7 +162,11 @@ def _fields_denied(terms: Terms, schema: tuple[FieldSpec, ...], fields: Mapping[
 
 
 def _fits(spec: FieldSpec, tensor: Tensor) -> bool:
-    """A feature travels in its codec's form, checked where it is decoded; here only that no more came along."""
+    """Whether a tensor carries no more than the schema says.
+
+    A derived field must match in type, shape and size. A feature travels in its codec's form and is checked where it is
+    decoded; here only its size is limited.
+    """
     if spec.name in egress_policy.OPTIONAL:
         return (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape) and len(tensor.data) == egress_policy.raw_bytes(
             spec

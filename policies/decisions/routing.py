@@ -1,8 +1,8 @@
-"""Which hubs may serve this. A hard filter before any ranking: a hub or region that is not listed does not exist.
+"""Routing: which hubs may serve a question (hard filter), and in which order they are asked (ranking). Pure.
 
-In which order hubs are asked that may all serve: who is reachable, who is quick enough, who is cheap.
+Rule: a hub or region that is not listed in the policy does not exist.
 
-Law: it orders and nothing else. What comes in comes out, no more and no less: locality has decided before.
+Rule: ranking orders and nothing else: what comes in comes out, no more and no less.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from policies.model.reasons import FAULTS, Denied, Why
 
 
 class HubSite(msgspec.Struct, frozen=True, gc=False):
-    """`price`: of one question, in millionths of whatever the owner counts in."""
+    """A hub that a device knows. `price`: of one question, in millionths of the owner's currency."""
 
     name: str
     region: str
@@ -23,13 +23,16 @@ class HubSite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """At least one hub, in the order the policy lists them."""
+    """Hubs that are allowed, at least one, in the order the policy lists them."""
 
     targets: tuple[HubSite, ...]
 
 
 def decide(terms: Terms, hubs: tuple[HubSite, ...]) -> Allowed | Denied:
-    """The `hubs` known to this device that the terms allow."""
+    """Filter the `hubs` known to this device by the terms.
+
+    Denied (hub) if none is listed, denied (region) if those listed stand in no allowed region.
+    """
     try:
         if type(terms.hubs) is not tuple or type(terms.regions) is not tuple:  # `in` also finds parts of a string
             raise TypeError
@@ -58,7 +61,7 @@ UNSEEN = View(reachable=False)
 
 
 def rank(targets: tuple[HubSite, ...], views: Mapping[str, View], patience_s: float) -> tuple[HubSite, ...]:
-    """Reachable first; of these, whoever answers within `patience_s`, the cheapest first; then the quickest.
+    """Rank hubs: reachable first; of these, whoever answers within `patience_s`, the cheapest first; then the quickest.
 
     A hub that was not measured lately counts as quick enough, so that it is tried. Times within a factor of two count
     as equal, so that noise moves no fleet to and fro. Equal hubs keep their order, which is the policy's.
@@ -76,5 +79,5 @@ def _key(hub: HubSite, view: View, patience_s: float) -> tuple[bool, bool, int, 
 
 
 def _steps(latency_s: float) -> int:
-    """How often the latency doubles the finest time worth telling apart."""
+    """Doublings of the finest latency worth distinguishing."""
     return frexp(latency_s / _FINEST_S)[1] if latency_s >= _FINEST_S else 0

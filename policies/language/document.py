@@ -1,8 +1,9 @@
-"""The policy language: TOML, closed and total. A key we do not know, or a value that cannot be meant, is an error.
+"""Policy documents: TOML, closed and total, parsed and composed to one policy. Pure.
 
-One document is a base, the most it ever allows, and rules that can only narrow it for a case.
+One document is a base, the most it ever allows, and rules that can only narrow it for a case. Several documents, one
+per layer, make one policy: the meet of their bases and all their rules.
 
-Several documents as one policy: the meet of their bases and all their rules. Each can only narrow the rest.
+Rule: an unknown key or an impossible value is an error of one line that names the key.
 """
 
 import json
@@ -41,15 +42,17 @@ _LAYERS = list(Layer)
 
 
 class Compiles(Protocol):
-    """A document."""
+    """Interface of a document that compiles to a layer of a policy."""
 
-    def part(self) -> Part: ...
+    def part(self) -> Part:
+        """The compiled document."""
+        ...
 
 
 def compose(documents: Iterable[Compiles]) -> Policy:
-    """The policy of a device that obeys all of these, at most one of each layer; in which order does not matter.
+    """Compose the policy of a device that obeys all of these documents; their order does not matter.
 
-    PolicyError if there is none, or two of one layer.
+    Raises PolicyError if there is none, or two of one layer.
     """
     parts = sorted((document.part() for document in documents), key=lambda part: _LAYERS.index(part.layer))
     if not parts:
@@ -63,7 +66,11 @@ def compose(documents: Iterable[Compiles]) -> Policy:
 
 
 def composed(parts: tuple[Part, ...]) -> Policy:
-    """Of parts in the order of their layers."""
+    """Compose compiled documents that stand in the order of their layers.
+
+    Names are joined by "+", versions added; the hash covers the hashes of all layers. The index is built over all
+    rules.
+    """
     digest = hash_of([part.hash for part in parts])
     name, version = "+".join(part.name for part in parts), sum(part.version for part in parts)
     base = _most(digest, name, version, parts[0])
@@ -78,17 +85,17 @@ def composed(parts: tuple[Part, ...]) -> Policy:
 
 
 def hash_of(hashes: Sequence[str]) -> str:
-    """Of a composition, from its documents' in the order of their layers. Of one document: its own."""
+    """Hash of a composition, from its documents' in the order of their layers. Of one document: its own."""
     return hashes[0] if len(hashes) == 1 else sha256("+".join(hashes).encode()).hexdigest()[:32]
 
 
 def _named(part: Part, *, alone: bool) -> Iterable[Rule]:
-    """In company a rule says whose it is."""
+    """Rules of one document; in a composition of several, their names are qualified by the document's."""
     return part.rules if alone else [msgspec.structs.replace(r, name=f"{part.name}/{r.name}") for r in part.rules]
 
 
 def _most(digest: str, name: str, version: int, first: Part) -> Terms:
-    """As wide as the first document lets it be, before that document narrows it."""
+    """Terms as wide as the first document lets them be, before that document narrows them."""
     by = first.base
     fields = {rule.name: FieldRule(rule.name, rule.level, ()) for rule in (by.fields or {}).values()}
     return Terms(
@@ -107,7 +114,10 @@ _KINDS = frozenset(kind.value for kind in TransformKind)
 
 
 class Document(Closed):
-    """A whole document: the policy of one layer."""
+    """A whole policy document: one layer of a device's policy.
+
+    `version` grows with every edit: a device never goes back. `issued`, `expires`: UTC dates.
+    """
 
     format: Literal[2] = Field(alias="schema")  # of the language, not of the document
     name: Name
@@ -127,6 +137,7 @@ class Document(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """Checks across sections: unique rule names, dates in order, a purpose for what is private."""
         once("rule", [each.name for each in self.rule])
         if self.last_day < self.issued:
             raise ValueError(f"expires {self.expires} is before issued {self.issued}")
@@ -136,27 +147,28 @@ class Document(Closed):
 
     @property
     def last_day(self) -> str:
-        """On which anything may leave."""
+        """Last date (UTC, YYYY-MM-DD) on which anything may leave: `expires`, or `VALID_DAYS` after `issued`."""
         return self.expires or iso_of(day_of(self.issued) + VALID_DAYS)
 
     def canonical(self) -> bytes:
-        """What the hash is taken of: the values alone, so that comments and layout change nothing."""
+        """Canonical JSON that the hash is taken of: the values alone, so that comments and layout change nothing."""
         values = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         values["expires"] = self.last_day
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def compile(self) -> Policy:
-        """The policy of a device that obeys this document alone."""
+        """Policy of a device that obeys this document alone."""
         return compose((self,))
 
     def part(self) -> Part:
-        """What it adds to a composition."""
+        """Compile the document to a layer; its hash is the first 32 hex digits of SHA-256 over the canonical JSON."""
         return Part(
             self.layer, self.name, self.version, sha256(self.canonical()).hexdigest()[:32], self.issued, self.last_day,
             self._base(), tuple(each.compile(self.name) for each in self.rule), self.clears_notice,
         )  # fmt: skip
 
     def _base(self) -> Narrowing:
+        """Compile the base; every key of the narrowing is set."""
         ask, out = self.escalation, self.egress
         return Narrowing(
             mode=ask.mode, threshold=ask.threshold, audit_share=ask.audit_share, budget_s=ask.budget_s,
@@ -171,7 +183,10 @@ class Document(Closed):
 
 
 def parse(text: str) -> Document:
-    """The document of a TOML text. PolicyError, one line with the key's path, for anything that is not one."""
+    """Parse a TOML text to a policy document.
+
+    Raises PolicyError, one line with the key's path, for anything that is not one.
+    """
     if len(text) > MAX_CHARS:
         raise PolicyError(f"{len(text)} characters, a policy has at most {MAX_CHARS}")
     try:
@@ -183,12 +198,13 @@ def parse(text: str) -> Document:
 
 
 def _first_of(error: ValidationError) -> str:
+    """The first error as one line, with the number of the others."""
     errors = error.errors(include_url=False)
     return line(_path(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """A place in the document as a person writes it: egress.field[0].transforms[1].low."""
+    """Path of a place in the document as a person writes it: egress.field[0].transforms[1].low."""
     path = ""
     for previous, part in pairwise(("", *loc)):
         if isinstance(part, int):
@@ -199,6 +215,7 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 
 def _words(error: ErrorDetails) -> str:
+    """Describe one error, with the form that its key asks for."""
     context = error.get("ctx", {})
     if error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
         return f"kind must be one of {', '.join(sorted(_KINDS))}, not {short(context.get('tag'))}"

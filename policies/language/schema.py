@@ -1,8 +1,9 @@
-"""The sections of a policy document. Which direction is narrower stands beside every key.
+"""Sections and rules of a policy document, as pydantic models that compile to `policies.model`. Pure.
 
-A narrower document lets less leave, to fewer, for a shorter time, at a smaller price.
+Beside every key stands which direction is narrower: a narrower document lets less leave, to fewer hubs, for a shorter
+time, at a smaller price.
 
-The rules of a policy document: for a case, less. What a rule says beyond the base has no effect.
+Rule: a rule only narrows; what it says beyond the base has no effect.
 """
 
 from typing import Annotated, Literal, Self, get_args
@@ -48,7 +49,7 @@ HUB_KEEPS_DAYS = 7  # the longest a hub keeps what was asked
 
 
 class Escalation(Closed):
-    """When the hub is asked."""
+    """Section `escalation`: when the hub is asked."""
 
     mode: ModeName  # narrower: hub_first > wait > answer_now > local_only > disabled
     threshold: Share  # confidence from which the local answer stands; narrower: lower (fewer questions)
@@ -57,6 +58,7 @@ class Escalation(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """A mode that waits needs a time to wait."""
         if self.mode in {Mode.WAIT, Mode.HUB_FIRST} and self.budget_s == 0:
             raise ValueError(f"mode {self.mode} waits for the hub, but budget_s is 0; use answer_now or more seconds")
         return self
@@ -71,20 +73,23 @@ class EgressField(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """A field that is listed is not dropped."""
         if any(isinstance(each, Drop) for each in self.transforms):
             raise ValueError(f"field {self.name!r} is listed and dropped; leave it out")
         return self
 
     def compile(self) -> FieldRule:
+        """The compiled field rule."""
         return FieldRule(self.name, self.level, steps(self.transforms))
 
 
 def steps(transforms: list[Transform]) -> tuple[TransformSpec, ...]:
+    """Compile transforms, in their order."""
     return tuple(each.compile() for each in transforms)
 
 
 class Egress(Closed):
-    """What may leave."""
+    """Section `egress`: what may leave."""
 
     ceiling: CeilingName  # highest label of anything that leaves; narrower: lower
     field: list[EgressField] = Field(default_factory=list)  # narrower: fewer
@@ -93,6 +98,7 @@ class Egress(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """Each field once, none above the ceiling."""
         once("field", [each.name for each in self.field])
         for each in self.field:
             if each.level > self.ceiling:
@@ -103,20 +109,21 @@ class Egress(Closed):
 
 
 class Locality(Closed):
-    """Where it may be answered."""
+    """Section `locality`: which hubs and regions may answer."""
 
     hubs: list[Name]  # in order of preference; narrower: fewer
     regions: list[Name]  # narrower: fewer
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """Each hub and region once."""
         once("hubs", self.hubs)
         once("regions", self.regions)
         return self
 
 
 class Topics(Closed):
-    """Bytes a day of one kind of message each, beside the whole. Narrower: lower, or stated at all."""
+    """Limits of bytes a day for single kinds of messages, beside the total. Narrower: lower, or stated at all."""
 
     q: Count | None = None  # questions
     ask: Count | None = None  # asking for answers that are owed
@@ -125,7 +132,7 @@ class Topics(Closed):
 
 
 class Budget(Closed):
-    """How much may leave, and for how much."""
+    """Section `budget`: how much may leave, and for how much."""
 
     bytes_per_day: Count  # whole messages, as they are on the link; narrower: lower
     max_open: Count = 1000  # questions in the outbox without an outcome; narrower: lower
@@ -133,19 +140,20 @@ class Budget(Closed):
     topics: Topics | None = None  # narrower: lower, or stated at all
 
     def compile(self) -> tuple[Account, ...]:
+        """The accounts: bytes, cost, and one per limited topic."""
         said = {} if self.topics is None else self.topics.model_dump(exclude_none=True)
         by_topic = [Account(f"bytes/{topic}", Coin.BYTES, limit, topic=topic) for topic, limit in said.items()]
         return (*spending("", self.bytes_per_day, self.cost_per_day), *by_topic)
 
 
 def spending(of: str, bytes_per_day: int | None, cost_per_day: int | None) -> tuple[Account, ...]:
-    """The accounts of the base (`of` = "") or of a rule."""
+    """Accounts of bytes and cost, of the base (`of` = "") or of a rule; None = no limit."""
     said = {Coin.BYTES: bytes_per_day, Coin.COST: cost_per_day}
     return tuple(Account(f"{coin}{of}", coin, limit) for coin, limit in said.items() if limit is not None)
 
 
 class Leakage(Closed):
-    """How much the codes may give away, by the measurements in the bundle (upper end of their 95 % interval)."""
+    """Section `privacy`: limits on the leakage measured for the bundle (upper end of the 95 % interval)."""
 
     max_leakage: Share | None = None  # success of the reconstruction attack; narrower: lower
     metric: Literal["ssim", "explained_variance", "token_f1"] | None = None  # which figure; left out = any of them
@@ -153,16 +161,21 @@ class Leakage(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """A metric needs a limit."""
         if self.metric is not None and self.max_leakage is None:
             raise ValueError(f"metric {self.metric!r} limits nothing without max_leakage")
         return self
 
     def compile(self) -> Privacy:
+        """The compiled limits."""
         return Privacy(self.max_leakage, self.metric or "", self.max_attribute_advantage)
 
 
 class Private(Closed):
-    """Differential privacy: noise on all that leaves, and how often in a period. Narrower: stated at all."""
+    """Section `dp`: differential privacy, noise on all that leaves and how often in a period.
+
+    Narrower: stated at all.
+    """
 
     unit: UnitName = Field(default="device", validate_default=True)  # whose presence is hidden; wider is narrower
     clip_norm: Positive  # longest vector that leaves; narrower: lower
@@ -174,6 +187,7 @@ class Private(Closed):
     random_ask: Share | None = None  # share of samples asked by lot, whatever the confidence; narrower: lower
 
     def compile(self) -> Dp:
+        """The compiled noise terms, with the limit and the charge of their account."""
         limit, each = differential_privacy.priced(self.epsilon, self.delta, self.sigma)
         return Dp(
             self.unit, self.clip_norm, self.sigma, self.delta, self.epsilon, self.period_days, self.audit_share,
@@ -182,13 +196,14 @@ class Private(Closed):
 
 
 class Keeping(Closed):
-    """What the hub may keep, for what and how long."""
+    """Section `retention`: what the hub may keep, for which purpose and how long."""
 
     purpose: Words  # what it may be used for; another one is a change, not a widening
     keep_days: Annotated[int, Field(ge=0, le=HUB_KEEPS_DAYS)] = HUB_KEEPS_DAYS  # narrower: lower
     subject_field: Name | Literal[""] = ""  # names whose data it is, so that it can be erased
 
     def compile(self) -> Retention:
+        """The compiled retention."""
         return Retention(self.purpose, self.keep_days, self.subject_field)
 
 
@@ -201,7 +216,10 @@ _DAY_MIN = 24 * 60
 
 
 class TimeOfWeek(Closed):
-    """From `from` up to before `to`, on the days on which it begins; past midnight if `to` is not the later one."""
+    """Hours on days of the week: from `from` up to before `to`; past midnight if `to` is not the later one.
+
+    `days`: those on which the hours begin.
+    """
 
     start: ClockTime = Field("00:00", alias="from")
     end: ClockTime = Field("00:00", alias="to")
@@ -209,6 +227,7 @@ class TimeOfWeek(Closed):
     zone: Zone  # as in the time zone database; a zone that a device does not know counts as a match
 
     def compile(self) -> Hours:
+        """The hours as spans of minutes of the week, those over Sunday midnight cut in two."""
         first, last = _minute(self.start), _minute(self.end)
         length = (last - first) % _DAY_MIN or _DAY_MIN
         spans: list[tuple[int, int]] = []
@@ -221,11 +240,15 @@ class TimeOfWeek(Closed):
 
 
 def _minute(text: str) -> int:
+    """Minutes since midnight of "HH:MM"."""
     return int(text[:2]) * 60 + int(text[3:])
 
 
 class Case(Closed):
-    """All keys must hold; of several values, any. What is not known holds in `when`, and does not in `unless`."""
+    """Condition of a rule: all keys must hold; of several values, any.
+
+    An unknown attribute holds in `when`, and does not in `unless`.
+    """
 
     data_class: Names | None = None
     device_class: Names | None = None
@@ -239,6 +262,7 @@ class Case(Closed):
     time: TimeOfWeek | None = None
 
     def compile(self) -> Condition:
+        """The compiled condition."""
         return Condition(
             data_class=_tuple(self.data_class),
             device_class=_tuple(self.device_class),
@@ -258,7 +282,7 @@ def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
 
 
 class RuleTable(Closed):
-    """One rule. It can only narrow: what it says beyond the base has no effect."""
+    """One rule of a document. It can only narrow: what it says beyond the base has no effect."""
 
     name: Name
     when: Case = Case()
@@ -283,6 +307,7 @@ class RuleTable(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """A rule names each thing once, can apply, and narrows something."""
         for key in ("fields", "drop", "hubs", "regions"):
             once(key, getattr(self, key) or [])
         if self.unless == Case():
@@ -292,11 +317,12 @@ class RuleTable(Closed):
         return self
 
     def compile(self, owner: str) -> Rule:
-        """`owner`: the document's name, which keeps the accounts of two documents' rules apart."""
+        """Compile the rule. `owner`: the document's name, which keeps the accounts of two documents' rules apart."""
         unless = None if self.unless is None else self.unless.compile()
         return Rule(self.name, self.when.compile(), unless, self._narrowing(owner))
 
     def _narrowing(self, owner: str) -> Narrowing:
+        """What the rule takes away; its accounts are named after the document and the rule."""
         fields = None if self.fields is None else {name: FieldRule(name, HARD_CEILING, ()) for name in self.fields}
         return Narrowing(
             mode=self.mode, threshold=self.threshold, audit_share=self.audit_share, budget_s=self.budget_s,

@@ -1,4 +1,7 @@
-"""What a document may have done to a field before it leaves: a closed list of steps. Beside each: what is narrower."""
+"""Transforms in a policy document: the closed list of steps a field may go through before it leaves. Pure.
+
+Each table compiles to a `TransformSpec`. "Narrower" says in which direction a parameter gives away less.
+"""
 
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -13,16 +16,17 @@ Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class Drop(Closed):
-    """The field stays."""
+    """The field stays on the device."""
 
     kind: Literal["drop"]
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.DROP)
 
 
 class Clip(Closed):
-    """Values below `low` become `low`, above `high` become `high`. Narrower: a smaller interval."""
+    """Clamp values to `low`..`high`. Narrower: a smaller interval."""
 
     kind: Literal["clip"]
     low: Number
@@ -35,41 +39,45 @@ class Clip(Closed):
         return self
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.CLIP, low=self.low, high=self.high)
 
 
 class ClipNorm(Closed):
-    """A vector longer than `norm` is shortened to it. Narrower: smaller."""
+    """Shorten a vector that is longer than `norm` (Euclidean) to it. Narrower: smaller."""
 
     kind: Literal["clip_norm"]
     norm: Positive
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.CLIP_NORM, high=self.norm)
 
 
 class Quantise(Closed):
-    """Values are rounded to whole multiples of `step`. Narrower: a larger step."""
+    """Round values to whole multiples of `step`. Narrower: a larger step."""
 
     kind: Literal["quantise"]
     step: Positive
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.QUANTISE, step=self.step)
 
 
 class Coarsen(Closed):
-    """Values go down to the last multiple of `factor`, counted from the field's low end. Narrower: larger."""
+    """Round values down to a multiple of `factor`, counted from the field's low end. Narrower: larger."""
 
     kind: Literal["coarsen"]
     factor: Positive
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.COARSEN, step=self.factor)
 
 
 class Bucketize(Closed):
-    """Values become the lower one of the rising `edges` they lie between. Narrower: fewer edges."""
+    """Replace values by the lower one of the rising `edges` they lie between. Narrower: fewer edges."""
 
     kind: Literal["bucketize"]
     edges: Annotated[list[Number], Field(min_length=1, max_length=256)]
@@ -81,63 +89,69 @@ class Bucketize(Closed):
         return self
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.BUCKETIZE, values=tuple(self.edges))
 
 
 class KeyedHash(Closed):
-    """Whole numbers become others, of so many `bits`, by this device's own key. Narrower: fewer."""
+    """Hash whole numbers to others of so many `bits`, with this device's own key. Narrower: fewer."""
 
     kind: Literal["keyed_hash"]
     bits: Annotated[int, Field(ge=1, le=31)]
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.KEYED_HASH, step=float(self.bits))
 
 
 class TopK(Closed):
-    """The `k` greatest values stay, the others become the least of these. Narrower: smaller."""
+    """Keep the `k` greatest values; the others become the least of these. Narrower: smaller."""
 
     kind: Literal["top_k"]
     k: Whole
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.TOP_K, step=float(self.k))
 
 
 class Pool(Closed):
-    """Each window of `size` neighbours becomes its mean. Narrower: larger."""
+    """Replace each window of `size` neighbours by its mean. Narrower: larger."""
 
     kind: Literal["pool"]
     size: Whole
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.POOL, step=float(self.size))
 
 
 class Project(Closed):
-    """Values are projected on `dim` directions drawn from `seed`; the rest is gone. Narrower: fewer."""
+    """Project values on `dim` directions drawn from `seed`; the rest is gone. Narrower: fewer."""
 
     kind: Literal["project"]
     seed: Annotated[int, Field(ge=0, le=LARGEST)]
     dim: Whole
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.PROJECT, low=float(self.seed), step=float(self.dim))
 
 
 class Noise(Closed):
-    """Discrete Gaussian noise of standard deviation `sigma` on a grid. Narrower: larger `sigma`."""
+    """Add discrete Gaussian noise of standard deviation `sigma` on a grid. Narrower: larger `sigma`."""
 
     kind: Literal["noise"]
     sigma: Positive
     grid: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0  # 0 = the device picks one that fits the type
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.NOISE, step=self.sigma, high=self.grid)
 
 
 class Redact(Closed):
-    """Text that one of these patterns finds is blotted out. Narrower: more of them."""
+    """Replace text that one of these patterns finds by asterisks. Narrower: more patterns."""
 
     kind: Literal["redact"]
     patterns: Annotated[list[Name], Field(min_length=1)]
@@ -150,6 +164,7 @@ class Redact(Closed):
         return self
 
     def compile(self) -> TransformSpec:
+        """The compiled step."""
         return TransformSpec(TransformKind.REDACT, words=tuple(self.patterns))
 
 

@@ -1,6 +1,6 @@
-"""The kinds of values a policy document holds, and the closed table they stand in: an unknown key is an error.
+"""Value types of the policy language, its closed tables, and one-line messages for pydantic's errors. Pure.
 
-What pydantic found wrong with a file that a person wrote, as one line: the key, and what to write instead.
+Rule: an unknown key is an error, and its message names the nearest known one.
 """
 
 import difflib
@@ -17,13 +17,14 @@ LARGEST = 2**53  # above it a float no longer holds every whole number
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """The nearest of the known words, or all of them."""
+    """Suggest the nearest of the known words, or list them all."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
 def short(value: object) -> str:
+    """Shorten a value to 40 characters for an error message."""
     try:
         text = repr(value)
     except RecursionError:  # keys with a thousand dots are tables in tables
@@ -32,36 +33,42 @@ def short(value: object) -> str:
 
 
 def once(key: str, names: list[str]) -> None:
+    """Require that no name stands twice in the list at `key`. Raises ValueError."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{key} names {name!r} twice")
 
 
 def _level(value: object) -> Level:
+    """Label by its name, P0 to P4."""
     if isinstance(value, str) and value in Level.__members__:
         return Level[value]
     raise ValueError(f"{short(value)} is not one of {', '.join(Level.__members__)}")
 
 
 def _leaving(level: Level) -> Level:
+    """Refuse a ceiling above `HARD_CEILING`: such data never leaves."""
     if level > HARD_CEILING:
         raise ValueError(f"{level.name} never leaves a device; at most {HARD_CEILING.name} can be allowed")
     return level
 
 
 def _mode(value: object) -> Mode:
+    """Mode by its value; the message names the nearest known one."""
     if isinstance(value, str) and value in set(Mode):
         return Mode(value)
     raise ValueError(f"{short(value)} is no mode; {hint(str(value), [mode.value for mode in Mode])}")
 
 
 def _layer(value: object) -> Layer:
+    """Layer by its value; the message names the nearest known one."""
     if isinstance(value, str) and value in set(Layer):
         return Layer(value)
     raise ValueError(f"{short(value)} is no layer; {hint(str(value), [layer.value for layer in Layer])}")
 
 
 def _unit(value: object) -> Unit:
+    """Privacy unit by its value; the message names the nearest known one."""
     if isinstance(value, str) and value in set(Unit):
         return Unit(value)
     raise ValueError(f"{short(value)} is no unit; {hint(str(value), [unit.value for unit in Unit])}")
@@ -75,6 +82,7 @@ def _iso_day(value: object) -> str:
 
 
 def _some(names: list[str]) -> list[str]:
+    """Refuse an empty list, or one that names something twice."""
     if not names:
         raise ValueError("names nothing, so that it could never hold; leave the key out")
     once("it", names)
@@ -100,14 +108,14 @@ Names = Annotated[list[Name], BeforeValidator(lambda value: _some(value) if isin
 
 
 class Closed(BaseModel):
-    """A table of a document."""
+    """Base class of the tables of a document: strict types, frozen, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, data: object) -> object:
-        """Before anything else, so that a misspelt key is not reported as a missing one."""
+        """Check for unknown keys before anything else, so that a misspelt key is not reported as a missing one."""
         if isinstance(data, dict):
             known = [info.alias or name for name, info in cls.model_fields.items()]
             for key in data:
@@ -120,16 +128,20 @@ _MOST_CHARS = 400
 
 
 def line(path: str, words: str, others: int) -> str:
-    """`path` "" = the whole file. `others`: how many more things are wrong."""
+    """Format an error as one line. `path` "" = the whole file; `others`: how many more things are wrong."""
     return one_line(f"{path}{': ' if path else ''}{words}{f' (and {others} more)' if others else ''}")
 
 
 def one_line(text: str) -> str:
+    """Join a text to one line of at most `_MOST_CHARS` characters."""
     return " ".join(text.split())[:_MOST_CHARS]
 
 
 def words(error: ErrorDetails, misfit: str) -> str:
-    """`misfit`: what is said of a text that does not have the form of its key."""
+    """Describe one of pydantic's errors in plain words.
+
+    `misfit`: what is said of a text that does not have the form of its key. The faulty value is quoted, shortened.
+    """
     given = short(error["input"])
     match error["type"]:
         case "missing":

@@ -1,0 +1,10 @@
+"""The compiled policy: what a device or hub evaluates, without parsing anything. Pure.
+
+- `policy`: frozen structs of a policy, its rules and its terms
+- `context`, `matching`: conditions and the bit-set index that finds the matching rules
+- `terms`, `narrowing`: the terms that apply in a context, as the meet of base and rules
+- `differential_privacy`: accounting of Gaussian noise
+- `reasons`: reason codes and the denial value
+
+It imports `wire.protocol` only.
+"""

@@ -1,6 +1,6 @@
-"""What a decision knows of its moment, and what a rule asks of it. Unknown is neither yes nor no.
+"""Context of a decision and conditions on it, with three-valued logic: an attribute may be unknown. Pure.
 
-Days since 1970-01-01 and the calendar's dates, without a clock (proleptic Gregorian; H. Hinnant, `chrono-dates`).
+Also calendar dates as days since 1970-01-01, without a clock (proleptic Gregorian; H. Hinnant, `chrono-dates`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,11 @@ NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Of one decision, drawn by the loop. "" and None = unknown, which a rule takes for a match: the narrower side.
+    """Attributes of one decision: the sample's data class, the device, its surroundings and the time.
 
+    "" and None = unknown, which a rule takes for a match: the narrower side.
     `minute_of_week`: per zone that the policy names, local minutes since Monday 00:00; a zone left out is unknown.
-    `battery`: charge from 0 to 1, 1 where the mains feed the device. `level`: highest label among the model's features.
+    `battery`: charge from 0 to 1, 1 on mains power. `level`: highest label among the model's features.
     """
 
     data_class: str
@@ -34,17 +35,21 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Hours(msgspec.Struct, frozen=True):
-    """Minutes of the week in one time zone, each span from its first up to before its last; none crosses Sunday."""
+    """Hours of the week in one time zone, in minutes since Monday 00:00.
+
+    Each span is half-open, from its first minute up to before its last; none crosses the end of Sunday.
+    """
 
     zone: str
     spans: tuple[tuple[int, int], ...]
 
     def holds(self, minute: int) -> bool:
+        """Whether a minute of the week lies within a span."""
         return any(first <= minute < last for first, last in self.spans)
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """All that is not None must hold. Where several values are named, any of them does."""
+    """Condition of a rule: all keys that are not None must hold; where several values are named, any of them does."""
 
     data_class: tuple[str, ...] | None = None
     device_class: tuple[str, ...] | None = None
@@ -58,7 +63,7 @@ class Condition(msgspec.Struct, frozen=True):
     hours: Hours | None = None
 
     def asked(self, context: Context) -> Iterator[tuple[str, bool | None]]:
-        """Each key of the condition in the document's words, and whether it holds; None = not known."""
+        """Yield each key of the condition, as the document names it, and whether it holds; None = not known."""
         for key in ("data_class", "device_class", "region", "tenant"):
             wanted, found = getattr(self, key), getattr(context, key)
             if wanted is not None:
@@ -81,14 +86,14 @@ class Condition(msgspec.Struct, frozen=True):
 def day_of(iso: str) -> int:
     """Days since 1970-01-01 of a YYYY-MM-DD date (`days_from_civil`)."""
     year, month, day = map(int, iso.split("-"))
-    year -= month <= 2  # the year begins in March, so that the leap day is its last
+    year -= month <= 2  # count years from March, so that a leap day is the last of its year
     era, of_era = divmod(year, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
 def iso_of(day: int) -> str:
-    """The YYYY-MM-DD date of so many days since 1970-01-01 (`civil_from_days`)."""
+    """YYYY-MM-DD date of a number of days since 1970-01-01 (`civil_from_days`)."""
     era, of_era = divmod(day + 719_468, 146_097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)

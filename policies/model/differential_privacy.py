@@ -1,10 +1,8 @@
-"""What Gaussian noise promises: epsilon of so many releases, and how many releases an epsilon allows. In closed form.
+"""Differential privacy accounting of the Gaussian mechanism, in closed form, and its accounts in a policy. Pure.
 
-Law: every rounding goes against us: an epsilon is never below the true one, a number of releases never above it.
+Rule: every rounding goes against us: an epsilon is never below the true one, a number of releases never above it.
 
-Differential privacy in a policy: what a release costs of the period's epsilon, and what noise a field then gets.
-
-Law: an account counts squared sensitivity over noise, which Gaussian releases simply add up (`accountant.epsilon`), so
+Rule: an account counts squared sensitivity over squared noise, which Gaussian releases simply add up (`epsilon`), so
 that rules with different noise share one account and no edit of a policy refunds what was spent.
 """
 
@@ -20,19 +18,20 @@ _MOST_RELEASES = 2**53
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The smallest delta at which one Gaussian release of sensitivity / standard deviation `mu` is (epsilon, delta).
+    """Smallest delta at which one Gaussian release is (epsilon, delta)-private.
 
-    B. Balle and Y.-X. Wang, "Improving the Gaussian Mechanism for Differential Privacy" (ICML 2018), theorem 8.
+    `mu`: sensitivity / standard deviation. B. Balle and Y.-X. Wang, "Improving the Gaussian Mechanism for Differential
+    Privacy" (ICML 2018), theorem 8.
     """
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     return exp(_log_tail(near)) - exp(epsilon + _log_tail(far))
 
 
 def epsilon(sigma: float, releases: int, delta: float) -> float:
-    """Of `releases` that each add noise of `sigma` times their sensitivity; inf if no float holds it.
+    """Epsilon of `releases` that each add noise of `sigma` times their sensitivity; inf if no float holds it.
 
     Gaussian releases compose exactly: k of them are one with noise `sigma` / sqrt(k) (J. Dong, A. Roth and W. Su,
-    "Gaussian Differential Privacy", 2022, corollary 3.3). ValueError for parameters that cannot be meant.
+    "Gaussian Differential Privacy", 2022, corollary 3.3). Raises ValueError for parameters out of range.
     """
     _check(sigma, delta)
     if releases < 0:
@@ -54,7 +53,7 @@ def epsilon(sigma: float, releases: int, delta: float) -> float:
 
 
 def releases_until(limit: float, sigma: float, delta: float) -> int:
-    """How many releases of noise `sigma` stay within (`limit`, `delta`). ValueError as for `epsilon`."""
+    """How many releases of noise `sigma` stay within (`limit`, `delta`). Raises ValueError as `epsilon`."""
     _check(sigma, delta)
     if not 0 <= limit < inf:
         raise ValueError(f"epsilon {limit:g} is not a number from 0 on")
@@ -75,7 +74,7 @@ def _check(sigma: float, delta: float) -> None:
 
 
 def _log_tail(x: float) -> float:
-    """The logarithm of P(N > x) of a standard normal N."""
+    """Logarithm of P(N > x) of a standard normal N."""
     if x < _SERIES_FROM:
         return log(erfc(x / sqrt(2)) / 2)
     square = 1 / (x * x)  # M. Abramowitz and I. Stegun, formula 26.2.12; the next term is below 1e-9 of the sum
@@ -90,13 +89,13 @@ _NUMERIC = _WHOLE | {DType.FP32, DType.FP16}
 
 @lru_cache(maxsize=256)
 def priced(epsilon: float, delta: float, sigma: float) -> tuple[int, int]:
-    """The account's limit, and what one release costs of it; both rounded against us."""
+    """Limit of an account and the charge of one release, in units of 1 / `_GRAIN`**2, both rounded against us."""
     limit = releases_until(epsilon, _GRAIN, delta)
     return limit, max(1, -int(-((_GRAIN / sigma) ** 2) // 1))
 
 
 def releases(dp: Dp, share: float = 1.0) -> int:
-    """How many noised fields may leave in a period, until a denial; `share`: of the epsilon."""
+    """How many noised fields may leave in a period until a denial; `share`: of the epsilon (0..1)."""
     return int(dp.limit * share) // dp.each
 
 
@@ -119,7 +118,7 @@ def merged(first: Dp, second: Dp) -> Dp:
 
 
 def accounts(dp: Dp) -> tuple[Account, ...]:
-    """Of a policy's terms: one for all questions, one more for audits, which may use a share of it.
+    """Privacy accounts of these terms: one for all questions, one more for audits, which may use a share of it.
 
     The period is part of the key: a policy with another period counts anew, beside what it had.
     """
@@ -133,9 +132,10 @@ def accounts(dp: Dp) -> tuple[Account, ...]:
 
 
 def steps(dp: Dp, dtype: DType) -> tuple[TransformSpec, ...] | None:
-    """What makes a field's values private; None for values that no noise can be added to, or too little for their grid.
+    """Transforms that make a field's values private: clip the norm, then add noise.
 
-    Two vectors inside a ball of radius `clip_norm` are at most twice that apart (replace-one neighbours).
+    None for values that no noise can be added to, or where the noise is too small for their grid. Two vectors inside a
+    ball of radius `clip_norm` are at most twice that apart (replace-one neighbours), hence the factor 2.
     """
     if dtype not in _NUMERIC or (dtype in _WHOLE and 2 * dp.clip_norm * dp.sigma < _LEAST_ON_WHOLE):
         return None

@@ -1,6 +1,9 @@
-"""Which rules apply in a context, all at once: each rule is a bit, each attribute a table from its value to bits.
+"""Rule index: finds all rules that match a context, with bit sets and a lookup table per attribute. Pure.
 
-So a decision costs a look-up per attribute, however many rules there are.
+Each rule is a bit, each attribute a table from its value to bits, so a decision costs one look-up per attribute,
+however many rules there are.
+
+Rule: an unknown attribute satisfies every `when` and no `unless`, so that not knowing only narrows.
 """
 
 from bisect import bisect_right
@@ -15,16 +18,16 @@ from policies.model.context import MINUTES_OF_WEEK, Condition, Context, Hours
 from wire.protocol.messages import Level
 
 Bits = int
-Pair = tuple[Bits, Bits]  # rules whose `when`, and rules whose `unless`, is content with this attribute
+Pair = tuple[Bits, Bits]  # rules whose `when`, and rules whose `unless`, this attribute satisfies
 Clause = tuple[Condition, Condition | None]
 
 
 class DamagedError(ValueError):
-    """A value that no device can mean: nothing may be decided by it."""
+    """A context holds a value of a wrong type or out of range: nothing may be decided by it."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """An attribute with one of a few values that the rules name, or with another."""
+    """Index of an attribute with a single value: those that the rules name, and any other."""
 
     name: str
     table: dict[Any, Pair]
@@ -32,19 +35,20 @@ class Choice(msgspec.Struct, frozen=True):
     asking: Pair  # rules that ask for it, in `when` and in `unless`
 
     def of(self, context: Context) -> Pair | None:
+        """Rules satisfied by the context's value, in `when` and in `unless`; None if it is unknown."""
         value = getattr(context, self.name)
         if value is None or value == "":
             return None
         return self.table.get(value, self.other)
 
     def cells(self) -> Iterable[tuple[Pair, object]]:
-        """Every way in which a value can matter, each with a value that does."""
+        """Every way in which a value can matter: the bits, and an example value."""
         told = [(pair, value) for value, pair in self.table.items()]
         return told if self.name in _WHOLE else [*told, (self.other, _another(self.table))]
 
 
 class Tags(msgspec.Struct, frozen=True):
-    """The one attribute with several values at once."""
+    """Index of the device's tags, the one attribute with several values at once."""
 
     table: dict[str, Pair]
     other: Pair
@@ -52,6 +56,7 @@ class Tags(msgspec.Struct, frozen=True):
     name: str = "tags"
 
     def of(self, context: Context) -> Pair | None:
+        """Rules satisfied by any of the context's tags; None if they are unknown."""
         if context.tags is None:
             return None
         when, unless = self.other
@@ -62,7 +67,10 @@ class Tags(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """A number, cut into cells at the bounds that the rules name. `zone`: of minutes of the week; "" = the battery."""
+    """Index of a number, cut into cells at the bounds that the rules name.
+
+    `zone`: time zone of minutes of the week; "" = the battery's charge. `pairs[i]` holds below `bounds[i]`.
+    """
 
     name: str
     zone: str
@@ -71,6 +79,10 @@ class Scale(msgspec.Struct, frozen=True):
     asking: Pair
 
     def of(self, context: Context) -> Pair | None:
+        """Rules satisfied by the context's number; None if it is unknown.
+
+        Raises DamagedError for a number out of range, NaN included.
+        """
         value = context.minute_of_week.get(self.zone) if self.zone else context.battery
         if value is None:
             return None
@@ -79,7 +91,7 @@ class Scale(msgspec.Struct, frozen=True):
         return self.pairs[bisect_right(self.bounds, value)]
 
     def cells(self) -> Iterable[tuple[Pair, float]]:
-        """As `Choice.cells`. A cell of battery beyond 1 does not exist: no rule may name such a bound."""
+        """As `Choice.cells`. A battery cell beyond 1 does not exist: no rule may name such a bound."""
         return zip(self.pairs, (0, *self.bounds), strict=True)
 
 
@@ -87,14 +99,21 @@ Attribute = Choice | Tags | Scale
 
 
 class Index(msgspec.Struct, frozen=True):
-    """Of all rules of a policy, in their order: bit 0 is the first."""
+    """Index of all rules of a policy, in their order: bit 0 is the first.
+
+    `every`: a bit for each rule; `excusable`: rules with an `unless`.
+    """
 
     every: Bits
     excusable: Bits  # rules with an `unless`
     attributes: tuple[Attribute, ...]
 
     def match(self, context: Context) -> tuple[Bits, tuple[str, ...]]:
-        """The rules that apply, and the unknown attributes for whose sake some of them may. Raises DamagedError."""
+        """Rules that apply, and the unknown attributes because of which some of them may.
+
+        The second value is () unless such a rule is among those that apply. Raises DamagedError for a context that
+        `sound` refuses.
+        """
         sound(context)
         when, unless = self.every, self.excusable
         unknown: list[Attribute] = []
@@ -112,7 +131,7 @@ class Index(msgspec.Struct, frozen=True):
         return matched, tuple(each.name for each in unknown if (each.asking[0] | each.asking[1]) & matched)
 
     def surely(self, context: Context) -> Bits:
-        """The rules that apply whatever the unknown attributes are. Raises DamagedError."""
+        """Rules that apply whatever the values of the unknown attributes are. Raises DamagedError."""
         sound(context)
         when, unless = self.every, self.excusable
         for attribute in self.attributes:
@@ -126,7 +145,10 @@ class Index(msgspec.Struct, frozen=True):
 
 
 def sound(context: Context) -> None:
-    """DamagedError for a value of another type than the context's: it must not pass for one that no rule names."""
+    """Check the types of a context's values, so that a wrong type does not pass for a value that no rule names.
+
+    Raises DamagedError.
+    """
     c = context
     if not (type(c.data_class) is type(c.device_class) is type(c.region) is type(c.tenant) is str):
         raise DamagedError("a name is no text")
@@ -142,7 +164,7 @@ _MAYBE = (bool, type(None))
 _NUMBERS = (float, int, type(None))
 
 
-# The attribute of a context, the key of a condition that asks for it, and what it is for a value to satisfy the key.
+# For each attribute of a context: the condition's key that asks for it, and whether a value satisfies the key.
 _CHOICES: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "data_class": ("data_class", lambda value, wanted: value in wanted),
     "device_class": ("device_class", lambda value, wanted: value in wanted),
@@ -156,13 +178,14 @@ _WHOLE: dict[str, tuple[Any, ...]] = {"link_up": (False, True), "metered": (Fals
 
 
 def index(clauses: Sequence[Clause]) -> Index:
-    """Tables for rules of these conditions."""
+    """Build the index of rules with these `when` and `unless` conditions, in the order of the rules."""
     attributes: list[Attribute] = [*_choices(clauses), *_tags(clauses), *_batteries(clauses), *_times(clauses)]
     excusable = sum(1 << place for place, (_, unless) in enumerate(clauses) if unless is not None)
     return Index((1 << len(clauses)) - 1, excusable, tuple(attributes))
 
 
 def _choices(clauses: Sequence[Clause]) -> Iterator[Choice]:
+    """Indexes of the attributes with a single value."""
     for name, (key, satisfies) in _CHOICES.items():
         pick = attrgetter(key)
         wanted = _wanted(clauses, pick)
@@ -173,6 +196,7 @@ def _choices(clauses: Sequence[Clause]) -> Iterator[Choice]:
 
 
 def _tags(clauses: Sequence[Clause]) -> Iterator[Tags]:
+    """Index of the tags, if a rule names any."""
     pick = attrgetter("tags")
     named = sorted({tag for each in _wanted(clauses, pick) for tag in each})
     table = {tag: _pair(clauses, pick, partial(_among, tag)) for tag in named}
@@ -181,6 +205,7 @@ def _tags(clauses: Sequence[Clause]) -> Iterator[Tags]:
 
 
 def _batteries(clauses: Sequence[Clause]) -> Iterator[Scale]:
+    """Index of the battery's charge, if a rule names a bound."""
     pick = attrgetter("battery_below")
     bounds = tuple(sorted(set(_wanted(clauses, pick))))
     pairs = tuple(_pair(clauses, pick, partial(lt, low)) for low in (0.0, *bounds))
@@ -189,7 +214,7 @@ def _batteries(clauses: Sequence[Clause]) -> Iterator[Scale]:
 
 
 def _times(clauses: Sequence[Clause]) -> Iterator[Scale]:
-    """One scale per zone; what a rule says of another zone leaves this one free."""
+    """One attribute per zone; what a rule says of another zone leaves this one free."""
     for zone in sorted({hours.zone for hours in _wanted(clauses, attrgetter("hours"))}):
 
         def pick(condition: Condition, zone: str = zone) -> Hours | None:
@@ -205,13 +230,13 @@ Pick = Callable[[Condition], Any]
 
 
 def _wanted(clauses: Sequence[Clause], pick: Pick) -> list[Any]:
-    """What the rules ask of one attribute, in `when` and in `unless`."""
+    """Values that the rules name for one attribute, in `when` and in `unless`."""
     asked = [pick(condition) for clause in clauses for condition in clause if condition is not None]
     return [each for each in asked if each is not None]
 
 
 def _pair(clauses: Sequence[Clause], pick: Pick, holds: Callable[[Any], bool]) -> Pair:
-    """The rules that are content where `holds` says what is satisfied: those that do not ask always are."""
+    """Rules satisfied where `holds` accepts their value; a rule that does not ask always is."""
     when = unless = 0
     for place, (first, second) in enumerate(clauses):
         asked = pick(first)
@@ -222,6 +247,7 @@ def _pair(clauses: Sequence[Clause], pick: Pick, holds: Callable[[Any], bool]) -
 
 
 def _asking(clauses: Sequence[Clause], pick: Pick) -> Pair:
+    """Rules that ask for the attribute, in `when` and in `unless`."""
     every = (1 << len(clauses)) - 1
     free = _pair(clauses, pick, _never)
     return every & ~free[0], every & ~free[1]

@@ -1,6 +1,6 @@
-"""The meet: what a rule or another layer takes away from terms. Nothing here can give anything.
+"""Narrowing of terms: the meet of terms with what a rule or another layer takes away. Pure.
 
-Law: `narrow(terms, by)` lets nothing leave that `terms` does not, whatever `by` says; the order of several changes
+Rule: `narrow(terms, by)` lets nothing leave that `terms` does not, whatever `by` says; the order of several changes
 nothing but the order of transforms, which is that of the layers and their rules.
 """
 
@@ -32,7 +32,11 @@ _IDEMPOTENT = frozenset({
 
 
 def narrow(terms: Terms, by: Narrowing) -> Terms:
-    """The terms under which all of `terms` and all of `by` hold."""
+    """Terms under which all of `terms` and all of `by` hold.
+
+    Numbers: the smaller; lists: what both name; accounts: all, the smallest limit per key; transforms: those of `terms`
+    first, then those of `by`; the earlier expiry; leakage limits of both. A denial of either side stays.
+    """
     dp = _dp(terms, by)
     expires = terms.expires if by.expires is None else min(terms.expires, by.expires)
     return msgspec.structs.replace(
@@ -58,7 +62,7 @@ def narrow(terms: Terms, by: Narrowing) -> Terms:
 
 
 def narrower_mode(first: Mode, second: Mode) -> Mode:
-    """The one that asks less."""
+    """The one of two modes that asks less, in the order of `Mode`."""
     return max(first, second, key=_MODES.index)
 
 
@@ -66,14 +70,17 @@ Value = TypeVar("Value", int, float, Level)
 
 
 def _least(held: Value, said: Value | None) -> Value:
+    """The smaller of two values; None does not narrow."""
     return held if said is None or held <= said else said
 
 
 def _listed(held: tuple[str, ...], said: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Names that both lists have, in the order of the first; None does not narrow."""
     return held if said is None else tuple(name for name in held if name in said)
 
 
 def _classes(terms: Terms, by: Narrowing) -> dict[str, bool]:
+    """Data classes that both sides list; one leaves only if both let it."""
     if by.data_classes is None:
         return terms.data_classes
     said = by.data_classes
@@ -81,6 +88,7 @@ def _classes(terms: Terms, by: Narrowing) -> dict[str, bool]:
 
 
 def _fields(terms: Terms, by: Narrowing) -> dict[str, FieldRule]:
+    """Fields that both sides list, with the lower level and the transforms of both."""
     said, steps = by.fields, by.transforms or {}
     if said is None and not steps and not by.drop:
         return terms.fields
@@ -95,13 +103,14 @@ def _fields(terms: Terms, by: Narrowing) -> dict[str, FieldRule]:
 
 
 def _rule(held: FieldRule, said: FieldRule | None) -> FieldRule | None:
+    """A field's rule with the lower level and the transforms of both; None if the other side does not list it."""
     if said is None:
         return None
     return FieldRule(held.name, min(held.level, said.level), chained(held.transforms, said.transforms))
 
 
 def chained(first: Iterable[TransformSpec], then: Iterable[TransformSpec]) -> tuple[TransformSpec, ...]:
-    """One after the other. What would be done twice in a row and changes nothing the second time is done once."""
+    """Concatenate transforms; an idempotent one that would run twice in a row with the same parameters runs once."""
     steps = list(first)
     for step in then:
         if not (steps and steps[-1] == step and step.kind in _IDEMPOTENT):
@@ -110,7 +119,10 @@ def chained(first: Iterable[TransformSpec], then: Iterable[TransformSpec]) -> tu
 
 
 def meet_accounts(accounts: Iterable[Account]) -> tuple[Account, ...]:
-    """One per key, with the smallest limit; what is said of one subject and of the whole device holds of the device."""
+    """Merge accounts of the same key, with the smallest limit.
+
+    What one names per subject and another for the whole device holds for the device.
+    """
     met: dict[str, Account] = {}
     for each in accounts:
         held = met.get(each.key, each)
@@ -124,7 +136,7 @@ def meet_accounts(accounts: Iterable[Account]) -> tuple[Account, ...]:
 
 
 def _retention(held: Retention | None, said: Retention | None) -> Retention | None:
-    """The shorter time; every purpose that was stated; the subject that the outer layer names."""
+    """The shorter time; every stated purpose; the subject field that the outer layer names."""
     if held is None or said is None:
         return held or said
     purposes = dict.fromkeys((*held.purpose.split("|"), *said.purpose.split("|")))
@@ -133,6 +145,7 @@ def _retention(held: Retention | None, said: Retention | None) -> Retention | No
 
 
 def _dp(terms: Terms, by: Narrowing) -> Dp | None:
+    """Noise terms of both sides, the stricter in every number; those of one side if the other has none."""
     if terms.dp is None or by.dp is None:
         return terms.dp or by.dp
     return differential_privacy.merged(terms.dp, by.dp)

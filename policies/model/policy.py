@@ -1,6 +1,7 @@
-"""A policy as the device uses it: composed once from documents, frozen, nothing left to parse or to guess.
+"""The compiled policy: composed once from documents, frozen, with nothing left to parse. Pure.
 
-Law: whatever a layer or a rule says can only narrow. What holds is the meet of the base and of every rule that applies.
+Rule: whatever a layer or a rule says can only narrow. What holds is the meet of the base and of every rule that
+applies.
 """
 
 from enum import StrEnum
@@ -16,11 +17,11 @@ PRIVATE_FROM = Level.P2  # from here up a purpose must be stated, and every mess
 
 
 class PolicyError(Exception):
-    """A document that cannot be used: one line that names the key and says what to do."""
+    """A policy document cannot be used: one line that names the key and says what to do."""
 
 
 class Mode(StrEnum):
-    """What a device does with an answer. From `hub_first` to `disabled` each asks less than the one before."""
+    """Escalation mode: what a device does with an answer. From `hub_first` to `disabled` each asks less."""
 
     HUB_FIRST = "hub_first"  # ask whatever the confidence, wait up to budget_s
     WAIT = "wait"  # when unsure ask and wait up to budget_s, then answer locally
@@ -33,7 +34,7 @@ ASKING = (Mode.HUB_FIRST, Mode.WAIT, Mode.ANSWER_NOW)
 
 
 class Layer(StrEnum):
-    """Who wrote a document. A device obeys one of each at most; each can only narrow the others."""
+    """Who wrote a document. A device obeys at most one of each; each can only narrow the others."""
 
     PLATFORM = "platform"
     TENANT = "tenant"
@@ -42,7 +43,7 @@ class Layer(StrEnum):
 
 
 class TransformKind(StrEnum):
-    """What can be done to a field's values. Each keeps their number and type, and stays in the field's range."""
+    """Transforms of a field's values. Each keeps their number and type, and stays in the field's range."""
 
     DROP = "drop"  # the field stays
     COARSEN = "coarsen"
@@ -59,7 +60,7 @@ class TransformKind(StrEnum):
 
 
 class TransformSpec(msgspec.Struct, frozen=True, gc=False):
-    """One step done to a field's values before they leave.
+    """One transform of a field's values before they leave, with its parameters.
 
     coarsen: `step` = factor; bucketize: `values` = rising edges; clip: `low`, `high`; clip_norm: `high` = norm;
     quantise: `step`; keyed_hash: `step` = bits; top_k: `step` = k; pool: `step` = size; project: `low` = seed, `step` =
@@ -84,7 +85,7 @@ class FieldRule(msgspec.Struct, frozen=True):
 
 
 class Privacy(msgspec.Struct, frozen=True, gc=False):
-    """Limits on what the codes may give away, each for the upper end of a 95 % interval; None = no limit.
+    """Limits on measured leakage, each for the upper end of a 95 % interval; None = no limit.
 
     `metric`: which figure of reconstruction must be there and is limited; "" = each that runs from 0 to 1.
     """
@@ -95,7 +96,7 @@ class Privacy(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unit(StrEnum):
-    """Whose presence differential privacy hides, from narrow to wide protection."""
+    """Unit of differential privacy: whose presence is hidden, from narrow to wide protection."""
 
     RECORD = "record"
     SUBJECT = "subject"
@@ -103,11 +104,11 @@ class Unit(StrEnum):
 
 
 class Dp(msgspec.Struct, frozen=True, gc=False):
-    """Noise on all that leaves, and how much of it a period allows. `sigma`: noise as a multiple of the sensitivity.
+    """Differential privacy: noise on all that leaves, and how much of it a period allows.
 
-    `random_ask`: share of samples that is asked, by lot and whatever the confidence; None = the escalation decides, and
-    then the decision to ask is not covered by epsilon. `limit`, `each`: of the account, see
-    `policies.model.differential_privacy`.
+    `sigma`: noise as a multiple of the sensitivity. `random_ask`: share of samples that is asked at random, whatever
+    the confidence; None = the escalation decides, and then the decision to ask is not covered by epsilon. `limit`,
+    `each`: of the account, see `policies.model.differential_privacy`.
     """
 
     unit: Unit
@@ -123,7 +124,7 @@ class Dp(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retention(msgspec.Struct, frozen=True, gc=False):
-    """What the hub may keep a question for, and how long. `subject_field` "" = no subject is named."""
+    """How long the hub may keep a question, and for which purpose. `subject_field` "" = no subject is named."""
 
     purpose: str
     keep_days: int = 7
@@ -140,8 +141,9 @@ class Coin(StrEnum):
 
 
 class Account(msgspec.Struct, frozen=True, gc=False):
-    """At most `limit` in `period_days`. `key` is one name in all policies, so that an edit refunds nothing.
+    """Budget account: at most `limit` in `period_days`.
 
+    `key` is one name in all policies, so that an edit refunds nothing.
     `topic`: of messages on that channel alone; "" = of questions. `audits`: of audit questions alone. `each`: charged
     per noised field. `subject`: one account per subject, where the subject is known.
     """
@@ -157,10 +159,11 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What one context may do. `expires_day` = last day (days since 1970, UTC) on which anything may leave.
+    """Everything that one context may do: the result of applying a policy.
 
-    `hash`: of the whole policy. `key`: of these terms among all of that policy. `rules`: those that apply, in order;
-    `unknown`: attributes for whose sake some of them do. `denied_by`: the rule that lets nothing leave at all.
+    `expires_day` = last day (days since 1970, UTC) on which anything may leave. `hash`: of the whole policy. `key`: of
+    these terms among all of that policy. `rules`: those that apply, in order; `unknown`: attributes because of which
+    some of them do. `denied_by`: the rule that lets nothing leave at all.
     """
 
     hash: str
@@ -189,19 +192,19 @@ class Terms(msgspec.Struct, frozen=True):
 
     @property
     def bytes_per_day(self) -> int:
-        """Of the account that every question is charged to."""
+        """Limit of the account of bytes that every question is charged to."""
         return next(each.limit for each in self.accounts if each.key == Coin.BYTES)
 
     @property
     def rule(self) -> str:
-        """The document, and the rules that apply, for the ledger and for people."""
+        """Name of the document and of the rules that apply, for the ledger and for people."""
         return "+".join((f"{self.name}@{self.version}", *self.rules))
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """What a rule, or another layer's base, takes away.
+    """What a rule, or another layer's base, takes away; applied by `policies.model.narrowing`.
 
-    None = nothing of that kind. `policies.model.narrowing` applies it.
+    None or empty = nothing of that kind.
     """
 
     mode: Mode | None = None
@@ -225,7 +228,7 @@ class Narrowing(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Narrows what is allowed wherever `when` may hold and `unless` is not known to."""
+    """A rule: narrows what is allowed wherever `when` may hold and `unless` is not known to."""
 
     name: str
     when: Condition
@@ -234,7 +237,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One document, compiled: what one layer adds to a composition."""
+    """One compiled document: what a layer adds to a composition. In `base` every key is set."""
 
     layer: Layer
     name: str
@@ -248,9 +251,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """The composition that a device obeys: the most it ever allows, and the rules that narrow it for a case.
+    """The policy that a device obeys: the most it ever allows, and the rules that narrow it for a case.
 
-    `clears_notice`: notices of `deny-all` up to this counter are over. `terms.terms` says what a context may do.
+    `clears_notice`: notices of `deny-all` up to this counter are over. `zones`: time zones that rules name. `memo`:
+    terms already computed. `policies.model.terms.terms` resolves what a context may do.
     """
 
     hash: str
@@ -265,25 +269,30 @@ class Policy(msgspec.Struct, frozen=True):
     memo: dict[tuple[Bits, tuple[str, ...]], Terms] = {}
 
     def __post_init__(self) -> None:
-        """What was remembered of another value's rules says nothing of these."""
+        """Start with an empty memo: terms of another value's rules say nothing of these."""
         msgspec.structs.force_setattr(self, "memo", {})
 
     @property
     def expires(self) -> str:
+        """Last date (UTC, YYYY-MM-DD) on which anything may leave."""
         return self.base.expires
 
     @property
     def expires_day(self) -> int:
+        """The same in days since 1970-01-01."""
         return self.base.expires_day
 
     @property
     def mode(self) -> Mode:
-        """The widest that any context can have."""
+        """Widest mode that any context can have."""
         return self.base.mode
 
 
 def may_replace(current: Policy, candidate: Policy) -> bool:
-    """Never back to an older version of a layer, never to another text under the same version, never fewer layers."""
+    """Whether a device may replace its current policy by a candidate.
+
+    Never back to an older version of a layer, never to another text under the same version, never fewer layers.
+    """
     if [(each.layer, each.name) for each in candidate.layers] != [(each.layer, each.name) for each in current.layers]:
         return False
     pairs = zip(current.layers, candidate.layers, strict=True)

@@ -1,4 +1,7 @@
-"""What one context may do: the base, narrowed by every rule that applies. Worked out once per such set of rules."""
+"""Terms of a context: the policy's base, narrowed by every rule that applies. Pure.
+
+Computed once per set of rules and remembered in the policy. Rule: an evaluation error is a denial.
+"""
 
 from collections.abc import Iterable
 
@@ -15,7 +18,11 @@ _MOST = 4096  # sets of rules that are remembered; a device meets a handful
 
 
 def terms(policy: Policy | None, context: Context) -> Terms | Denied:
-    """Unknown attributes count as matching, which narrows, and stand in `Terms.unknown`; a damaged one denies."""
+    """Terms that apply in a context, or a denial.
+
+    Unknown attributes count as matching, which narrows, and stand in `Terms.unknown`. Denied without a policy, and for
+    a damaged policy or context.
+    """
     try:
         if policy is None:
             return NO_POLICY
@@ -26,12 +33,12 @@ def terms(policy: Policy | None, context: Context) -> Terms | Denied:
 
 
 def surely(policy: Policy, context: Context) -> tuple[str, ...]:
-    """The rules that apply whatever the attributes are that `context` does not know. Raises one of FAULTS."""
+    """Names of the rules that apply whatever the unknown attributes of `context` are. Raises one of FAULTS."""
     return named(policy, policy.index.surely(context))
 
 
 def terms_for(policy: Policy | None, names: Iterable[str]) -> Terms | Denied:
-    """The terms where exactly these rules apply; a name that no rule has denies."""
+    """Terms where exactly the rules of these names apply; an unknown name denies."""
     try:
         if policy is None:
             return NO_POLICY
@@ -46,11 +53,12 @@ def terms_for(policy: Policy | None, names: Iterable[str]) -> Terms | Denied:
 
 
 def named(policy: Policy, bits: Bits) -> tuple[str, ...]:
+    """Names of the rules that stand in `bits`."""
     return tuple(rule.name for rule in matched(policy, bits))
 
 
 def matched(policy: Policy, bits: Bits) -> list[Rule]:
-    """The rules that stand in `bits`, in the policy's order."""
+    """Rules that stand in `bits`, in the policy's order."""
     return [rule for place, rule in enumerate(policy.rules) if bits >> place & 1]
 
 
@@ -62,7 +70,10 @@ def _remembered(policy: Policy, key: tuple[Bits, tuple[str, ...]]) -> Terms:
 
 
 def worked_out(policy: Policy, bits: Bits, unknown: tuple[str, ...] = ()) -> Terms:
-    """The meet of the base and of the rules that stand in `bits`."""
+    """Compute the meet of the base and of the rules that stand in `bits`.
+
+    `unknown`: the attributes because of which some of them apply, for `Terms.unknown`.
+    """
     found = policy.base
     for place, rule in enumerate(policy.rules):
         if bits >> place & 1:

@@ -1,11 +1,12 @@
-"""How long to wait before trying again: full jitter, so that a fleet that fell together does not rise together."""
+"""Exponential backoff with full jitter, so that a fleet that failed together does not retry together. Pure."""
 
 _MOST_DOUBLINGS = 32  # 2**32 seconds is above any cap; more would only overflow
 
 
 def delay(attempt: int, jitter: float, base_s: float = 1.0, cap_s: float = 60.0) -> float:
-    """Seconds: `jitter` (0..1, drawn evenly) of base_s * 2**attempt, at most cap_s. `attempt` counts from 0.
+    """Seconds to wait before the next attempt: `jitter` (0..1, drawn uniformly) of base_s * 2**attempt, at most cap_s.
 
+    `attempt` counts from 0. Raises ValueError for a negative attempt or a jitter out of range.
     "Full jitter" of M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015).
     """
     if attempt < 0 or not 0.0 <= jitter <= 1.0:

@@ -1,7 +1,7 @@
-"""Does what the device sees still look like what the model was calibrated on? A sequential test, one number at a time.
+"""Drift detection on a device: a sequential test of novelty and confidence against the calibration samples. Pure.
 
-Law: pure. For each of eight events whose share on the calibration samples is known from its deciles ("more novel than
-nine in ten of them", "surer than half of them") it keeps one number, and says drift when one of them cannot be chance.
+For each of eight events whose share on the calibration samples is known from its deciles ("more novel than nine in ten
+of them", "more confident than half of them") it keeps one number, and reports drift when one cannot be chance.
 
 Each number is an e-detector of the CUSUM kind (Shin, Ramdas, Rinaldo 2022, "E-detectors: a nonparametric framework for
 sequential change detection"; Page 1954): M = L * max(M, 1), where L = q/p if the event happened and (1-q)/(1-p) if
@@ -11,7 +11,7 @@ event's share on the calibration samples, because these were a sample too, and a
 strict inequalities count: where deciles fall together, the events become rarer and never more frequent.
 
 The bound holds for exchangeable samples. A camera that looks at one thing for an hour sends one sample many times: that
-it no longer looks like the calibration samples is then true, and said.
+it no longer looks like the calibration samples is then true, and is reported.
 """
 
 from math import log
@@ -23,7 +23,7 @@ FALSE_ALARMS = 0.01  # at most this share of all stretches of so many samples
 
 
 class Reference(NamedTuple):
-    """The nine inner deciles of the calibration samples; () where there are none."""
+    """The nine inner deciles of the calibration samples' novelty and confidence; () where there are none."""
 
     novelty: tuple[float, ...] = ()
     confidence: tuple[float, ...] = ()
@@ -50,9 +50,9 @@ _CALM = (0.0,) * len(_EVENTS)
 
 
 class Drift(NamedTuple):
-    """What was seen so far: `samples`, the logarithm of each detector, and whether it is drift.
+    """State of the detectors: number of samples, the logarithm of each detector, and whether there is drift.
 
-    An alarm ends when the worst detector is down at a quarter of what it takes.
+    An alarm ends when the worst detector is down at a quarter of the alarm level.
     """
 
     samples: int = 0
@@ -62,12 +62,15 @@ class Drift(NamedTuple):
 
     @property
     def statistic(self) -> float:
-        """The worst detector: 0 = nothing speaks for drift, 1 = alarm."""
+        """Worst detector, scaled: 0 = nothing speaks for drift, 1 = alarm."""
         return max(self.novelty + self.confidence) / _ALARM
 
 
 def observe(drift: Drift, calibrated: Reference, novelty: float, confidence: float) -> Drift:
-    """One more answer. What was not calibrated, or the model does not say (novelty below 0), is left out; so is NaN."""
+    """Update the detectors with one more answer.
+
+    What was not calibrated, or the model does not report (novelty below 0), is left out; so is NaN.
+    """
     strange = _moved(drift.novelty, calibrated.novelty, novelty) if novelty >= 0 else drift.novelty
     unsure = _moved(drift.confidence, calibrated.confidence, confidence)
     worst = max(strange + unsure)
@@ -76,6 +79,7 @@ def observe(drift: Drift, calibrated: Reference, novelty: float, confidence: flo
 
 
 def _moved(logs: tuple[float, ...], deciles: tuple[float, ...], value: float) -> tuple[float, ...]:
+    """Update the four detectors of one figure with its value; unchanged without deciles or for NaN."""
     if not deciles or value != value:  # noqa: PLR0124 - not a number
         return logs
     middle = deciles[DECILES // 2]

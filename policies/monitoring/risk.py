@@ -1,9 +1,10 @@
-"""Does a calibrated threshold still keep what was promised for it? Two shares of audited answers, watched one by one.
+"""Risk monitor of a calibrated threshold: a sequential test on audited answers that its error rates still hold. Pure.
 
-Law: pure. Of the audited answers that were kept (at or above the threshold) at most so many disagree with the hub, and
-of all of them too: both were measured when the threshold was chosen. Each is watched by an e-detector of the CUSUM kind
-(as in `drift`): while the share is what was promised, an alarm within 10,000 audits comes in at most 1 % of all
-stretches. An alarm is for good: a threshold that has failed is not trusted again because things look better today.
+Of the audited answers that were kept (at or above the threshold) at most a calibrated share disagrees with the hub, and
+of all of them too: both shares were measured when the threshold was chosen. Each is watched by an e-detector of the
+CUSUM kind (as in `drift`): while the share holds, an alarm within 10,000 audits comes in at most 1 % of all stretches.
+
+Rule: an alarm is final: a threshold that has failed is not trusted again because things look better today.
 """
 
 from math import log
@@ -17,7 +18,10 @@ _MOST = 0.95
 
 
 class Promise(NamedTuple):
-    """`kept_wrong`: of answers at or above `threshold`, `wrong`: of all, what may disagree with the hub (0..1)."""
+    """Calibrated error rates of a threshold.
+
+    `kept_wrong`: share of answers at or above `threshold`, `wrong`: of all, that may disagree with the hub (0..1).
+    """
 
     threshold: float
     kept_wrong: float
@@ -25,7 +29,7 @@ class Promise(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What was seen so far: audits, and the logarithm of each detector."""
+    """State of the monitor: audits seen, and the logarithm of each detector; `broken`: the bound has failed."""
 
     audits: int = 0
     kept: float = 0.0
@@ -34,12 +38,15 @@ class Kept(NamedTuple):
 
     @property
     def level(self) -> float:
-        """0 = nothing speaks against it, 1 = broken."""
+        """Worst detector, scaled: 0 = nothing speaks against the bound, 1 = broken."""
         return max(self.kept, self.all) / _ALARM
 
 
 def observe(seen: Kept, promise: Promise, confidence: float, *, agrees: bool) -> Kept:
-    """One more audited answer, and whether the hub said the same. What is no confidence counts as kept and wrong."""
+    """Update the monitor with one more audited answer; `agrees`: the hub said the same.
+
+    A confidence that is NaN counts as kept.
+    """
     sure = not confidence < promise.threshold
     every = _moved(seen.all, promise.wrong, agrees=agrees)
     kept = _moved(seen.kept, promise.kept_wrong, agrees=agrees) if sure else seen.kept
@@ -47,7 +54,7 @@ def observe(seen: Kept, promise: Promise, confidence: float, *, agrees: bool) ->
 
 
 def _moved(before: float, promised: float, *, agrees: bool) -> float:
-    """A likelihood ratio against twice the share that was promised, never below nothing."""
+    """Add the log likelihood ratio against twice the calibrated share; never below zero."""
     usual = min(_MOST - SLACK, max(0.0, promised) + SLACK)
     suspected = min(_MOST, 2.0 * usual)
     step = log((1.0 - suspected) / (1.0 - usual)) if agrees else log(suspected / usual)

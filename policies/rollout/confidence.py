@@ -1,13 +1,14 @@
-"""How much do counts of better, same and worse say about a mean? Bounds that hold at every look, whoever may be lying.
+"""Confidence sequences by betting: bounds on a mean of better/same/worse counts, valid at every look. Pure.
 
-Law: pure and total for counts. Each sample is X = -1 (worse), 0 or +1 (better) and weighs r in (0, 1]. Against "the
-mean of X is at most m" one bets: every sample multiplies a stake by 1 + r g ((X + 1) / (1 + m) - 1), which is not more
-than 1 on average while that is so, whatever the share g of the stake that is put in. So the stake reaches 1 / alpha
-with a probability of at most alpha, *ever* (Ville 1939), and what was not ruled out is a confidence sequence (betting:
-Waudby-Smith & Ramdas 2023). Seven values of g are played side by side, each with a seventh of the money.
+Each sample is X = -1 (worse), 0 or +1 (better) and has a weight r in (0, 1]. Against "the mean of X is at most m" one
+bets: every sample multiplies a stake by 1 + r g ((X + 1) / (1 + m) - 1), which is not more than 1 on average while that
+is so, whatever the share g of the stake that is put in. So the stake reaches 1 / alpha with a probability of at most
+alpha, *ever* (Ville 1939), and what was not ruled out is a confidence sequence (betting: Waudby-Smith & Ramdas 2023).
+Seven values of g are played side by side, each with a seventh of the money.
 
-What some devices may have made up: a bound that leaves out the devices which speak loudest for it, `liars` of them, is
-a bound on the rest whichever of them lied, because the right ones to leave out would have cost no more.
+Robustness against devices that report falsely: a bound that leaves out the `liars` devices which speak loudest for it
+is a bound on the rest whichever of them lied, because the right ones to leave out would have cost no more.
+Rule: total for all counts that are not negative.
 """
 
 from collections import Counter
@@ -33,19 +34,19 @@ Crowd = tuple[tuple[Profile, int], ...]  # profiles, and how many devices have t
 
 
 class Interval(NamedTuple):
-    """The mean lies within, with the stated probability at every look; -1 to 1 = nothing is known."""
+    """Interval that contains the mean, with the stated probability at every look; -1 to 1 = nothing is known."""
 
     low: float = -1.0
     high: float = 1.0
 
 
 def crowd(profiles: Iterable[Profile]) -> Crowd:
-    """Devices with equal counts are looked at once."""
+    """Group devices with equal counts, so that each group is evaluated once."""
     return tuple(Counter(profiles).items())
 
 
 def mean(of: Crowd) -> float:
-    """Weighted mean of X; 0 without samples."""
+    """Weighted mean of X (-1 to 1); 0 without samples."""
     moved = weight = 0.0
     for profile, devices in of:
         for tally in profile:
@@ -55,11 +56,15 @@ def mean(of: Crowd) -> float:
 
 
 def samples(of: Crowd) -> int:
+    """Number of samples, rounded."""
     return round(sum(devices * sum(t.worse + t.same + t.better for t in profile) for profile, devices in of))
 
 
 def lowest(of: Crowd, alpha: float, liars: int = 0) -> float:
-    """The mean is above this, but for a probability of `alpha` over all looks, even if so many devices lie."""
+    """Lower bound of the mean, even if `liars` devices report falsely.
+
+    It is wrong with a probability of at most `alpha` over all looks.
+    """
     against = log(1.0 / alpha)
     of = of if liars else _together(of)
     low, high = -1.0, 1.0
@@ -70,29 +75,32 @@ def lowest(of: Crowd, alpha: float, liars: int = 0) -> float:
 
 
 def highest(of: Crowd, alpha: float, liars: int = 0) -> float:
-    """The mean is below this, but for a probability of `alpha` over all looks, even if so many devices lie."""
+    """Upper bound of the mean, even if `liars` devices report falsely.
+
+    It is wrong with a probability of at most `alpha` over all looks.
+    """
     return -lowest(mirrored(of), alpha, liars)
 
 
 def interval(of: Crowd, alpha: float) -> Interval:
-    """Each side may fail with a probability of `alpha`."""
+    """Both bounds; each side may fail with a probability of `alpha`."""
     return Interval(lowest(of, alpha), highest(of, alpha))
 
 
 def mirrored(of: Crowd) -> Crowd:
-    """Better for worse."""
+    """The same counts with better and worse exchanged."""
     return tuple((tuple(Tally(t.weight, t.better, t.same, t.worse) for t in profile), n) for profile, n in of)
 
 
 def stake(of: Crowd, most: float, liars: int = 0) -> float:
-    """The logarithm of what betting against "the mean is at most `most`" has made of 1, less what liars might have."""
+    """Logarithm of the wealth from betting against "the mean is at most `most`", less what liars might have won."""
     sums = [_sum(of, share, most, liars) for share in STAKES]
     top = max(sums)
     return top + log(sum(exp(s - top) for s in sums) / len(sums)) if -inf < top else -inf
 
 
 def _together(of: Crowd) -> Crowd:
-    """Where nobody is left out it does not matter who said what."""
+    """Pool all devices: where nobody is left out it does not matter who reported what."""
     sums: dict[float, list[float]] = {}
     for profile, devices in of:
         for tally in profile:
@@ -109,7 +117,7 @@ def _sum(of: Crowd, share: float, most: float, liars: int) -> float:
 
 
 def _loudest(gains: list[tuple[float, int]], liars: int) -> float:
-    """What the `liars` devices that won most have won; who has lost is not left out."""
+    """Gains of the `liars` devices that won most; devices that have lost are not left out."""
     won, left = 0.0, liars
     for gain, devices in sorted(gains, reverse=True):
         taken = min(left, devices)
@@ -132,10 +140,10 @@ def _gain(profile: Profile, share: float, most: float) -> float:
 
 
 def needed(margin: float, churn: float, alpha: float, honest: float = 1.0) -> int:
-    """About how many samples show that a version which is as good is not worse by `margin`.
+    """Estimate how many samples show that a version which is as good is not worse by `margin`.
 
-    `churn`: the share of samples in which the two answers differ in being right. The best single bet grows by
-    margin^2 / (2 max(churn, margin)) a sample; playing seven costs log 7.
+    `churn`: the share of samples in which the two answers differ in being right; `honest`: share of samples that count.
+    The best single bet grows by margin^2 / (2 max(churn, margin)) a sample; playing seven costs log 7.
     """
     grows = margin * margin / (2.0 * max(churn, margin))
     return int((log(1.0 / alpha) + log(len(STAKES))) / (grows * honest)) + 1

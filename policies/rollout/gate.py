@@ -1,16 +1,17 @@
-"""Does the candidate answer as well as the committed model? The gate between two waves: pass, fail, or cannot say.
+"""Quality gate between two waves of a rollout: does the candidate answer as well as the committed model? Pure.
 
-Law: pure, total, and no memory between looks: the sums that devices report are all it needs, so that it may be asked as
-often as one likes and its error rates hold over all looks together. Missing is never good: silence, damage, a gauge
-that does not move, or the word of a few give INCONCLUSIVE.
+The result is PASS, FAIL or INCONCLUSIVE. Rule: total, and no memory between looks: the sums that devices report are all
+it needs, so that it may be asked as often as one likes and its error rates hold over all looks together. Missing data
+is never good: no reports, damage, a gauge that does not move, or reports of a few give INCONCLUSIVE.
 
-What is compared: for an audited sample (drawn by lot of *all* answers) the device asked both models, and the committed
-model's hub half said what is right. The candidate has no part in that reference, so a head and a tail that went wrong
-together are seen as well. Both models answered the same sample, so only where they differ does chance play a part.
+What is compared: for an audited sample (drawn at random of *all* answers) the device asked both models, and the
+committed model's hub half said what is right. The candidate has no part in that reference, so a head and a tail that
+went wrong together are seen as well. Both models answered the same sample, so only where they differ does chance play a
+part.
 
-Who may lie: `liars` of the devices, and they may say anything. They cannot get a candidate passed that is worse by
-`wide`, nor aborted one that is not worse at all: a bound that counts leaves out the loudest of them. Harm that as few
-as they could have invented is `hold`: stop and call back, but let people look before it is final.
+False reports: `liars` of the devices may report anything. They cannot get a candidate passed that is worse by `wide`,
+nor aborted one that is not worse at all: a bound that counts leaves out the loudest of them. Harm that as few as they
+could have invented is `hold`: stop and call back, but let people look before it is final.
 """
 
 from collections.abc import Sequence
@@ -30,14 +31,14 @@ CLASS_HARM = 0.05  # one class alone may be worse by so much more than all toget
 ROBUST = 0.05  # an abort must also stand, at this level, without the loudest devices
 _LONE = 5  # from so many devices on, one alone stops nothing; fewer do not make an abort by themselves
 
-# how the chance of a false alarm is shared out: audits, single classes, people's word, the control cohort
+# how the chance of a false alarm is shared out: audits, single classes, human feedback, the control cohort
 _AUDITS, _CLASSES, _TOLD, _CONTROL = 1 / 2, 1 / 4, 1 / 16, 1 / 16  # the last two are spent twice each
 
 _USUAL = GateRules()
 
 
 class Outcome(StrEnum):
-    """What a look says."""
+    """Outcome of one look."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
@@ -45,8 +46,9 @@ class Outcome(StrEnum):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """`bound`: but for `pass_alpha`, the candidate is worse by at most so much (1 = nothing is known).
+    """Result of one look.
 
+    `bound`: but for `pass_alpha`, the candidate is worse by at most so much (1 = nothing is known).
     `effect` within `low`..`high`: by how much it answers better (above 0) or worse than the committed model, as seen.
     `hold`: stop at once and call back what has not committed; harm is likely, but a minority may have invented it.
     `words`: a line for people for each thing that was looked at.
@@ -65,7 +67,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class _Seen(NamedTuple):
-    """Both cohorts, as far as they reported. `told_to`, `told_of_control`: all that were asked; `liars`: at most."""
+    """Both cohorts, as far as they reported. `asked`: numbers of devices assigned; `liars`: at most so many lie."""
 
     rules: GateRules
     cohorts: tuple[list[DeviceQuality], list[DeviceQuality]]
@@ -86,7 +88,7 @@ class _Seen(NamedTuple):
 
 
 class _Finding(NamedTuple):
-    """Something that decides. `hold`: see `Gate`."""
+    """A finding that decides the look. `hold`: see `Gate`."""
 
     outcome: Outcome
     why: str
@@ -94,13 +96,14 @@ class _Finding(NamedTuple):
 
 
 def gate(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules = _USUAL) -> Gate:
-    """One look. Both cohorts list every device that was told, heard from or not."""
+    """Evaluate the gate once. Both cohorts list every device that was assigned, whether it reported or not."""
     seen = _look(canary, control, rules)
     found = _harm(seen) or _missing(seen) or _shown(seen)
     return _gate(seen, found)
 
 
 def _look(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rules: GateRules) -> _Seen:
+    """Collect what both cohorts reported: audits, feedback, behaviour."""
     new, old = reporting(canary), reporting(control)
     classes = unaudited(canary)
     before, after = ([d.signals for d in cohort if d.signals] for cohort in (old, new))
@@ -117,6 +120,7 @@ def _look(canary: Sequence[DeviceQuality], control: Sequence[DeviceQuality], rul
 
 
 def _gate(seen: _Seen, found: _Finding) -> Gate:
+    """Result with the figures of the paired audits."""
     rules, paired = seen.rules, seen.audits.paired
     low = lowest(paired, rules.pass_alpha) - rules.expected
     return Gate(
@@ -137,11 +141,12 @@ def _gate(seen: _Seen, found: _Finding) -> Gate:
 
 
 def _harm(seen: _Seen) -> _Finding | None:
+    """First finding of harm: feedback, audits, single classes, behaviour."""
     return _told_worse(seen) or _audits_worse(seen) or _class_worse(seen) or _behaves_worse(seen)
 
 
 def _told_worse(seen: _Seen) -> _Finding | None:
-    """People outrank audits: nothing else is asked when they are heard to be worse off."""
+    """Harm by human feedback, which outranks audits."""
     new, old, alpha = seen.told.canary, seen.told.control, seen.rules.alpha * _TOLD
     if samples(new) < seen.rules.told_least:
         return None
@@ -153,6 +158,7 @@ def _told_worse(seen: _Seen) -> _Finding | None:
 
 
 def _audits_worse(seen: _Seen) -> _Finding | None:
+    """Harm by audits: paired on the same samples, then canary against control."""
     if _told_fine(seen):
         return None
     paired, limit = seen.audits.paired, seen.rules.expected - seen.rules.harm
@@ -166,7 +172,7 @@ def _audits_worse(seen: _Seen) -> _Finding | None:
 
 
 def _class_worse(seen: _Seen) -> _Finding | None:
-    """One class may be too small to show among all."""
+    """Harm in one data class, which may be too small to show among all."""
     classes = seen.audits.classes
     if len(classes) < 2:
         return None
@@ -179,13 +185,14 @@ def _class_worse(seen: _Seen) -> _Finding | None:
 
 
 def _behaves_worse(seen: _Seen) -> _Finding | None:
+    """Harm by signals that devices measure without audits."""
     if seen.behaviour.harm:
         return _stop(seen.behaviour.harm[0], sure=seen.asked[0] >= _LONE)
     return _stop(seen.behaviour.disputed[0], sure=False) if seen.behaviour.disputed else None
 
 
 def _stop(why: str, *, sure: bool) -> _Finding:
-    """`sure`: no minority that may lie could have made it up."""
+    """Finding of harm. `sure`: no minority that may lie could have made it up."""
     if sure:
         return _Finding(Outcome.FAIL, why)
     return _Finding(Outcome.INCONCLUSIVE, f"{why}, but a minority of the devices could have made that up", hold=True)
@@ -195,10 +202,12 @@ def _stop(why: str, *, sure: bool) -> _Finding:
 
 
 def _missing(seen: _Seen) -> _Finding | None:
+    """First reason why nothing can be said; None if there is enough."""
     return _silent(seen) or _implausible(seen)
 
 
 def _silent(seen: _Seen) -> _Finding | None:
+    """Too few devices reported, or all report the same."""
     for name, cohort, asked in zip(("canary", "control"), seen.cohorts, seen.asked, strict=True):
         if not cohort or len(cohort) < ceil(seen.rules.coverage * asked):
             return _Finding(Outcome.INCONCLUSIVE, f"{len(cohort)} of {asked} devices of the {name} cohort reported")
@@ -208,15 +217,17 @@ def _silent(seen: _Seen) -> _Finding | None:
 
 
 def _implausible(seen: _Seen) -> _Finding | None:
+    """Figures that cannot be right: far too good, or the committed model differs between cohorts."""
     alpha, found = seen.rules.alpha, seen.audits
     if lowest(found.paired, alpha, seen.lone) - seen.rules.expected > seen.rules.gain:
-        return _Finding(Outcome.INCONCLUSIVE, f"better by {_points(mean(found.paired))}: too good to be believed")
+        return _Finding(Outcome.INCONCLUSIVE, f"better by {_points(mean(found.paired))}: too good to be plausible")
     if _apart(found.committed, found.control, alpha) or _apart(found.control, found.committed, alpha):
         return _Finding(Outcome.INCONCLUSIVE, "the committed model does not agree alike in both cohorts")
     return None
 
 
 def _apart(one: Crowd, other: Crowd, alpha: float) -> bool:
+    """Whether the first agrees clearly less than the second."""
     return highest(one, alpha) + UNLIKE < lowest(other, alpha)
 
 
@@ -224,21 +235,23 @@ def _apart(one: Crowd, other: Crowd, alpha: float) -> bool:
 
 
 def _shown(seen: _Seen) -> _Finding:
+    """Outcome where there is neither harm nor anything missing."""
     if seen.behaviour.missing:
         return _Finding(Outcome.INCONCLUSIVE, seen.behaviour.missing)
     audited = samples(seen.audits.paired)
     if not audited and seen.unaudited:
-        return _Finding(Outcome.PASS, "nothing may be audited; devices see no harm")
+        return _Finding(Outcome.PASS, "nothing may be audited; device signals show no harm")
     if not audited:
         return _Finding(Outcome.INCONCLUSIVE, "nothing was audited")
     if _audits_fine(seen):
         return _Finding(Outcome.PASS, f"worse by less than {_points(seen.margin)}, by {audited} audits")
     if _told_fine(seen):
-        return _Finding(Outcome.PASS, f"worse by less than {_points(seen.margin)}, by people's word")
+        return _Finding(Outcome.PASS, f"worse by less than {_points(seen.margin)}, by human feedback")
     return _Finding(Outcome.INCONCLUSIVE, f"{audited} audits do not rule out {_points(seen.margin)}: {_more(seen)}")
 
 
 def _audits_fine(seen: _Seen) -> bool:
+    """Audits rule out the margin, and a wider one even if devices lied."""
     paired, rules = seen.audits.paired, seen.rules
     return lowest(paired, rules.pass_alpha) >= rules.expected - seen.margin and lowest(
         paired, rules.pass_alpha, seen.liars
@@ -246,7 +259,7 @@ def _audits_fine(seen: _Seen) -> bool:
 
 
 def _told_fine(seen: _Seen) -> bool:
-    """People find no more of its answers wrong, and would not if some of them lied."""
+    """People find no more of its answers wrong, and would not if some of the devices lied."""
     new, old, alpha = seen.told.canary, seen.told.control, seen.rules.pass_alpha / 2
     if samples(new) < seen.rules.told_least:
         return False
@@ -256,6 +269,7 @@ def _told_fine(seen: _Seen) -> bool:
 
 
 def _more(seen: _Seen) -> str:
+    """About how many audits would be enough."""
     paired = seen.audits.paired
     differ = sum(n * sum(t.worse + t.better for t in profile) for profile, n in paired) / max(1, samples(paired))
     about = needed(seen.margin, differ, seen.rules.pass_alpha)
@@ -263,12 +277,13 @@ def _more(seen: _Seen) -> str:
 
 
 def _words(seen: _Seen) -> tuple[str, ...]:
+    """A line for each data class, unaudited class and human feedback."""
     lines = [
         f"{name}: {samples(paired)} audits, {100 * (mean(paired) - seen.rules.expected):+.1f} points"
         for name, paired in seen.audits.classes.items()
         if paired
     ]
-    lines += [f"{name}: may not be audited, judged by what devices see alone" for name in seen.unaudited]
+    lines += [f"{name}: may not be audited, judged by device signals alone" for name in seen.unaudited]
     judged = samples(seen.told.canary)
     return (*lines, f"people judged {judged} answers, {-mean(seen.told.canary):.1%} wrong") if judged else tuple(lines)
 

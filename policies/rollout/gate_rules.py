@@ -1,6 +1,6 @@
-"""What a rollout asks of its quality gate, as numbers: read totally, refused by name, never guessed.
+"""Parameters of the rollout's quality gate, with their bounds. Pure.
 
-Law: pure. A number that is not one, or lies outside of what makes sense, is an error of one line and not a default.
+Rule: a number that is NaN or lies outside its bounds is an error of one line that names it, and not a default.
 """
 
 import msgspec
@@ -11,14 +11,14 @@ SMALL, FEW, MANY = 5, 30, 300  # devices in a cohort
 
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers are points of accuracy (0.01 = one point) or shares.
+    """Parameters of the quality gate; numbers are points of accuracy (0.01 = one point) or shares (0..1).
 
     A version that is worse by no more than `harm` is stopped by chance with a probability of at most `alpha` a wave,
     over all looks; one that is worse by `margin` passes with at most `pass_alpha`. `margin` 0 = by the size of the
     cohort. `expected`: how much less than the committed model a version that is as good agrees with *its* hub half,
-    as measured when it was built (0 or less). `gain`: more than this is too good to be believed.
+    as measured when it was built (0 or less). `gain`: more than this is not plausible.
     `weight_cap`: the rarest audits weigh at most so many times the most frequent; `device_cap`: a device counts for at
-    most so many times the middle one. `coverage`: at least this share of either cohort must have reported.
+    most so many times the median one. `coverage`: at least this share of either cohort must have reported.
     """
 
     alpha: float = 0.003
@@ -36,14 +36,14 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signals: Allowances = Allowances()
 
     def margin_of(self, devices: int) -> float:
-        """What a wave of so many devices can show within an hour or so of audits."""
+        """Margin for a wave of so many devices: what it can show within about an hour of audits."""
         if self.margin:
             return self.margin
         return 0.25 if devices < SMALL else 0.15 if devices < FEW else 0.08 if devices < MANY else 0.03
 
 
 class GateRulesError(ValueError):
-    """One line, naming the key."""
+    """A gate parameter is invalid: one line that names the key, and its bounds."""
 
 
 _SHARES = (0.0, 1.0)
@@ -74,7 +74,10 @@ _OF_SIGNALS = {
 
 
 def checked(rules: GateRules) -> GateRules:
-    """The same rules, if every number lies within its bounds; GateRulesError names the first that does not."""
+    """Validate that every number lies within its bounds; returns the same rules.
+
+    Raises GateRulesError that names the first that does not.
+    """
     for name, (low, high) in _BOUNDS.items():
         _check(name, getattr(rules, name), low, high)
     for name, (low, high) in _OF_SIGNALS.items():

@@ -1,14 +1,12 @@
-"""When a rollout goes on, waits, pauses or stops: its parameters, and the judgement of what devices reported (status).
+"""Rollout plan: its parameters, the stop rules of a wave, and which devices are in which wave. Pure.
 
-Law: pure and total. A parameter that is not what it should be is refused by name when a rollout is made, and pauses one
-that runs; no number that is none ever counts as success. Whether the new version *answers* as well is `quality`'s
-question. What the numbers rest on: docs/rollout.md.
+Rule: total. A parameter out of range is refused by name when a rollout is made, and pauses one that runs; NaN never
+counts as success. Whether the new version *answers* as well is decided by `gate`. Reasons for the numbers:
+docs/rollout.md.
 
-Who is told of a new version when: which devices a rollout is for, in which order, and how many in each wave.
-
-Law: pure, and the same answer on every hub. The order is that of SHA-256(salt | id), salted with the rollout's id so
-that it is not always the same devices that go first; named lab devices stand before all. The first wave never exceeds
-one device or 1 % of the fleet. A device without an id is in no wave, and a wave without devices is none.
+Rule: the same order on every hub: that of SHA-256(salt | id), salted with the rollout's id so that it is not always the
+same devices that go first; named lab devices stand before all. The first wave never exceeds one device or 1 % of the
+fleet. A device without an id is in no wave, and a wave without devices is none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +28,7 @@ APPROVED_FLEET = 100  # a smaller fleet asks for no second person by itself
 
 
 class RulesError(ValueError):
-    """A parameter that cannot be; one line for a person, naming it."""
+    """A rollout parameter is invalid: one line for a person that names it."""
 
 
 class Step(NamedTuple):
@@ -40,6 +38,7 @@ class Step(NamedTuple):
     percent: Fraction = Fraction(0)
 
     def of(self, fleet: int) -> int:
+        """Number of devices in a fleet of this size."""
         return self.devices or ceil(self.percent * fleet / 100)
 
     def __str__(self) -> str:
@@ -86,10 +85,11 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gate: GateRules = GateRules()
 
     def steps(self) -> tuple[Step, ...]:
-        """`waves`, read; () where the fleet's size decides."""
+        """Parse `waves`; () where the fleet's size decides."""
         return tuple(_step(text) for text in self.waves)
 
     def soak_of(self, wave: int) -> float:
+        """Soak time of a wave in seconds; waves count from 0."""
         return self.soak_s if wave else self.soak_first_s
 
 
@@ -106,7 +106,7 @@ MAX_LAB = 1000
 
 
 def parse(values: object) -> Rules:
-    """Parameters from JSON or a command line, each of its very type. RulesError for anything odd."""
+    """Parse parameters from JSON or a command line, each of its exact type. Raises RulesError."""
     try:
         rules = msgspec.convert(values, Rules)
     except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
@@ -115,7 +115,7 @@ def parse(values: object) -> Rules:
 
 
 def checked(rules: Rules) -> Rules:
-    """The same, if every number makes sense. RulesError otherwise."""
+    """Validate the range of every number; returns the same rules. Raises RulesError."""
     for key in (*_LEAST, *_PERCENT):
         _check(key, getattr(rules, key))
     if rules.most_per_minute < rules.per_minute:
@@ -161,7 +161,10 @@ def _step(text: str) -> Step:
 
 
 class Counts(NamedTuple):
-    """What became of the devices of one wave. `told` of `size`; `reachable` = heard since, or not told yet."""
+    """Results of the devices of one wave.
+
+    `told`: assigned, of `size`; `reachable`: heard since, or not assigned yet.
+    """
 
     size: int = 0
     told: int = 0
@@ -175,12 +178,12 @@ class Counts(NamedTuple):
 
     @property
     def terminal(self) -> int:
-        """Results that count."""
+        """Number of results that count: successes and failures."""
         return self.succeeded + self.failed
 
 
 class Word(StrEnum):
-    """What the reports of a wave say."""
+    """What to do with a wave, judged by its reports."""
 
     GO = "go"  # enough results, and enough of them good
     WAIT = "wait"  # too few results
@@ -189,12 +192,14 @@ class Word(StrEnum):
 
 
 class Status(NamedTuple):
+    """Action and its reason for a person."""
+
     word: Word
     why: str = ""
 
 
 class Excused(NamedTuple):
-    """What a person has seen and let pass: only more of it pauses again."""
+    """Problems that a person has seen and let pass: only more of them pause again."""
 
     integrity: int = 0
     incompatible: int = 0
@@ -205,7 +210,7 @@ SETTLED = Excused(1 << 53, 1 << 53)  # of a wave that has passed: it pauses noth
 
 
 def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused = NO_EXCUSE) -> Status:
-    """Looked at after every report: is this wave to be stopped now? GO means: nothing speaks against going on."""
+    """Decide whether to stop a wave now; GO = nothing speaks against going on. `first`: two crashes abort it."""
     failures, able = counts.failed, counts.told - counts.left - counts.incompatible
     share = _percent(failures, able)  # of all that were told: failures come in before successes do
     if counts.integrity >= 2:
@@ -223,7 +228,10 @@ def stops(counts: Counts, rules: Rules, *, first: bool = False, excused: Excused
 
 
 def judged(waves: Sequence[Counts], rules: Rules, excused: Excused) -> Status:
-    """All waves so far, the present one last: `excused` is of that one; one that has passed may still abort."""
+    """Judge all waves so far, the present one last; the worst status counts.
+
+    `excused` is of the present wave; one that has passed may still abort, but pauses nothing.
+    """
     present = len(waves) - 1
     each = [
         stops(counts, rules, first=number == 0, excused=excused if number == present else SETTLED)
@@ -234,7 +242,7 @@ def judged(waves: Sequence[Counts], rules: Rules, excused: Excused) -> Status:
 
 
 def enough(counts: Counts, rules: Rules, *, small: bool) -> Status:
-    """May the soak begin? A wave of nobody, or one that nobody of could run, never is enough."""
+    """Whether the soak may begin: GO with enough results, else WAIT; never for a wave that no device could run."""
     needed = minimum(counts, rules, small=small)
     if counts.terminal < needed or counts.told < counts.size:
         return Status(Word.WAIT, f"{counts.terminal} of {needed} results needed, {counts.told} of {counts.size} told")
@@ -242,14 +250,14 @@ def enough(counts: Counts, rules: Rules, *, small: bool) -> Status:
 
 
 def minimum(counts: Counts, rules: Rules, *, small: bool) -> int:
-    """Terminal results that are needed of this wave; at least one whatever its size."""
+    """Number of terminal results that this wave needs; at least one whatever its size."""
     able = counts.size - counts.incompatible - counts.left
     least = rules.minimum or (1 if small else 10)
     return max(1, min(able, max(least, ceil(counts.reachable * rules.min_share / 100))))
 
 
 def succeeds(counts: Counts, rules: Rules) -> Status:
-    """At the end of a soak: GO if enough of the results are good."""
+    """Decide at the end of a soak: GO if enough of the results are good, else PAUSE."""
     share = _percent(counts.succeeded, counts.terminal)
     if counts.terminal and share >= rules.success_share:
         return Status(Word.GO)
@@ -257,19 +265,19 @@ def succeeds(counts: Counts, rules: Rules) -> Status:
 
 
 def per_minute(rules: Rules, successes: int) -> int:
-    """How many devices may be told in any minute, after so many successes."""
+    """Rate limit: devices that may be assigned in any minute, after so many successes."""
     doubled = min(successes // rules.double_each, 40)
     return min(rules.most_per_minute, rules.per_minute << doubled)
 
 
 def approvals(rules: Rules, *, reached: int, fleet: int, permit: bool) -> int:
-    """How many people it takes: in a fleet of 100 and more two, to reach more than 10 % of it or to use a permit."""
+    """Number of people who must approve: two, to reach over `APPROVED_PERCENT` of a large fleet or to use a permit."""
     wide = permit or reached * 100 > APPROVED_PERCENT * fleet
     return max(rules.approvals, PEOPLE if wide and fleet >= APPROVED_FLEET else 0)
 
 
 def excluded_above(results: int) -> float:
-    """What 0 failures of `results` exclude with 95 % confidence: only failure rates above this share (0..1).
+    """Failure rate (0..1) that 0 failures of `results` exclude with 95 % confidence.
 
     10: 0.259, 59: 0.05, 299: 0.01. So a first wave finds disasters; later ones find small harm.
     """
@@ -281,7 +289,7 @@ def _percent(part: int, whole: int) -> float:
 
 
 def known(values: Any) -> Rules | None:
-    """Parameters as they lie on disk; None if they are damaged: whoever runs by them pauses."""
+    """Parse parameters stored on disk; None if they are damaged: a rollout that runs by them pauses."""
     try:
         return parse(values)
     except RulesError:
@@ -296,7 +304,7 @@ _KEYS = ("class", "region", "tenant", "device")
 
 
 class Member(NamedTuple):
-    """What a selector may ask of a device."""
+    """Attributes of a device that a selector may ask for."""
 
     device: str
     device_class: str = ""
@@ -304,17 +312,18 @@ class Member(NamedTuple):
     tenant: str = ""
 
     def fact(self, key: str) -> str:
+        """Value of a selector's key."""
         return self[(1, 2, 3, 0)[_KEYS.index(key)]]
 
 
 class Selector(NamedTuple):
-    """Which devices a rollout is for: one allowed set for each key, all must hold; () = every device."""
+    """Selector of a rollout's devices: allowed values for each key, all must hold; () = every device."""
 
     wanted: tuple[tuple[str, frozenset[str]], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Selector":
-        """`class=camera,region=eu|us`, or `all`. RulesError if it is neither: what is not understood matches nobody."""
+        """Parse `class=camera,region=eu|us`, or `all`. Raises RulesError for anything else."""
         if text.strip() == "all":
             return cls()
         wanted = tuple(_wanted(part) for part in text.split(","))
@@ -323,10 +332,11 @@ class Selector(NamedTuple):
         return cls(wanted)
 
     def matches(self, member: Member) -> bool:
+        """Whether a device is selected."""
         return all(member.fact(key) in values for key, values in self.wanted)
 
     def pick(self, members: Iterable[Member]) -> tuple[str, ...]:
-        """Ids of those it is for; a device without an id is not."""
+        """Ids of the selected devices; a device without an id is never selected."""
         return tuple(member.device for member in members if member.device and self.matches(member))
 
 
@@ -339,23 +349,23 @@ def _wanted(part: str) -> tuple[str, frozenset[str]]:
 
 
 def default_steps(fleet: int) -> tuple[Step, ...]:
-    """One device, a quarter, all, in a small fleet; 1, 10, 50, 100 % in others."""
+    """Default waves: one device, a quarter, all, in a small fleet; 1, 10, 50, 100 % in others."""
     return SMALL_STEPS if fleet < SMALL_FLEET else STEPS
 
 
 def bucket(salt: str, device: str) -> bytes:
-    """The place of a device in the order: as good as random, and different for every salt."""
+    """Sort key of a device in a rollout: as good as random, and different for every salt."""
     return sha256(f"{salt}|{device}".encode()).digest()
 
 
 def ordered(salt: str, devices: Iterable[str], lab: Iterable[str] = ()) -> tuple[str, ...]:
-    """Every device once: the lab's first, each group by its buckets."""
+    """Order the devices of a rollout, each once: the lab's first, each group by its hash."""
     first = frozenset(lab)
     return tuple(sorted({device for device in devices if device}, key=lambda d: (d not in first, bucket(salt, d))))
 
 
 def sizes(fleet: int, steps: Sequence[Step]) -> tuple[int, ...]:
-    """How many devices each wave adds; steps that would add none are left out. RulesError for a first one too large."""
+    """Number of devices each wave adds, without empty waves. RulesError if the first exceeds `FIRST_PERCENT`."""
     reached = [min(fleet, step.of(fleet)) for step in steps]
     most = max(1, fleet * FIRST_PERCENT // 100)
     if reached and steps[0].percent == FIRST_PERCENT:
@@ -367,7 +377,7 @@ def sizes(fleet: int, steps: Sequence[Step]) -> tuple[int, ...]:
 
 
 def waves(order: Sequence[str], steps: Sequence[Step]) -> tuple[tuple[str, ...], ...]:
-    """`ordered` devices, cut at the steps. () for a fleet of nobody."""
+    """Cut ordered devices into waves. () for an empty fleet."""
     cut: list[tuple[str, ...]] = []
     begin = 0
     for size in sizes(len(order), steps):
@@ -377,8 +387,9 @@ def waves(order: Sequence[str], steps: Sequence[Step]) -> tuple[tuple[str, ...],
 
 
 def controls(order: Sequence[str], reached: int, size: int) -> tuple[str, ...]:
-    """A cohort of at most `size` that keeps what it runs while `reached` devices of the order were told: its far end.
+    """Pick a control cohort of at most `size` devices that are assigned last.
 
-    Those are the last to be told, so that one cohort serves as long as possible.
+    `reached`: devices of the order that are assigned already. The far end of the order is taken, so that one cohort
+    serves as long as possible.
     """
     return tuple(order[max(reached, len(order) - size) :])

@@ -1,8 +1,8 @@
-"""May a model that was just installed stay? What a device can tell by itself, with no hub in reach. Pure.
+"""Probation of a newly installed model: health checks a device makes by itself, with no hub in reach. Pure.
 
-Law: a gate compares with what the device saw of the model before, and speaks only when it has seen enough of both and
-chance does not explain it: it is asked every second, so a share counts from four standard errors on. What is no number
-speaks against the model.
+Rule: a check compares with what the device saw of the model before, and fails only when it has seen enough of both and
+chance does not explain the difference: it is made every second, so a share counts from four standard errors on. NaN
+counts against the model.
 """
 
 from math import isfinite, sqrt
@@ -15,7 +15,10 @@ FEW_ERRORS = 3  # fewer may be of a sample, not of the model
 
 
 class Gates(msgspec.Struct, frozen=True):
-    """Any one of these and it goes back. `points` are shares: 0.01 is one point in a hundred."""
+    """Limits of the health checks; any breach rolls the install back.
+
+    `points` are shares: 0.01 is one point in a hundred.
+    """
 
     min_samples: int = 200
     crashes_at_most: int = 2
@@ -33,9 +36,9 @@ DEFAULT = Gates()
 
 
 def broken(seen: Signals, before: Signals, declared_bytes: int, gates: Gates = DEFAULT) -> str:
-    """Why it may not stay, in one line; "" if nothing speaks against it.
+    """Find the first breach, in one line; "" if nothing speaks against the model.
 
-    `declared_bytes`: what the process may take in memory; 0 = unknown.
+    `seen`, `before`: signals of the new and the old model; `declared_bytes`: memory the process may take, 0 = unknown.
     """
     at_once = _crashes(seen, gates) or _errors(seen, before, gates) or _numbers(seen)
     at_once = at_once or _memory(seen, declared_bytes, gates)
@@ -47,13 +50,17 @@ def broken(seen: Signals, before: Signals, declared_bytes: int, gates: Gates = D
 
 
 def ripe(seen: Signals, elapsed_s: float, terms: Assignment) -> bool:
-    """It was watched for long enough, and answered often enough; after `max_soak_s` the first alone will do."""
+    """Whether the soak is over: watched for long enough, and answered often enough.
+
+    After `max_soak_s` the time alone is enough. `elapsed_s` NaN: not over.
+    """
     if not elapsed_s >= terms.soak_s:
         return False
     return seen.inferences >= terms.min_inferences or elapsed_s >= terms.max_soak_s
 
 
 def _crashes(seen: Signals, gates: Gates) -> str:
+    """More crashes than allowed, or too many for the number of answers."""
     if seen.crashes > gates.crashes_at_most:
         return f"{seen.crashes} crashes"
     often = seen.crashes and seen.inferences >= gates.min_samples
@@ -63,6 +70,7 @@ def _crashes(seen: Signals, gates: Gates) -> str:
 
 
 def _errors(seen: Signals, before: Signals, gates: Gates) -> str:
+    """More errors than before, beyond chance; fewer than `FEW_ERRORS` never count."""
     usual, found = _share(before.errors, before.inferences), _share(seen.errors, seen.inferences)
     counts = (seen.errors + before.errors, seen.inferences, before.inferences)
     if seen.errors >= FEW_ERRORS and not found <= usual + gates.error_points + _chance(*counts, gates):
@@ -71,10 +79,12 @@ def _errors(seen: Signals, before: Signals, gates: Gates) -> str:
 
 
 def _numbers(seen: Signals) -> str:
+    """Sums of confidence that are NaN or infinite."""
     return "" if isfinite(seen.confidence) and isfinite(seen.confidence_sq) else "its confidence is no number"
 
 
 def _memory(seen: Signals, declared_bytes: int, gates: Gates) -> str:
+    """More memory than declared, by a factor and an amount."""
     most = max(gates.rss_ratio * declared_bytes, declared_bytes + gates.rss_least_bytes)
     if declared_bytes > 0 and seen.rss_bytes > most:
         return f"{seen.rss_bytes >> 20} MiB in memory, {declared_bytes >> 20} were to be expected"
@@ -82,6 +92,7 @@ def _memory(seen: Signals, declared_bytes: int, gates: Gates) -> str:
 
 
 def _escalation(seen: Signals, before: Signals, gates: Gates) -> str:
+    """More samples below the threshold than before, beyond chance."""
     usual, found = _share(before.escalated, before.inferences), _share(seen.escalated, seen.inferences)
     counts = (seen.escalated + before.escalated, seen.inferences, before.inferences)
     if not found <= usual + gates.escalation_points + _chance(*counts, gates):
@@ -90,6 +101,7 @@ def _escalation(seen: Signals, before: Signals, gates: Gates) -> str:
 
 
 def _speed(seen: Signals, before: Signals, gates: Gates) -> str:
+    """Slower than before, by a factor and an amount."""
     most = max(gates.p95_ratio * before.p95_us, before.p95_us + gates.p95_least_us)
     if before.p95_us > 0 and seen.p95_us > most:
         return f"{seen.p95_us} us for 95 of 100 answers, {before.p95_us} before"
@@ -97,12 +109,12 @@ def _speed(seen: Signals, before: Signals, gates: Gates) -> str:
 
 
 def _chance(hits: int, now: int, before: int, gates: Gates) -> float:
-    """How far two shares of so many answers may lie apart by chance: standard errors of their difference, pooled."""
+    """Difference of two shares that chance explains: standard errors of their difference, pooled."""
     share = min(1.0, hits / max(1, now + before))
     error = share * (1 - share) * (1 / max(1, now) + (1 / before if before else 0.0))
     return gates.standard_errors * sqrt(error)
 
 
 def _share(part: int, whole: int) -> float:
-    """Of answers and errors together: an error is no answer."""
+    """Share of answers and errors together: an error is no answer."""
     return part / whole if whole > 0 else float(part > 0)

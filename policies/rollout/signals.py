@@ -1,9 +1,10 @@
-"""Does the candidate *behave* like the committed model? By what devices see alone, for what nobody may audit.
+"""Behaviour comparison of canary and control devices: errors, escalations, confidence, latency, memory. Pure.
 
-Law: pure. Each device is compared with the middle device of the control cohort, at the same time; then devices are
-counted, not sums: whoever lies has one voice. More than half of the devices beyond an allowance is harm; so few that
-liars could not hide the rest is none; in between, nothing is said. A number that is not one, or that never moves, is
-no report.
+It needs no audits, so it also covers data classes that may not be audited. Each device is compared with the median
+device of the control cohort, at the same time; then devices are counted, not sums: a device that lies has one voice.
+
+Rule: more than half of the devices beyond a limit is harm; so few that liars could not hide the rest is none; in
+between, it is disputed. A report with impossible numbers, or with numbers that never move, is no report.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ HALF = 0.5
 
 
 class Allowances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By so much a candidate may differ from control: points of all answers (0..1), or a factor.
+    """How much a candidate may differ from control: points of all answers (0..1), or a factor.
 
     Speed and memory must be beyond a factor *and* an amount: fractions of a millisecond are noise, and a device on
     trial holds both models. `liars`: the share of devices whose reports may be false.
@@ -37,7 +38,7 @@ class Allowances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Behaviour(NamedTuple):
-    """`harm`, `disputed`: measures in words. `missing`: it could not be looked at, and why."""
+    """Result of the comparison. `harm`, `disputed`: measures in words. `missing`: why it could not be made."""
 
     harm: tuple[str, ...] = ()
     disputed: tuple[str, ...] = ()
@@ -45,7 +46,10 @@ class Behaviour(NamedTuple):
 
 
 class _Measure(NamedTuple):
-    """`of` gives NaN where a device has too little to say; `limit` what it may be at the most, given control's."""
+    """One measure of a device.
+
+    `of` gives NaN where the device has too few answers; `limit` is the most it may be, given control's median.
+    """
 
     name: str
     of: Callable[[Signals], float]
@@ -55,7 +59,10 @@ class _Measure(NamedTuple):
 def compare(
     canary: Sequence[Signals], control: Sequence[Signals], classes: tuple[str, ...], allowed: Allowances
 ) -> Behaviour:
-    """`classes`: data classes to look at one by one."""
+    """Compare the canary with the control cohort. `classes`: data classes to look at one by one.
+
+    A data class that too few devices can say anything of makes the whole comparison `missing`.
+    """
     new, old = [s for s in canary if sound(s)], [s for s in control if sound(s)]
     harm, disputed = [], []
     for measure in _measures(allowed, classes):
@@ -70,7 +77,7 @@ def compare(
 
 
 def sound(signals: Signals) -> bool:
-    """Possible, and of a thing that lives: confidences that never differ are a stuck gauge."""
+    """Whether a report is possible and from a working sensor: confidences that never differ are a stuck gauge."""
     s = signals
     return (
         s.inferences >= 0
@@ -82,12 +89,14 @@ def sound(signals: Signals) -> bool:
 
 
 def _moves(answers: int, total: float, squares: float) -> bool:
+    """Whether the sums are possible and, from `LEAST_ANSWERS` on, not all of one value."""
     if not (isfinite(total) and isfinite(squares) and 0 <= squares <= answers and 0 <= total <= answers):
         return False
     return answers < LEAST_ANSWERS or squares / answers - (total / answers) ** 2 > 1e-9
 
 
 def _measures(allowed: Allowances, classes: tuple[str, ...]) -> list[_Measure]:
+    """All measures with their limits, those of the data classes last."""
     by_class = [measure for name in classes for measure in _of_class(name, allowed)]
     return [
         _Measure("errors", lambda s: _share(s.errors, s.inferences), lambda usual: usual + allowed.errors),
@@ -107,6 +116,8 @@ def _measures(allowed: Allowances, classes: tuple[str, ...]) -> list[_Measure]:
 
 
 def _of_class(name: str, allowed: Allowances) -> tuple[_Measure, ...]:
+    """Measures of one data class: escalations, and confidence in both directions."""
+
     def seen(signals: Signals) -> ClassSignals:
         return next((c for c in signals.classes if c.data_class == name), ClassSignals(name))
 
@@ -124,11 +135,12 @@ def _of_class(name: str, allowed: Allowances) -> tuple[_Measure, ...]:
 
 
 def _share(part: float, whole: int) -> float:
+    """Share of the answers; NaN for fewer than `LEAST_ANSWERS`."""
     return part / whole if whole >= LEAST_ANSWERS else nan
 
 
 def _beyond(measure: _Measure, canary: list[Signals], control: list[Signals]) -> float | None:
-    """The share of canary devices that lie beyond what control allows; None if one side has nothing to say."""
+    """Share of canary devices beyond what control allows; None if one side has no values."""
     new = [value for value in map(measure.of, canary) if value == value]  # noqa: PLR0124 - not a number
     old = [value for value in map(measure.of, control) if value == value]  # noqa: PLR0124
     if not new or not old:

@@ -1,7 +1,8 @@
-"""Hub side: queue this question, or refuse it while refusing is still cheap? Nothing is written for a refusal.
+"""Admission control of the hub: queue a question, or refuse it with a time to retry. Pure.
 
-Law: every queue is bounded. The last places are held back for what is urgent; a tenant or device that has much open may
-have less more of what is left; and who is refused is told when its place is likely to be free, one after the other.
+A refusal costs nothing: nothing is written for it. Rule: every queue is bounded. The last places are held back for
+urgent bands; a tenant or device that has much open may have less of what is left (dynamic thresholds, A. Choudhury and
+E. Hahne, IEEE/ACM ToN 1998); and refused callers get different retry times, when a place is likely to be free.
 """
 
 from math import ceil, inf
@@ -19,10 +20,11 @@ DEVICE_KEENNESS = 1.0
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
-    """The hub now, and who asks: what its device and its tenant have open, and how many it asks a second.
+    """Load of the hub now, and what the sender has open.
 
-    `served_per_s` is what the engines manage (0 = not known yet). `ahead` of it in the queue; `budget_s`: a caller who
-    has hung up after that many seconds (inf = will take a late answer).
+    `queued`: questions in the queue; `device_open`, `tenant_open`: of this sender; `device_rate_per_s`: questions it
+    asks a second. `served_per_s`: what the engines manage (0 = not known yet). `ahead`: questions served before this
+    one; `budget_s`: after so many seconds the caller has hung up (inf = will take a late answer).
     """
 
     queued: int
@@ -37,9 +39,10 @@ class Load(msgspec.Struct, frozen=True, gc=False):
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """`served_per_s` is believed until engines were measured; `max_wait_s`: nobody is let in to wait longer.
+    """Limits of admission.
 
-    `held_back` = the share of the queue that the lowest band may not fill; the bands between have less held back.
+    `served_per_s` is used until engines were measured; `max_wait_s`: nobody is let in to wait longer.
+    `held_back`: share of the queue that the lowest band may not fill; the bands between have less held back.
     """
 
     max_queued: int = 4096
@@ -51,11 +54,11 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
-    """Take it in."""
+    """Admission: the question goes into the queue."""
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """`final`: asking again is no use."""
+    """Refusal of a question. `final`: asking again is no use."""
 
     reason: Reason
     retry_after_s: float
@@ -63,14 +66,14 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """A token bucket as a value: `tokens` left at time `at` (seconds)."""
+    """Token bucket as a value: `tokens` left at time `at` (seconds)."""
 
     tokens: float
     at: float
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """Those who were told to come back: the next one is told a time not before `at` (seconds)."""
+    """Schedule of retry times: the next refused caller is sent a time not before `at` (seconds)."""
 
     at: float = 0.0
 
@@ -81,9 +84,10 @@ _RATE = Refuse(Reason.RATE, 2.0)
 
 
 def decide(load: Load, limits: Limits) -> Queue | Refuse:
-    """Draining refuses all; then the sender's own rate; then the queue; then the sender's share of it.
+    """Decide whether to admit a question.
 
-    A number that is not one refuses.
+    Draining refuses all; then the sender's own rate counts, then the queue, then the sender's share of it. A number
+    that is NaN refuses.
     """
     if load.draining:
         return _DRAINING
@@ -93,6 +97,7 @@ def decide(load: Load, limits: Limits) -> Queue | Refuse:
 
 
 def _saturated(load: Load, limits: Limits) -> Refuse | None:
+    """Refusal if the queue is full for this band, or the wait would exceed the caller's patience."""
     rate = served_per_s(load, limits)
     if load.queued >= ceiling(load.band, capacity(load, limits), limits.held_back):
         return Refuse(Reason.BUSY, _clamped(load.queued / rate))
@@ -103,6 +108,7 @@ def _saturated(load: Load, limits: Limits) -> Refuse | None:
 
 
 def _over_its_share(load: Load, limits: Limits) -> Refuse | None:
+    """Refusal if the tenant or the device has more open than its share."""
     rate, places = served_per_s(load, limits), capacity(load, limits)
     if load.tenant_open >= share(load.queued, places, TENANT_KEENNESS, places):
         return Refuse(Reason.RATE, _clamped(load.tenant_open / rate))
@@ -112,7 +118,7 @@ def _over_its_share(load: Load, limits: Limits) -> Refuse | None:
 
 
 def served_per_s(load: Load, limits: Limits) -> float:
-    """As measured, or as believed before."""
+    """Questions served a second: as measured, or as configured before."""
     return load.served_per_s if 0 < load.served_per_s < inf else limits.served_per_s
 
 
@@ -122,7 +128,7 @@ def capacity(load: Load, limits: Limits) -> int:
 
 
 def ceiling(band: int, places: int, held_back: float) -> int:
-    """Up to how many queued this band is let in: all places for the highest, least for the lowest, at least one."""
+    """Queue length up to which this band is let in: all places for the highest, least for the lowest, at least one."""
     return max(1, ceil(places * (1.0 - held_back * band / (BANDS - 1))))
 
 
@@ -135,9 +141,10 @@ def share(queued: int, places: int, keenness: float, most: int) -> int:
 
 
 def in_line(line: Line, refused: Refuse, per_s: float, now: float) -> tuple[Line, Refuse]:
-    """Tell each of many its own time to come back: as many a second as are served, from the refusal's time on.
+    """Schedule the retry of a refused caller: as many a second as are served, from the refusal's time on.
 
-    One time for all would bring all back at once. Beyond `LONGEST_RETRY_S` nobody is sent: then they come mixed.
+    One time for all would bring all back at once. Beyond `LONGEST_RETRY_S` the schedule does not grow: those callers
+    come back mixed. `per_s`: questions served a second; `now`: seconds.
     """
     at = max(line.at, now + refused.retry_after_s)
     if at - now >= LONGEST_RETRY_S:
@@ -147,14 +154,14 @@ def in_line(line: Line, refused: Refuse, per_s: float, now: float) -> tuple[Line
 
 
 def take(bucket: Bucket, rate_per_s: float, burst: float, now: float) -> Bucket | None:
-    """The bucket after one token is taken, or None if there is none. A clock that goes back adds nothing."""
+    """Take one token; returns the bucket after it, or None if there is none. A clock that goes back adds nothing."""
     earned = max(0.0, now - bucket.at) * rate_per_s
     tokens = min(burst, bucket.tokens + earned)
     return Bucket(tokens - 1.0, max(now, bucket.at)) if tokens >= 1.0 else None
 
 
 def token_in_s(bucket: Bucket, rate_per_s: float, now: float) -> float:
-    """How long until `take` has a token again, within the bounds of every retry."""
+    """Seconds until `take` has a token again, within the bounds of every retry."""
     earned = max(0.0, now - bucket.at) * rate_per_s
     return _clamped((1.0 - bucket.tokens - earned) / rate_per_s)
 

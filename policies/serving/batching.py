@@ -1,7 +1,8 @@
-"""How many items go to an engine now, and what a batch costs: `base + weight * item`, learnt from the last batches.
+"""Dynamic batching: batch size by free slots and deadlines, with a cost model learnt from the last batches. Pure.
 
-Law: an idle engine never waits for a fuller batch; items gather only while every slot is busy. A batch grows in the
-order of the queue's turns until it is full or the tightest deadline in it would be missed.
+A batch costs `base + weight * item` seconds. Rule: an idle engine never waits for a fuller batch; items gather only
+while every slot is busy. A batch grows in the queue's order until it is full or the tightest deadline in it would be
+missed.
 """
 
 from math import inf
@@ -13,12 +14,13 @@ USEFUL = 0.9  # share of the engine's rate that no deadline may cost while more 
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """Seconds of a batch: `base_s` whatever is in it, `item_s` for each unit of weight."""
+    """Cost of a batch in seconds: `base_s` whatever is in it, `item_s` for each unit of weight."""
 
     base_s: float = 0.0
     item_s: float = 0.0
 
     def seconds(self, weight: float) -> float:
+        """Seconds that a batch of this weight takes."""
         return self.base_s + self.item_s * weight
 
     def rate(self, weight: float) -> float:
@@ -28,14 +30,17 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """The last batches as (weight, seconds), oldest first, and what they say."""
+    """The last batches as (weight, seconds), oldest first, and the cost fitted to them."""
 
     seen: tuple[tuple[float, float], ...] = ()
     cost: Cost = Cost()
 
 
 def learn(before: Learnt, weight: float, seconds: float) -> Learnt:
-    """One more batch; the oldest beyond `WINDOW` is forgotten. ValueError for what no batch can be."""
+    """Add a measured batch and fit the cost again; the oldest beyond `WINDOW` is dropped.
+
+    Raises ValueError for a weight that is not positive or a time that is negative or not finite.
+    """
     if not (0 < weight < inf and 0 <= seconds < inf):
         raise ValueError(f"no batch weighs {weight} and takes {seconds} s")
     seen = (*before.seen[1 - WINDOW :], (weight, seconds))
@@ -67,9 +72,9 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
-    """What a batch may be: at most so many items, and what it would cost from `now` on.
+    """Limits of the batch that is being filled: number of items, and what it would cost from `now` on.
 
-    `pressed`: more waits than it can take. Then hurried callers may not slow all the others.
+    `pressed`: more waits than it can take. Then short deadlines may not slow all the others.
     """
 
     max_items: int
@@ -79,7 +84,7 @@ class Room(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """A batch as it grows."""
+    """A batch as it grows; `tightest`: the earliest deadline in it that can still be met."""
 
     items: int = 0
     weight: float = 0.0
@@ -87,16 +92,16 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 def size(queued: int, max_batch: int, free_slots: int) -> int:
-    """Items for the next batch; 0 = wait. With several free slots the queue is shared evenly among them."""
+    """Number of items for the next batch; 0 = wait. With several free slots the queue is shared evenly among them."""
     if queued <= 0 or free_slots <= 0:
         return 0
     return min(max_batch, -(-queued // free_slots))
 
 
 def grown(batch: Batch, item: Waiting, room: Room) -> Batch | None:
-    """The batch with the item, or None: it goes as it is. An empty batch takes any item.
+    """The batch with the item added, or None: then it goes as it is. An empty batch takes any item.
 
-    A deadline that cannot be met any more counts for nothing: its item is late, and slows nobody.
+    A deadline that cannot be met any more does not count: its item is late, and slows nobody.
     """
     weight = batch.weight + item.weight
     alone = room.now + room.cost.seconds(item.weight)
@@ -111,7 +116,7 @@ def grown(batch: Batch, item: Waiting, room: Room) -> Batch | None:
 
 
 def hopeless(item: Waiting, room: Room) -> bool:
-    """Even alone and at once it would be late."""
+    """Whether the item would miss its deadline even alone and at once."""
     return room.now + room.cost.seconds(item.weight) > item.deadline
 
 

@@ -1,8 +1,9 @@
-"""Whose turn it is: priority bands share the engine, in a band tenants take turns, of a tenant its devices.
+"""Fair queue of the hub: start-time fair queueing over priority bands, tenants and devices. Pure (in memory).
 
-Law: each level is start-time fair queueing (Goyal, Vin & Cheng, SIGCOMM 1996): who had least goes first, and who was
-away begins where the others are, so that silence saves up nothing. A tenant's turns are counted over all bands: it
-gains nothing by calling everything urgent. Every band has a share, so nothing that waits waits for ever.
+Bands share the engine by fixed shares, tenants take turns in a band, devices in a tenant. Rule: each level is
+start-time fair queueing (Goyal, Vin & Cheng, SIGCOMM 1996): who had least goes first, and who was away begins where the
+others are, so that idle time saves up nothing. A tenant's turns are counted over all bands: it gains nothing by calling
+everything urgent. Every band has a share, so nothing that waits waits for ever.
 """
 
 from collections import deque
@@ -20,12 +21,15 @@ T = TypeVar("T")
 
 
 def band_of(priority: int) -> int:
-    """The Open Inference Protocol's number (1 = most urgent, 0 = default) as a band; whatever is larger is low."""
+    """Priority band of the Open Inference Protocol's number (1 = most urgent, 0 = default).
+
+    Whatever is larger than 2 is low.
+    """
     return {0: NORMAL, 1: HIGH, 2: NORMAL}.get(priority, LOW)
 
 
 def tenant_of(device: str) -> str:
-    """`acme--camera-1` belongs to `acme`."""
+    """Tenant of a device id: `acme--camera-1` belongs to `acme`."""
     return device.partition("--")[0]
 
 
@@ -38,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Tags(Generic[F]):
-    """What each flow has had, divided by its share, on one virtual clock."""
+    """Virtual clock of one level: start tags of its flows, the service each has had divided by its share."""
 
     def __init__(self, shares: Mapping[F, float] | None = None) -> None:
         self.now = 0.0
@@ -47,26 +51,27 @@ class Tags(Generic[F]):
         self._prune_at = _PRUNE_AT
 
     def of(self, flow: F) -> float:
-        """A flow that was away begins at the present time at the earliest."""
+        """Start tag of a flow; one that was away begins at the present time at the earliest."""
         return max(self.now, self._tags.get(flow, 0.0))
 
     def charge(self, flow: F, weight: float) -> None:
+        """Charge a flow for served weight."""
         self._tags[flow] = self.of(flow) + weight / self._shares.get(flow, 1.0)
         if len(self._tags) > self._prune_at:
             self._prune()
 
     def advance(self, least: float) -> None:
-        """Time is what the least served of those that wait has had; it never goes back."""
+        """Advance virtual time to the least start tag of those that wait; it never goes back."""
         self.now = max(self.now, least)
 
     def _prune(self) -> None:
-        """A tag in the past says nothing."""
+        """Drop tags in the past: they say nothing."""
         self._tags = {flow: tag for flow, tag in self._tags.items() if tag > self.now}
         self._prune_at = max(_PRUNE_AT, 2 * len(self._tags))
 
 
 class Turns(Generic[F]):
-    """The flows that have something to send, the least served first. Several may share their `tags`."""
+    """Flows that have something to send, the least served first. Several may share their `tags`."""
 
     def __init__(self, tags: Tags[F] | None = None) -> None:
         self.tags: Tags[F] = tags or Tags()
@@ -78,13 +83,13 @@ class Turns(Generic[F]):
         return len(self._waiting)
 
     def enter(self, flow: F) -> None:
-        """It has something to send now; nothing happens if it had before."""
+        """Add a flow that has something to send now; nothing happens if it had before."""
         if flow not in self._waiting:
             self._waiting.add(flow)
             self._push(flow, self.tags.of(flow))
 
     def first(self) -> F:
-        """Whose turn it is. IndexError if nobody waits."""
+        """Flow whose turn it is. Raises IndexError if nobody waits."""
         while True:
             tag, _, flow = self._heap[0]
             if flow in self._waiting and tag >= self.tags.of(flow):
@@ -94,6 +99,7 @@ class Turns(Generic[F]):
                 self._push(flow, self.tags.of(flow))
 
     def leave(self, flow: F) -> None:
+        """Remove a flow that has nothing more to send."""
         self._waiting.discard(flow)
         if not self._waiting:
             self._heap.clear()
@@ -110,7 +116,7 @@ class Turns(Generic[F]):
 
 
 class _Flow(Generic[T]):
-    """A tenant inside one band: its devices and what they wait with."""
+    """A tenant inside one band: its devices and their waiting items."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -119,7 +125,10 @@ class _Flow(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Items of many tenants and devices; `take` gives them in their turns. Items of one device keep their order."""
+    """Queue of items of many tenants and devices; `take` returns them in fair order.
+
+    Items of one device keep theirs.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -140,7 +149,7 @@ class FairQueue(Generic[T]):
         return (item for flow in self._flows.values() for queue in flow.items.values() for _, item in queue)
 
     def ahead(self, band: int, tenant: str) -> float:
-        """How many items may be served before one that this tenant puts into this band now, if all others go on.
+        """Estimate how many items are served before one that this tenant puts into this band now, if all others go on.
 
         Its own, what it had lately more than the others, and as many of each other tenant that waits in the band; for
         each of these, what the other bands have of turns.
@@ -154,6 +163,7 @@ class FairQueue(Generic[T]):
         return ((own + debt + 1) * tenants - 1) * shares / SHARES[band]
 
     def put(self, place: Place, weight: float, item: T) -> None:
+        """Append an item to its flow. `weight`: what the flow is charged when it is taken."""
         band, tenant, device = place
         flow = self._flows.setdefault((band, tenant), _Flow())
         flow.count += 1
@@ -165,20 +175,23 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def peek(self) -> T:
-        """What `take` would give. IndexError if nothing waits."""
+        """The item that `take` would return. Raises IndexError if nothing waits."""
         place = self._next()
         return self._flows[place[:2]].items[place.device][0][1]
 
     def take(self) -> T:
-        """The next item, and its device, tenant and band have had their turn."""
+        """Remove and return the next item, and charge its device, tenant and band.
+
+        Raises IndexError if nothing waits.
+        """
         return self._pop(charged=True)
 
     def drop(self) -> T:
-        """The next item, and nobody is charged for it."""
+        """Remove and return the next item without charging anybody. Raises IndexError if nothing waits."""
         return self._pop(charged=False)
 
     def sweep(self, keep: Callable[[T], bool]) -> list[T]:
-        """Take out what shall not be kept; nobody is charged for it."""
+        """Remove and return all items that `keep` refuses; nobody is charged."""
         gone: list[T] = []
         for (band, tenant), flow in list(self._flows.items()):
             for device, queue in list(flow.items.items()):
@@ -212,7 +225,7 @@ class FairQueue(Generic[T]):
         flow.turns.tags.charge(place.device, weight)
 
     def _settle(self, place: Place, flow: _Flow[T], taken: int = 1) -> None:
-        """Whoever has nothing left leaves its level; with the last item all of the past is forgotten."""
+        """Remove flows that have nothing left from their level; with the last item all of the past is forgotten."""
         self._count[place.band] -= taken
         self._size -= taken
         flow.count -= taken

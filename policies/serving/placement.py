@@ -1,8 +1,8 @@
-"""Over how many devices a model is spread, and how: tensor, pipeline or data parallel. Told from sizes alone.
+"""Placement of a model on devices: tensor, pipeline or data parallel, decided by sizes alone. Pure.
 
-Law: the fewest devices that hold it; among equals tensor before pipeline, for then all work on every answer; what is
-left over computes whole answers side by side. Nothing is guessed to fit: it fits by its sizes, or it is said by how
-much it does not.
+Rule: the fewest devices that hold it; among equals tensor before pipeline, for then all work on every answer; what is
+left over computes whole answers side by side (replicas). Nothing is guessed to fit: it fits by its sizes, or the
+result says by how much it does not. Sizes are in bytes.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What the fullest rank holds if a model is spread over `tensor` x `pipeline` ranks."""
+    """Memory that the fullest rank needs if a model is spread over `tensor` x `pipeline` ranks."""
 
     tensor: int
     pipeline: int
@@ -23,15 +23,20 @@ class Need(msgspec.Struct, frozen=True):
 
     @property
     def ranks(self) -> int:
+        """Number of ranks of one replica."""
         return self.tensor * self.pipeline
 
     @property
     def bytes(self) -> int:
+        """Weights and activations of the fullest rank."""
         return self.weight_bytes + self.activation_bytes
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """`memory_bytes` 0 = not limited. `process_bytes`: what a rank takes before it holds anything."""
+    """Number of devices and the memory of each.
+
+    `memory_bytes` 0 = not limited. `process_bytes`: what a rank takes before it holds anything.
+    """
 
     count: int = 1
     memory_bytes: int = 0
@@ -39,22 +44,24 @@ class Devices(msgspec.Struct, frozen=True):
 
     @property
     def room(self) -> float:
+        """Bytes that a device has for a model; inf where memory is not limited."""
         return self.memory_bytes - self.process_bytes if self.memory_bytes else float("inf")
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Of a plan: 0 = not said."""
+    """Layout that a person asks for; 0 = any."""
 
     tensor: int = 0
     pipeline: int = 0
     replicas: int = 0
 
     def allows(self, tensor: int, pipeline: int) -> bool:
+        """Whether this layout is what was asked for."""
         return self.tensor in (0, tensor) and self.pipeline in (0, pipeline)
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """`why`: one line for people."""
+    """Chosen layout and number of replicas. `why`: one line for people."""
 
     need: Need
     replicas: int
@@ -62,23 +69,24 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> int:
+        """Number of devices used."""
         return self.need.ranks * self.replicas
 
 
 class NoPlace(msgspec.Struct, frozen=True):
-    """`why`: one line, with what to change."""
+    """No layout fits. `why`: one line, with what to change."""
 
     why: str
 
 
 def candidates(devices: int) -> tuple[tuple[int, int], ...]:
-    """Every (tensor, pipeline) of at most so many ranks, the fewest first, tensor before pipeline."""
+    """Every (tensor, pipeline) layout of at most so many ranks, the fewest first, tensor before pipeline."""
     pairs = [(tensor, stages) for tensor in range(1, devices + 1) for stages in range(1, devices // tensor + 1)]
     return tuple(sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1])))
 
 
 def place(needs: Sequence[Need], devices: Devices, asked: Asked) -> Placement | NoPlace:
-    """`needs`: of every candidate that is possible at all; [] is none."""
+    """Choose a layout for a model. `needs`: memory of every layout that the model can have; [] = none."""
     ranks = max(1, asked.tensor) * max(1, asked.pipeline) * max(1, asked.replicas)
     if ranks > devices.count:
         return NoPlace(f"the plan takes {ranks} devices ({_shown(asked)}), there are {devices.count}")

@@ -1,7 +1,7 @@
-"""Bounds that no history may cross: bytes of a day, questions open at once, devices of a rollout's wave.
+"""Bounds checker: bytes per day, questions open at once, and devices of a rollout's wave against their limits.
 
-Law: what was used is counted here from the facts, the limits are those of the policy's text; no account of the product
-is asked. In doubt the count is too low: a flaw told here is one.
+Rule: what was used is counted here from the facts, the limits are those of the policy's text; no account of the product
+is asked. In doubt the count is too low: a flaw reported here is one.
 """
 
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ SETTLE_S = 5.0  # what was on its way to the disk when a policy changed was judg
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a policy's text says. None = it says nothing of it."""
+    """Limits that a policy's text states; None = it states none."""
 
     bytes_per_day: int | None = None
     max_open: int | None = None
@@ -25,7 +25,7 @@ NONE = Limits()
 
 
 class Bounds:
-    """`blame` is told of each bound that is crossed."""
+    """Checks each fact against the limits in force; `blame` is called for each bound that is crossed."""
 
     def __init__(self, blame: Callable[[Flaw, str], None]) -> None:
         self._blame = blame
@@ -37,7 +37,7 @@ class Bounds:
         self._exposed: defaultdict[str, set[str]] = defaultdict(set)
 
     def use(self, limits: Limits, now_s: float, devices: Iterable[str] | None = None) -> None:
-        """From now on these hold; `devices` None = for all."""
+        """Put limits into force from now on; `devices` None = on all."""
         if devices is None:
             self._of_all = (limits, limits if not now_s else self._of_all[0], now_s)
             self._of_one.clear()
@@ -63,7 +63,7 @@ class Bounds:
             self._blame(Flaw.OVERSPENT, f"{event.key}: {spent} bytes on that day, at most {limits.bytes_per_day}")
 
     def ended(self, accepted: Accepted, *, free: bool) -> None:
-        """`free`: it never left, so its charge may be had back."""
+        """A question has ended. `free`: it never left, so its charge may be refunded."""
         device = accepted.key.device
         self._open[device] -= 1
         if not self._open[device]:
@@ -73,9 +73,11 @@ class Bounds:
             self._spent[device] = day, spent - accepted.size
 
     def allow(self, event: Allowed) -> None:
+        """A rollout's wave permits so many devices."""
         self._allowed[event.rollout] = event.devices_at_most
 
     def expose(self, event: Exposed) -> None:
+        """A device serves what a rollout brings."""
         seen, most = self._exposed[event.rollout], self._allowed.get(event.rollout, 0)
         seen.add(event.device)
         if len(seen) > most:

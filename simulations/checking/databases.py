@@ -1,6 +1,6 @@
-"""What a live run has left on its disks, read as a history and judged: every agent.db, and the hub's database.
+"""History checker for a real run: reads every agent.db and the hub's database as a history, and judges it.
 
-Law: read only, and each file in one transaction, so that it may be read while its owner is at work. Agents come first:
+Rule: read only, and each file in one transaction, so that it may be read while its owner is at work. Agents come first:
 what the hub knows beyond the last question read of an agent is later than the evidence, and is not judged.
 """
 
@@ -31,10 +31,11 @@ def judge_run(
     now_s: float | None = None,
     grace_s: float = GRACE_S,
 ) -> Report:
-    """The report on a run. Times are hub time in seconds since 1970; without them every open question counts as lost.
+    """Report on a run from its databases.
 
-    `hub_db` None: the hub's side is unknown and is not judged. FileNotFoundError for a missing file, ValueError for
-    one whose records were pruned: its beginning is gone, and half a history proves nothing. sqlite3.Error if damaged.
+    Times are hub time in seconds since 1970; without them every open question counts as lost. `hub_db` None: the
+    hub's side is unknown and is not judged. FileNotFoundError for a missing file, ValueError for one whose records
+    were pruned: its beginning is gone, and half a history proves nothing. sqlite3.Error if damaged.
     """
     checker = Judge(last_fault_ended_s, hub_complete=hub_db is not None, grace_s=grace_s)
     last: dict[tuple[str, int], int] = {}
@@ -50,7 +51,7 @@ def judge_run(
 
 
 def read_agent(path: Path) -> list[Event]:
-    """Accepted, then answers, then outcomes: the order in which each kind was committed."""
+    """Read a device's history: accepted questions, then answers, then outcomes, each in the order of commits."""
     device = device_of(path)
     with snapshot(path) as db:
         _unpruned(db, path)
@@ -69,19 +70,19 @@ def read_agent(path: Path) -> list[Event]:
 
 
 def read_hub(path: Path) -> list[Effect]:
-    """Every verdict that the hub stored."""
+    """Read every verdict that the hub stored."""
     with snapshot(path) as db:
         return [Effect(Key(*row)) for row in db.execute(_EFFECTS)]
 
 
 def key_of(device: str, seq: str) -> Key | None:
-    """Of an answer's question, from its `epoch-seq`; None if it has none."""
+    """Key of an answer's question, from its `epoch-seq`; None if it has none."""
     epoch, _, number = seq.partition("-")
     return Key(device, int(epoch, 16), int(number)) if seq else None
 
 
 def device_of(path: Path) -> str:
-    """The device whose database this is: its identity lies beside it; failing that, the folder's name."""
+    """Device id of a database: from the identity file beside it; failing that, the folder's name."""
     identity = path.parent / IDENTITY_FILE
     if identity.is_file():
         return str(json.loads(identity.read_text(encoding="utf-8"))["device"])
@@ -90,6 +91,7 @@ def device_of(path: Path) -> str:
 
 @contextmanager
 def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database read-only in one transaction. FileNotFoundError if it is missing."""
     if not path.is_file():
         raise FileNotFoundError(path)
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:

@@ -1,7 +1,7 @@
-"""What the air carries, judged by the text of the policy alone: a second reader that shares no code with the first.
+"""Egress auditor: checks every frame that leaves a device against the policy's text, independently of the product.
 
-Law: a frame is opened and looked at as it leaves, lost ones too. Its content tells what class the sample really was,
-whatever its label says. Only what the text forbids beyond doubt is blamed: a rule that asks for more than the data
+Rule: a frame is opened and read as it leaves, lost ones too. Its content tells what class the sample really was,
+whatever its label says. Only what the text forbids beyond doubt is reported: a rule with conditions other than the data
 class is left to the product.
 """
 
@@ -26,7 +26,10 @@ _SILENT = frozenset(("local_only", "disabled"))
 
 @cache
 def content(data_class: str, label: int = 0) -> Tensor:
-    """A sample of this class: its second byte is what the hub's model says of it, the rest marks the class."""
+    """Tensor that stands for a sample of this class.
+
+    Its second byte is the label that the hub's model gives, the rest marks the class.
+    """
     return Tensor(DType.UINT8, (2 + _MARK_BYTES,), bytes((0, label % 256)) + _mark(data_class))
 
 
@@ -36,7 +39,7 @@ def _mark(data_class: str) -> bytes:
 
 
 class Text(msgspec.Struct, frozen=True):
-    """What a policy's text lets out: names of fields and hubs, and of each data class that may leave."""
+    """What a policy's text permits: names of fields and hubs, and of each data class that may leave."""
 
     fields: frozenset[str]
     classes: dict[bytes, str]  # by the mark of their samples
@@ -48,7 +51,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 def read(text: str) -> Text:
-    """KeyError or TypeError for a text that is no policy."""
+    """Read what a policy's text permits. KeyError or TypeError for a text that is no policy."""
     document = tomllib.loads(text)
     base = _base(document)
     rules = [rule for rule in document.get("rule", []) if _is_plain(rule)]
@@ -69,7 +72,7 @@ def _base(document: dict[str, Any]) -> Text:
 
 
 def _is_plain(rule: dict[str, Any]) -> bool:
-    """Whether it speaks of nothing but the data class: then it certainly applies, or certainly not."""
+    """Whether a rule has no condition but the data class: then it certainly applies, or certainly not."""
     return set(rule.get("when", {})) <= {"data_class"} and "unless" not in rule
 
 
@@ -87,7 +90,7 @@ def _narrowed(base: Text, data_class: str, rules: list[dict[str, Any]]) -> Text:
 
 
 class Customs:
-    """One border for all devices of a region. `looked`: frames seen."""
+    """Auditor of all devices of a region. `looked`: frames seen; `liars`: devices that send what they like."""
 
     def __init__(self, judge: Judge, text: str) -> None:
         self.looked = 0
@@ -99,7 +102,7 @@ class Customs:
         judge.bounds.use(self._of_all.limits, 0.0)
 
     def use(self, text: str, now_s: float = 0.0, devices: Iterable[str] | None = None) -> None:
-        """From now on this policy is in force; `devices` None = on all."""
+        """Put a policy into force from now on; `devices` None = on all."""
         read_one = self._read(text)
         names = None if devices is None else tuple(devices)
         self._judge.bounds.use(read_one.limits, now_s, names)
@@ -110,7 +113,7 @@ class Customs:
             self._of_one.update(dict.fromkeys(names, read_one))
 
     def look(self, device: str, hub: str, region: str, frame: bytes) -> None:
-        """A question leaves this device for this hub."""
+        """Check a question that leaves this device for this hub."""
         self.looked += 1
         try:
             found = codec.split(frame)
@@ -135,7 +138,7 @@ class Customs:
 
 
 def _forbidden(text: Text, question: Escalation, to: tuple[str, str]) -> str:
-    """Why it may not leave; "" if nothing in the text forbids it."""
+    """Why a question may not leave; "" if nothing in the text forbids it."""
     hub, region = to
     for name, tensor in question.fields.items():
         really = text.classes.get(tensor.data[2:])

@@ -1,6 +1,6 @@
-"""What a run shows of itself: facts that became durable or left, what can be wrong, and the report. No behaviour.
+"""Facts of a run's history (accepted, answered, stored, sent, ...), its kinds of flaws, and the report.
 
-Law: a fact is told once, when it has happened; which component told it is nobody's business.
+Rule: a fact is reported once, when it has happened; which component reported it does not matter.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from edge_agent.core.records import Outcome as End
 
 
 class Key(NamedTuple):
-    """The name of one question, for ever."""
+    """Key of one question, unique for ever: device, epoch and seq."""
 
     device: str
     epoch: int
@@ -24,9 +24,10 @@ class Key(NamedTuple):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """Charge, ledger entry and outbox row of `key` are committed. `id` is the answer's, "" where it is not known.
+    """Question accepted: charge, ledger entry and outbox row of `key` are committed.
 
-    `size`: bytes of its frame, charged on `day` (whole days since 1970, as the device has it); 0 = not known.
+    `id` is the answer's, "" where it is not known. `size`: bytes of its frame, charged on `day` (whole days since
+    1970, as the device has it); 0 = not known.
     """
 
     key: Key
@@ -37,7 +38,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """The device has recorded a terminal outcome."""
+    """Question ended: the device has recorded a terminal outcome."""
 
     key: Key
     id: str
@@ -47,7 +48,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
-    """An answer or correction is in the device's record. `hub`: its prediction is the hub's. `key`: the question's."""
+    """Answer or correction recorded on a device. `hub`: its prediction is the hub's. `key`: the question's."""
 
     device: str
     id: str
@@ -58,35 +59,35 @@ class AnswerSeen(msgspec.Struct, frozen=True, gc=False):
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
-    """A hub has stored a verdict. `hub`: which, "" where there is but one."""
+    """Verdict stored by a hub. `hub`: which, "" where there is but one."""
 
     key: Key
     hub: str = ""
 
 
 class Undone(msgspec.Struct, frozen=True, gc=False):
-    """A hub's store went back to a backup that has no verdict of this question."""
+    """Verdict gone from a hub's store, which went back to a backup without it."""
 
     key: Key
     hub: str = ""
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of this question were handed to the link, for this hub."""
+    """Frame of a question handed to the link, for this hub."""
 
     key: Key
     hub: str = ""
 
 
 class Allowed(msgspec.Struct, frozen=True, gc=False):
-    """From now on so many devices in all may serve what a rollout brings."""
+    """Wave opened: from now on so many devices in all may serve what a rollout brings."""
 
     rollout: str
     devices_at_most: int
 
 
 class Exposed(msgspec.Struct, frozen=True, gc=False):
-    """A device serves what a rollout brings, on probation or for good."""
+    """Candidate served: a device serves what a rollout brings, on probation or for good."""
 
     rollout: str
     device: str
@@ -96,7 +97,7 @@ Event = Accepted | Outcome | AnswerSeen | Effect | Undone | Left | Allowed | Exp
 
 
 class Flaw(StrEnum):
-    """What can be wrong with a history."""
+    """Kinds of flaws that a history can have."""
 
     LOST = "lost"
     DOUBLED_ANSWER = "doubled answer"
@@ -117,7 +118,7 @@ class Flaw(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The judgement on one history. `late` = corrections; `open` = accepted and still within its time."""
+    """Report on one history. `late` = corrections; `open` = accepted and still within its time."""
 
     events: int
     accepted: int
@@ -138,6 +139,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether the history has no flaw."""
         return not self.flaws
 
     def text(self) -> str:

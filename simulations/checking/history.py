@@ -1,8 +1,8 @@
-"""The history checker: from what was accepted, ended, said, computed and sent it finds what is lost or doubled.
+"""History checker: finds questions that were lost or doubled, from the facts of a run one by one.
 
-Law: it believes no component. It sees facts that were made durable or left, one by one, devices interleaved at will,
-and says in one line what is wrong. What has ended is forgotten: its memory grows with what is open and with what went
-wrong, not with the samples. The words are those of docs/architecture.md, Glossary:
+Rule: it believes no component. It sees facts that were made durable or left, devices interleaved at will, and reports
+in one line what is wrong. What has ended is forgotten: its memory grows with what is open and with what went wrong, not
+with the samples. The terms are those of docs/design.md, Words:
 
 * accepted: the outbox transaction committed.
 * lost: accepted, and without a terminal outcome `GRACE_S` after the last fault ended (or after it was accepted, if that
@@ -57,11 +57,11 @@ class _Case(msgspec.Struct, gc=False):
 
 
 class Judge:
-    """Sees facts one at a time; may be asked for a report at any moment.
+    """History checker that sees facts one at a time; a report may be asked for at any moment.
 
     `last_fault_ended_s`: on the clock of the facts; None where no time limit is judged. `grace_s`: longer only for
-    plans whose faults outlast what the retry limits can heal within the minute.
-    `hub_complete`: the effects seen are all there are; False after a restored backup, where a gap proves nothing.
+    plans whose faults outlast what the retry limits can heal within the minute. `hub_complete`: the effects seen
+    are all there are; False after a restored backup, where a gap proves nothing.
     """
 
     def __init__(
@@ -88,29 +88,30 @@ class Judge:
         }  # fmt: skip
 
     def see(self, event: Event) -> None:
+        """Check one fact."""
         self._counts["events"] += 1
         self._hears[type(event)](event)  # type: ignore[operator]
 
     def alone(self, why: str, count: int = 1) -> None:
-        """Answers without a question: counted, and nothing else."""
+        """Count answers that needed no question; nothing else is checked of them."""
         self._counts["events"] += count
         self._counts[Kind.ANSWER] += count
         self._whys[why] += count
 
     def blame(self, flaw: Flaw, story: str) -> None:
-        """Something is wrong that a fact alone does not show."""
+        """Report a flaw that a fact alone does not show."""
         self._flaws[flaw] += 1
         if len(self._stories) < STORIES_AT_MOST:
             self._stories.append(f"{flaw}: {story}")
 
     @property
     def flawed(self) -> bool:
-        """Whether something is wrong already."""
+        """Whether a flaw was found already."""
         return bool(self._flaws)
 
     @property
     def held(self) -> int:
-        """Questions of which something is still to come, or that are remembered for what went wrong with them."""
+        """Number of questions in memory: something is still to come of them, or they went wrong."""
         return len(self._cases) + len(self._aside) + len(self._bare)
 
     # Facts
@@ -167,13 +168,14 @@ class Judge:
         return 0
 
     def _said(self, key: Key) -> int:
-        """All that may be said of a question that is over has been said."""
+        """What was recorded of a question, in bits; of one that is over, everything."""
         case = self._cases.get(key)
         if case is not None:
             return case.bits
         return _ANSWER | _CORRECTION if self._is_over(key) else self._aside.get(key, 0)
 
     def _effect(self, event: Effect) -> None:
+        """A hub stored a verdict: the first of each hub that it was sent to is expected."""
         self._counts["effects"] += 1
         key, hub, case = event.key, event.hub, self._cases.get(event.key)
         if case is None and self._is_over(key):
@@ -204,7 +206,7 @@ class Judge:
             self._early[key] = tuple(each for each in self._early[key] if each != hub)
 
     def _expect(self, key: Key, hubs: tuple[str, ...]) -> None:
-        """Of what is over these hubs may still store a verdict."""
+        """Set which hubs may still store a verdict of a question that is over."""
         self._bare[key] = hubs
         if not hubs:
             del self._bare[key]
@@ -217,7 +219,7 @@ class Judge:
             when = "after its end" if case or self._is_over(event.key) else "and was never accepted"
             self.blame(Flaw.UNRECORDED, f"{event.key} left {when}")
 
-    # What they come to
+    # Conclusions
 
     def _note(self, key: Key, bits: int) -> None:
         case = self._cases.get(key)
@@ -229,7 +231,7 @@ class Judge:
                 self._close(key, case)
 
     def _close(self, key: Key, case: _Case) -> None:
-        """Forget it if nothing more is to come."""
+        """Forget a question if nothing more is to come."""
         end = case.end
         if end is None or not _all_said(end, case.bits) or (self._hub_complete and not _backed(end, case.bits)):
             return
@@ -239,13 +241,13 @@ class Judge:
             self._bare[key] = rest
 
     def _is_over(self, key: Key) -> bool:
-        """It was accepted once, and is not open."""
+        """Whether it was accepted once, and is not open."""
         if key.seq > self._highest.get(key[:2], -1):
             return False
         return not any(first <= key.seq <= last for first, last in self._passed_over.get(key[:2], ()))
 
     def report(self, now_s: float | None = None) -> Report:
-        """The judgement as of `now_s`; None = nothing more will come, so whatever is open is lost."""
+        """Report as of `now_s`; None = nothing more will come, so whatever is open is lost."""
         flaws, stories = Counter(self._flaws), list(self._stories)
         waiting = [case.accepted for case in self._cases.values() if case.end is None]
         late = [each for each in waiting if now_s is None or now_s > self._deadline_s(each)]
@@ -256,7 +258,10 @@ class Judge:
         return self._summary(len(waiting) - len(late), flaws, stories)
 
     def _at_the_end(self) -> list[tuple[Flaw, str]]:
-        """What only the whole history can tell. An epoch without any record (database set aside) is not judged."""
+        """Flaws that only the whole history shows.
+
+        An epoch without any record (database set aside) is not judged.
+        """
         found: list[tuple[Flaw, str]] = []
         for key, case in self._cases.items():
             if case.end is not None and not _all_said(case.end, case.bits):
@@ -294,7 +299,7 @@ class Judge:
 
 
 def judge(history: Iterable[Event], last_fault_ended_s: float | None = None, now_s: float | None = None) -> Report:
-    """The whole of a finished history at once."""
+    """Check a finished history at once."""
     checker = Judge(last_fault_ended_s)
     for event in history:
         checker.see(event)
@@ -302,13 +307,16 @@ def judge(history: Iterable[Event], last_fault_ended_s: float | None = None, now
 
 
 def _all_said(outcome: Outcome, bits: int) -> bool:
-    """Every question has one Answer; an answered one has the hub's word, as the Answer or as a Correction."""
+    """Whether all was answered.
+
+    Every question has one Answer; one that ended `answered` has the hub's prediction in it.
+    """
     wanted = _ANSWER | (_HUB if outcome.end is End.ANSWERED else 0)
     return bits & wanted == wanted
 
 
 def _backed(outcome: Outcome, bits: int) -> bool:
-    """An answered question had a verdict in the hub's store once."""
+    """Whether a question that ended `answered` had a verdict in the hub's store once."""
     return outcome.end is not End.ANSWERED or bool(bits & _BACKED)
 
 

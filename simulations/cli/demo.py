@@ -1,4 +1,4 @@
-"""`skerry demo`: a small fleet does the job for real on this machine, on loopback alone, and is cleared away."""
+"""Command `skerry demo`: a hub, its broker and a few agents as real processes on loopback, removed afterwards."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from wire.process.exit_codes import Exit, ExitError
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Watch a small fleet do the job: a hub, its broker and five agents on this machine.",
+    help="Run a small fleet on this machine: a hub, its broker and five agents.",
 )
 _CANCELLED = 130
 _QUICK_LINK = {"link": {"reconnect_cap_s": 1.0}}  # a demo is short: the default waits up to a minute between tries
@@ -38,11 +38,11 @@ _QUICK_LINK = {"link": {"reconnect_cap_s": 1.0}}  # a demo is short: the default
 @app.callback(invoke_without_command=True)
 def demo(
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file as JSON.")
     ] = None,
     *,
     template: Annotated[
-        str, typer.Option("--template", metavar="NAME", help=f"Under a shipped policy: {', '.join(SCENES)}.")
+        str, typer.Option("--template", metavar="NAME", help=f"Run under a shipped policy: {', '.join(SCENES)}.")
     ] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
 ) -> None:
@@ -70,7 +70,7 @@ def demo(
 
 
 def _bundle(console: Console) -> Bundle:
-    """The reference bundle, trained now or found in the cache."""
+    """Load the demo's bundle, trained now or found in the cache, with a progress bar."""
     with screen.progress(console) as bar:
         task = bar.add_task("model", total=1.0)
         bundle = cached_demo_bundle(
@@ -82,7 +82,7 @@ def _bundle(console: Console) -> Bundle:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Everything the run writes is below it; it goes with the run."""
+    """Temporary folder for everything the run writes; it is removed with the run."""
     folder = Path(tempfile.mkdtemp(prefix="skerry-demo-"))
     try:
         yield folder
@@ -91,7 +91,7 @@ def _folder() -> Iterator[Path]:
 
 
 async def _with_signals(play: Any) -> Any:
-    """SIGTERM and SIGHUP end the run like Ctrl-C: through every `finally`."""
+    """Run to the end; SIGTERM and SIGHUP end it like Ctrl-C, through every `finally`."""
     task = asyncio.ensure_future(play)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -104,7 +104,7 @@ async def _with_signals(play: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Stay:
-    """What a run of any kind needs. `began`: monotonic seconds; `keep`: leave all running until Ctrl-C."""
+    """Context of a demo run. `began`: monotonic seconds; `keep`: leave all running until Ctrl-C."""
 
     console: Console
     folder: Path
@@ -112,6 +112,7 @@ class _Stay:
     keep: bool
 
     async def out(self, stage: Stage) -> None:
+        """Print the addresses and wait for Ctrl-C, if everything is to be kept running."""
         if self.keep:
             _addresses(self.console, stage)
             await asyncio.Event().wait()
@@ -119,7 +120,7 @@ class _Stay:
 
 @dataclass(frozen=True)
 class _Setting:
-    """Who is set up: one policy for all, a table of the hub's configuration, those of each agent's."""
+    """Configuration of a demo's processes: one policy for all, tables for the hub, and tables for each agent."""
 
     policy: Path
     hub: dict[str, Any]
@@ -127,6 +128,7 @@ class _Setting:
 
 
 async def _play(stay: _Stay, bundle: Bundle) -> dict[str, Any]:
+    """Run the five acts with the demo's policy and return their figures."""
     async with Stage(stay.folder) as stage:
         await _set_up(stay.console, stage, bundle, _Setting(POLICY, {}, dict.fromkeys(AGENTS, _QUICK_LINK)))
         play = Play(stay.console, stage, bundle, stay.began)
@@ -138,7 +140,7 @@ async def _play(stay: _Stay, bundle: Bundle) -> dict[str, Any]:
 
 
 async def _tour(stay: _Stay, bundle: Bundle, scene: Scene) -> dict[str, Any]:
-    """Under a template: its hub, its devices, and the bundle measured for what it lets leave."""
+    """Run a demo under a template: its hub, its devices, and the bundle measured for what it lets leave."""
     document = written(scene, stay.folder)
     policy = parse(document.read_text(encoding="utf-8")).compile()
     with screen.progress(stay.console) as bar:
@@ -163,10 +165,12 @@ async def _tour(stay: _Stay, bundle: Bundle, scene: Scene) -> dict[str, Any]:
 
 
 def _device(cast: Cast, folder: Path) -> dict[str, Any]:
+    """Table `[device]` of an agent's configuration."""
     return {**cast.device, "power_supply": low_battery(folder)} if cast.low_battery else dict(cast.device)
 
 
 async def _set_up(console: Console, stage: Stage, bundle: Bundle, setting: _Setting) -> None:
+    """Start the hub, enrol and start the agents, with a progress bar."""
     name = setting.policy.stem if setting.policy != POLICY else "demo"
     with screen.progress(console) as bar:
         task = bar.add_task("hub and broker", total=1 + 2 * len(setting.agents))
@@ -186,6 +190,7 @@ async def _set_up(console: Console, stage: Stage, bundle: Bundle, setting: _Sett
 
 
 def _addresses(console: Console, stage: Stage) -> None:
+    """Print addresses and folders of the hub and of each agent."""
     console.print("\nEverything keeps running until Ctrl-C:")
     if stage.hub is not None:
         console.print(

@@ -1,4 +1,4 @@
-"""`skerry sim fuzz`: random schedules of faults, each judged by its history; what is found is shrunk and kept."""
+"""Command `skerry sim fuzz`: random fault schedules, each judged by its history; findings are shrunk and written."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ from wire.process.exit_codes import Exit
 
 
 def fuzz(
-    schedules: Annotated[int, typer.Option("--schedules", min=1, help="How many to try.")] = 100,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first; the next ones follow.")] = 1,
+    schedules: Annotated[int, typer.Option("--schedules", min=1, help="Number of schedules to try.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the first schedule; the next ones follow.")] = 1,
     processes: Annotated[
-        int, typer.Option("--processes", min=1, help="The findings are the same with any number.")
+        int, typer.Option("--processes", min=1, help="Worker processes; findings are the same with any number.")
     ] = 1,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where replay files go.")] = Path("reports"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for replay files.")] = Path("reports"),
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -35,16 +35,19 @@ def fuzz(
 
 
 def _words(progress: Progress) -> str:
+    """Progress of the search as one line."""
     return f"{progress.events:,} events, {progress.findings} findings"
 
 
 def _exit(found: Found) -> int:
+    """Exit code: 40 if a rule was broken, 130 if the search was stopped early."""
     if not found.ok:
         return Exit.CHECK_FAILED
     return Exit.OK if found.complete else INTERRUPTED
 
 
 def _tell(found: Found) -> None:
+    """Print the result of a search for a person."""
     console = Console(highlight=False, soft_wrap=True)
     verdict = "no law was broken" if found.ok else f"{len(found.findings)} broke a law"
     console.print(f"[bold {'green' if found.ok else 'red'}]{found.schedules:,} schedules: {verdict}[/]")

@@ -1,4 +1,4 @@
-"""`skerry sim live`: a scenario acted out in real time by real agents, a real broker and a real hub, and its report."""
+"""Command `skerry sim live`: a scenario in real time with real agents, a real broker and a real hub, and its report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,16 +20,20 @@ from wire.process.exit_codes import Exit, ExitError
 
 def live(
     scenario: Annotated[str, typer.Argument(help="A shipped name or a TOML file, of one region and one hub.")] = "live",
-    agents: Annotated[int | None, typer.Option("--agents", min=1, help="How many, in place of the scenario's.")] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", min=0.1, help="Of samples; in real time.")] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the report goes.")] = Path("reports"),
+    agents: Annotated[
+        int | None, typer.Option("--agents", min=1, help="Number of agents instead of the scenario's.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.1, help="Minutes of samples, in real time.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the report.")] = Path("reports"),
     state: Annotated[
-        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep databases and logs there.")
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep databases and logs in this folder.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Drive real agents (enrolled, mTLS, sealed) through a proxy that makes the weather; the report is the same."""
+    """Run a scenario in real time: real agents (enrolled, mTLS, sealed) behind a proxy that adds latency and loss."""
     wanted = _wanted(scenario, agents, minutes)
     prepare(out)
     outcome = judged(_run(wanted, Wish(folder=state)), wanted.expect)
@@ -39,6 +43,7 @@ def live(
 
 
 def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenario:
+    """The scenario, with the number of agents and the minutes that the options ask for; later events are dropped."""
     try:
         wanted = load_scenario(scenario)
     except ScenarioError as error:
@@ -51,6 +56,7 @@ def _wanted(scenario: str, agents: int | None, minutes: float | None) -> Scenari
 
 
 def _run(scenario: Scenario, wish: Wish) -> Outcome:
+    """Run a scenario live with a progress bar. ExitError(SCENARIO) if it cannot be run live."""
     try:
         with ticking(f"{scenario.name}, live", scenario.ends_s) as ticker:
             return run_live(scenario, wish, helm(ticker, scenario), ticker.say)

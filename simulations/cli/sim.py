@@ -1,6 +1,6 @@
-"""`skerry sim`: run a scenario, list and show them, compare two runs, search for faults, drive real agents.
+"""Command `skerry sim`: run, list, show and compare scenarios; entry to `live` and `fuzz`.
 
-Law: a scenario is read whole before anything runs. Ctrl-C ends a run early and writes the report of what there is.
+Rule: a scenario is read whole before anything runs. Ctrl-C ends a run early and writes the report of what there is.
 """
 
 import json
@@ -28,13 +28,15 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A fleet in virtual time, by the production cores: will this policy hold, in this weather, with these faults?",
+    help="Simulate a fleet in virtual time with the production cores: policies, rollouts, bad networks and faults.",
 )
 _PASS_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _LARGE = 1_000_000  # samples from which several processes are worth their start
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the scenario's.")]
-Processes = Annotated[int, typer.Option("--processes", min=0, help="At most one a region; 0 = by the scenario's size.")]
-Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where NAME.html and NAME.json go.")]
+Processes = Annotated[
+    int, typer.Option("--processes", min=0, help="Worker processes, at most one per region; 0 = automatic.")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for NAME.html and NAME.json.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -80,10 +82,10 @@ def list_(*, as_json: AsJson = False) -> None:
 def show(
     what: Annotated[str, typer.Argument(help="A scenario, whose file is printed, or the NAME.json of a run.")],
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Draw the page of that run again.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML report of that run.")
     ] = None,
 ) -> None:
-    """Show a scenario's file, checked, or what a run that was saved has shown."""
+    """Print a scenario's file after checking it, or the summary of a saved run."""
     if not what.endswith(".json"):
         _read(what)
         print(find(what).read_text(encoding="utf-8"), end="")
@@ -97,13 +99,13 @@ def show(
 
 @app.command()
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json", help="What `run` has written.")],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="Outcome file written by `run`.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="Outcome file of another run.")],
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with both, side by side.")] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Two runs side by side: every figure, and on the page every plot."""
+    """Compare two runs: every figure, and in the HTML page every plot."""
     one, other = saved(first), saved(second)
     if html is not None:
         can_draw()
@@ -120,7 +122,7 @@ def compare(
 
 @app.command("live", add_help_option=False, context_settings=_PASS_ON)
 def live_(ctx: typer.Context) -> None:
-    """Act a scenario out in real time: real agents, a real broker and a real hub."""
+    """Run a scenario in real time with real agents, a real broker and a real hub."""
     from simulations.cli.live import live  # noqa: PLC0415
 
     _enter("live", live, ctx)
@@ -135,13 +137,14 @@ def fuzz_(ctx: typer.Context) -> None:
 
 
 def _enter(name: str, command: Callable[..., None], ctx: typer.Context) -> None:
-    """A command that lives in a file of its own and parses its own options."""
+    """Run a command that lives in a file of its own and parses its own options."""
     inside = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     inside.command(name)(command)
     inside(args=ctx.args, prog_name=f"skerry sim {name}")
 
 
 def _read(wanted: str) -> Scenario:
+    """Load a scenario; ExitError(SCENARIO) if it cannot be run."""
     try:
         return load_scenario(wanted)
     except ScenarioError as error:
@@ -149,6 +152,6 @@ def _read(wanted: str) -> Scenario:
 
 
 def _processes(scenario: Scenario) -> int:
-    """As many as there are regions and processors, where the run is long enough to be worth it."""
+    """As many processes as there are regions and processors, where the run is long enough to be worth it."""
     samples = scenario.devices * scenario.load.samples_per_s * scenario.duration_s
     return 1 if samples < _LARGE else min(len(scenario.regions), os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""A run in the terminal: how far it is while it goes on, and what it showed when it is over."""
+"""Terminal output of a run: progress while it goes on, and a summary when it is over."""
 
 import json
 import signal
@@ -23,7 +23,10 @@ _FIGURES = ("asked_share", "hub_share", "correction_share", "accuracy", "p50_s",
 
 
 class Ticker:
-    """Called with how far a job is; the answer False ends it. The first Ctrl-C asks for that, the second breaks off."""
+    """Progress of a job in the terminal; called with how far it is, and False is the answer that ends it.
+
+    The first Ctrl-C asks for that, the second breaks off.
+    """
 
     def __init__(self, progress: Progress, name: str, total: float) -> None:
         self.stopped = False
@@ -44,17 +47,18 @@ class Ticker:
         return not self.stopped
 
     def say(self, words: str) -> None:
-        """What is done before anything can be counted."""
+        """Print a line about what is done before anything can be counted."""
         self._progress.console.print(words, highlight=False)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Ask the job to stop; a second signal interrupts it."""
         self.stopped = True
         signal.signal(number, signal.default_int_handler)
 
 
 @contextmanager
 def ticking(name: str, total: float) -> Iterator[Ticker]:
-    """Progress on stderr, and Ctrl-C as a request to write down what there is."""
+    """Progress bar on stderr, with Ctrl-C as a request to write down what there is."""
     console = Console(stderr=True)
     done = TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.fields[words]}")
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), *done)
@@ -69,7 +73,7 @@ def ticking(name: str, total: float) -> Iterator[Ticker]:
 
 
 def helm(ticker: Ticker, scenario: Scenario) -> Callable[[Passed], bool]:
-    """What a run calls with how far it is."""
+    """Make the progress callback of a run."""
 
     def steer(passed: Passed) -> bool:
         took_s = time.monotonic() - ticker.began
@@ -80,7 +84,7 @@ def helm(ticker: Ticker, scenario: Scenario) -> Callable[[Passed], bool]:
 
 
 def summary(console: Console, outcome: Outcome) -> None:
-    """The question, the verdict, what was expected, and a few figures beside."""
+    """Print the question, the verdict, what was expected, and a few figures."""
     held, words = verdict(outcome)
     console.print(f"[bold]{outcome.question}[/bold]", highlight=False)
     console.print(f"[bold {'red' if held else 'green'}]{words}[/]", highlight=False)
@@ -104,6 +108,7 @@ def summary(console: Console, outcome: Outcome) -> None:
 
 
 def _expected(judged: tuple[Judged, ...]) -> Table:
+    """Table of expectations: held or missed, figure, value, bounds and window."""
     table = Table("", "figure", "seen", "expected", "", box=None, pad_edge=False, header_style="dim")
     table.columns[2].justify = table.columns[3].justify = "right"
     for each in judged:
@@ -113,7 +118,7 @@ def _expected(judged: tuple[Judged, ...]) -> Table:
 
 
 def report(outcome: Outcome, page: Path, *, as_json: bool) -> None:
-    """How a run that is over says so: for a program, or for a person with where its page lies."""
+    """Print the result of a run: JSON for a program, or a summary and the path of its page for a person."""
     if as_json:
         print(json.dumps(outcome.plain(), indent=1))
         return

@@ -1,8 +1,7 @@
-"""The demo's five acts in their order.
+"""The five acts of `skerry demo` in order, and the figures shown at its end.
 
-Law: everything shown is measured on the running processes or read from their records.
-
-The demo's figures: what clients saw, beside what the databases of both sides prove.
+Rule: everything shown is measured on the running processes or read from their records; the figures put what clients saw
+beside what the databases of both sides prove.
 """
 
 import asyncio
@@ -37,7 +36,10 @@ _REFRESH_S = 0.25
 
 @dataclass
 class Play:
-    """One run. `began` is the start of the command, so that the first answer's time counts the training too."""
+    """One run of the demo.
+
+    `began` is the start of the command, so that the first answer's time counts the training too.
+    """
 
     console: Console
     stage: Stage
@@ -52,7 +54,7 @@ class Play:
         self.client = Client(self.stage.session, self.tally, self.bundle.manifest, self.began)
 
     async def run(self) -> None:
-        """All acts; a task per event stream lives as long as the play."""
+        """Run all acts; a task per event stream lives as long as the play."""
         found = await digits(self.stage, self.bundle)
         async with background(self.client.follow(agent) for agent in self.stage.agents):
             rest = await self._first_three_acts(found)
@@ -65,7 +67,7 @@ class Play:
             await self._fifth_act()
 
     async def _first_three_acts(self, found: list[Digit]) -> list[Digit]:
-        """Feed one by one until a confident and a doubtful answer were seen; the doubtful digit again as `private`."""
+        """Feed digits until a confident and a doubtful answer were seen; send the doubtful one again as `private`."""
         agent = self.stage.agents[0]
         shown: dict[str, tuple[str, Seen]] = {}
         rest = list(found)
@@ -97,7 +99,7 @@ class Play:
         )
 
     async def _fourth_act(self, rest: list[Digit]) -> None:
-        """Everything at once: digits flow to every agent, and in the middle of it the broker is killed."""
+        """Feed digits to every agent at once; in the middle of it the broker is killed."""
         queues = [rest[i :: len(self.stage.agents)] for i in range(len(self.stage.agents))]
         longest = max(map(len, queues))
         async with asyncio.TaskGroup() as group:
@@ -123,7 +125,7 @@ class Play:
         return 0 <= since < OUTAGE_S
 
     async def _kill_broker(self, after_s: float) -> None:
-        """`kill -9`, again each time the hub has restarted it, until the outage has lasted long enough."""
+        """Kill the broker with SIGKILL, again whenever the hub restarts it, until the outage lasted long enough."""
         await asyncio.sleep(after_s)
         self.broker_killed_at_s = round(time.monotonic() - self.began, 2)
         self.note = "kill -9 of the broker: questions wait in each device's outbox"
@@ -137,7 +139,7 @@ class Play:
         self.note = "the hub starts its broker again; late answers come in"
 
     async def _settle(self) -> None:
-        """Until no agent has an open question."""
+        """Wait until no agent has an open question."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while time.monotonic() < deadline:
             await self._poll()
@@ -156,7 +158,7 @@ class Play:
         screen.act(self.console, 4, "The broker killed with kill -9 while samples go on", body)
 
     async def _fifth_act(self) -> None:
-        """`skerry why` on a corrected answer: the very command, its output as it is."""
+        """Run `skerry why` on a corrected answer and print its output as it is."""
         answer_id = self._most_telling()
         agent = next(a for a in self.stage.agents if a.name == self.tally.seen[answer_id].agent)
         command = ["why", answer_id, "--url", agent.url]
@@ -171,7 +173,7 @@ class Play:
         self.console.print(said.decode().rstrip(), highlight=False, markup=False)
 
     def _most_telling(self) -> str:
-        """The answer that a late verdict changed; else one that was corrected at all; else any."""
+        """Id of an answer that a late verdict changed; else one that was corrected at all; else any."""
         seen = self.tally.seen
         changed = [i for i, s in seen.items() if s.corrected_label not in (None, s.label)]
         return next(iter(changed or [i for i, s in seen.items() if s.corrections] or seen))
@@ -191,7 +193,7 @@ class Play:
 
 
 def _shown(status: dict[str, Any]) -> dict[str, Any]:
-    """What the table needs of an agent's status."""
+    """What the live table needs of an agent's status."""
     counts = status.get("counts", {})
     return {
         "open": status["open"],
@@ -203,7 +205,7 @@ def _shown(status: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def background(jobs: Any) -> AsyncIterator[None]:
-    """Tasks that live as long as the block; the first that fails ends it."""
+    """Run tasks as long as the block; the first that fails ends it."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job) for job in jobs]
         try:
@@ -214,10 +216,11 @@ async def background(jobs: Any) -> AsyncIterator[None]:
 
 
 def figures(play: Play, stage: Stage) -> dict[str, Any]:
-    """One JSON-able value: `skerry demo --json` writes it, the summary shows it.
+    """Figures of the demo as one JSON object: `skerry demo --json` writes it, the summary shows it.
 
-    `lost`, `doubled`: of the record, by the history checker over every agent.db and the hub's database. `bytes.sent`:
-    every byte the agents published (questions, repeats, asks, hellos). `bytes.raw`: the samples as the agents got them.
+    `lost`, `doubled`: of the record, by the history checker over every agent.db and the hub's database.
+    `bytes.sent`: every byte the agents published (questions, repeats, asks, hellos). `bytes.raw`: the samples as
+    the agents got them.
     """
     seen = list(play.tally.seen.values())
     report = judge_run([agent.database for agent in stage.agents], stage.hub.database if stage.hub else None)

@@ -1,4 +1,4 @@
-"""Who plays in `skerry demo --template`: for each shipped policy a hub, three devices, and what their samples are."""
+"""Scenes of `skerry demo --template`: for each shipped policy a hub, three devices, and their samples' data classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _OPEN_FOR_H = 3
 class Cast:
     """One device: the classes its samples are of, in turn, and `[device]` of its configuration.
 
-    `hard`: it begins with what it is least sure of, so that budgets are spent before the demo ends.
+    `hard`: it begins with what it is least confident of, so that budgets are spent before the demo ends.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Scene:
-    """`hub`, `region`: where the demo's hub stands."""
+    """One policy template with its hub and devices. `hub`, `region`: name and region of the demo's hub."""
 
     template: str
     hub: str
@@ -98,14 +98,14 @@ SCENES = {
 
 
 def written(scene: Scene, folder: Path) -> Path:
-    """The scene's policy as of today, in a file. A shop that would be closed now is opened for these hours."""
+    """Write the scene's policy as of today to a file; a shop that would be closed now is opened for these hours."""
     path = folder / f"{scene.template}.toml"
     path.write_text(_opened(template(scene.template)), encoding="utf-8")
     return path
 
 
 def _opened(text: str) -> str:
-    """The hours of the rule `closed`, moved so that now is inside: a demo runs at night and on Sundays too."""
+    """Move the hours of the rule `closed` so that now is inside: a demo runs at night and on Sundays too."""
     if 'name = "closed"' not in text:
         return text
     now = datetime.now(ZoneInfo("Europe/Berlin"))
@@ -117,7 +117,7 @@ def _opened(text: str) -> str:
 
 
 def low_battery(folder: Path) -> str:
-    """A folder like the kernel's, of a device whose mains have failed."""
+    """Write a folder like the kernel's power_supply, of a device on a nearly empty battery."""
     supply = folder / "power_supply" / "BAT0"
     supply.mkdir(parents=True)
     (supply / "type").write_text("Battery\n", encoding="ascii")

@@ -1,6 +1,6 @@
-"""A client of the agents' local APIs, as any program on a device is: samples in, answers and corrections out.
+"""HTTP client of the agents' local APIs for the demo, and the digits it sends.
 
-The digits that a demo feeds: held out of training, some damaged, each with what either model says of it alone.
+Digits are held out of training, some damaged, each with what either model says of it alone.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Digit:
-    """One held-out sample `[1, 8, 8]` float32 in 0..1, what is true of it, and how sure the device is of it."""
+    """One held-out sample `[1, 8, 8]` float32 in 0..1, what is true of it, and the device's confidence in it."""
 
     x: npt.NDArray[np.float32]
     truth: Truth
@@ -37,7 +37,7 @@ class Digit:
 
 @dataclass
 class Client:
-    """Talks to the agents and writes down what it got. `began` is the demo's start (monotonic seconds)."""
+    """Client of the agents that records what it got. `began`: the demo's start (monotonic seconds)."""
 
     session: aiohttp.ClientSession
     tally: Tally
@@ -45,7 +45,7 @@ class Client:
     began: float
 
     async def ask(self, agent: AgentHandle, digit: Digit, data_class: str = "open") -> tuple[str, Seen]:
-        """One inference by the Open Inference Protocol; (answer id, what came back)."""
+        """Request one inference by the Open Inference Protocol; returns (answer id, answer)."""
         tensor = _tensor(self.manifest, digit.x[np.newaxis])
         body = {"inputs": [tensor], "parameters": {"data_class": data_class}}
         before = time.perf_counter()
@@ -73,7 +73,10 @@ class Client:
             return reply
 
     async def follow(self, agent: AgentHandle) -> None:
-        """Read the agent's event stream for ever, resuming after the last event seen, and note each correction once."""
+        """Read the agent's event stream for ever, resuming after the last event seen.
+
+        Each correction is recorded once.
+        """
         seen = {"0"}
         while True:
             with contextlib.suppress(aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError):
@@ -81,7 +84,10 @@ class Client:
             await asyncio.sleep(_RECONNECT_S)
 
     async def _listen(self, agent: AgentHandle, seen: set[str]) -> None:
-        """`seen`: ids of the events noted so far; the server sends those after the newest."""
+        """Read one connection's events.
+
+        `seen`: ids of the events recorded so far; the server sends those after the newest.
+        """
         headers = {"Last-Event-ID": max(seen, key=int)}
         forever = aiohttp.ClientTimeout(total=None)
         async with self.session.get(f"{agent.url}/v1/events", headers=headers, timeout=forever) as response:
@@ -96,7 +102,7 @@ class Client:
 
 
 async def _events(stream: aiohttp.StreamReader) -> Any:
-    """(id, data) of each server-sent event."""
+    """Parse server-sent events into (id, data)."""
     event = ""
     async for raw in stream:
         line = raw.decode().rstrip("\n")
@@ -109,7 +115,7 @@ async def _events(stream: aiohttp.StreamReader) -> Any:
 async def hub_labels(
     session: aiohttp.ClientSession, url: str, manifest: Manifest, batch: npt.NDArray[np.float32]
 ) -> list[int]:
-    """What the hub's whole model says of raw samples `[n, 1, 8, 8]`, by the hub's own web API: "hub alone"."""
+    """Labels of the hub's whole model for raw samples `[n, 1, 8, 8]`, by the hub's own web API ("hub alone")."""
     labels: list[int] = []
     for start in range(0, len(batch), _BATCH):
         body = {"inputs": [_tensor(manifest, batch[start : start + _BATCH])]}
@@ -130,7 +136,10 @@ SEED = 11
 
 
 async def digits(stage: Stage, bundle: Bundle) -> list[Digit]:
-    """The hub is asked for whole samples over its own web API: that is the reference, not the way of the demo."""
+    """Load the demo's digits.
+
+    The hub is asked for whole samples over its own web API: that is the reference, not the way of the demo.
+    """
     x, y = heldout()
     x = corrupt(x, np.random.default_rng(SEED), CORRUPTED)
     runner = OnnxRunner(bundle)

@@ -1,6 +1,6 @@
-"""The demo's bundle with what its codes give away under a template: each chain that the policy makes, attacked once.
+"""Measures what the demo's bundle leaks under a template: each feature chain that the policy makes is attacked once.
 
-Law: nothing above P1 leaves unmeasured, in a demo neither. Findings are cached beside the bundle, by chain.
+Rule: nothing above P1 leaves unmeasured, in a demo neither. Findings are cached beside the bundle, by chain.
 """
 
 import shutil
@@ -24,7 +24,7 @@ Plans = tuple[FieldPlan, ...]
 
 
 def measured(bundle: Bundle, policy: Policy, scene: Scene, tell: Tell) -> Bundle:
-    """The bundle itself where it has every row already, else a copy beside it that has."""
+    """The bundle itself where it has every leakage row already, else a copy beside it that has."""
     known = {row.chain for row in bundle.manifest.leakage}
     missing = {chain: plans for chain, plans in _chains(bundle, policy, scene).items() if chain not in known}
     if not missing:
@@ -52,7 +52,7 @@ def _attacked(bundle: Bundle, path: Path, missing: dict[str, Plans], tell: Tell)
 
 
 def _chains(bundle: Bundle, policy: Policy, scene: Scene) -> dict[str, Plans]:
-    """What could leave of this scene's samples, by the name of its chain."""
+    """What could leave of this scene's samples, by the digest of its chain."""
     cut, codec = bundle.manifest.cut, bundle.manifest.codec
     return {digest(cut, codec, plans): plans for plans in _plans(bundle, policy, scene)}
 
@@ -66,7 +66,7 @@ def _plans(bundle: Bundle, policy: Policy, scene: Scene) -> Iterator[Plans]:
 
 
 def facts_of_cast(cast: Cast, data_class: str, confidence: float = 0.0) -> Facts:
-    """What is known of a device of the scene, for an explanation; it is on mains or its battery is low."""
+    """Policy facts of a device of the scene; it is on mains or its battery is low."""
     told = cast.device
     return Facts(
         confidence,

@@ -1,6 +1,6 @@
-"""`skerry demo --template`: three devices under a shipped policy; shown is what left, what stayed and by which rule.
+"""Run of `skerry demo --template`: three devices under a shipped policy; what left, what stayed and by which rule.
 
-Law: what is shown as left is read from the ledgers, what stayed from the answers, why from the device's own decisions.
+Rule: what is shown as left is read from the ledgers, what stayed from the answers, why from the device's own decisions.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Tour:
         self.client = Client(self.stage.session, self.tally, self.bundle.manifest, self.began)
 
     async def run(self) -> dict[str, Any]:
-        """Feed, wait for what is open, then add up. The figures as one JSON-able value."""
+        """Feed samples, wait for what is open, then add up; returns the figures as one JSON object."""
         found = await digits(self.stage, self.bundle)
         async with background(self.client.follow(agent) for agent in self.stage.agents):
             with self.console.status(f"  three devices answer for {FEED_S:g} s under {self.policy.name}"):
@@ -72,7 +72,7 @@ class Tour:
             await asyncio.sleep(EVERY_S)
 
     async def _settle(self) -> None:
-        """Until no device has an open question."""
+        """Wait until no device has an open question."""
         ends = time.monotonic() + SETTLE_TIMEOUT_S
         while time.monotonic() < ends:
             states = [await self.stage.status(agent) for agent in self.stage.agents]
@@ -81,7 +81,7 @@ class Tour:
             await asyncio.sleep(0.2)
 
     async def _stop(self) -> None:
-        """Their last act is to write down what their sockets sent."""
+        """Stop the agents, which write down last what their sockets sent."""
         if not self.keep:
             await asyncio.gather(*(agent.child.stop() for agent in self.stage.agents))
 
@@ -102,7 +102,7 @@ class Tour:
         }
 
     def _case(self, cast: Cast, data_class: str) -> dict[str, Any]:
-        """One device and one class of its samples: what became of them, and what the policy says of a doubtful one."""
+        """Figures of one device and one data class: answers, reasons, and what the policy says of a doubtful sample."""
         seen = self._of(cast.name, data_class)
         told = explain_sample(self.policy, facts_of_cast(cast, data_class), self.policy.expires_day, _now(self.policy))
         kept = Counter(each.why for each in seen if not each.escalation)

@@ -1,4 +1,7 @@
-"""What `skerry demo --template` shows: who asked what, what stayed and by which rule, what left. Changes nothing."""
+"""Terminal output of `skerry demo --template`.
+
+What was asked, what stayed and by which rule, what left. Pure output.
+"""
 
 from typing import Any
 
@@ -14,6 +17,7 @@ PROTOCOL = "protocol"  # what the ledger calls messages that are no questions
 
 
 def tour(console: Console, figures: dict[str, Any]) -> None:
+    """Print the figures of a tour."""
     console.print(_panel("Which samples might leave, and by which rule the others stayed", _cases(figures["cases"])))
     console.print(_panel("What left, by the ledgers of the devices", _left(figures)))
     console.print(_panel("Summary", _summary(figures)))
@@ -32,7 +36,7 @@ def _cases(cases: list[dict[str, Any]]) -> Table:
 
 
 def _stayed(case: dict[str, Any]) -> Text:
-    """Denials stand out: a confident answer stays because nobody needs to ask."""
+    """Reasons of what stayed; denials stand out, since a confident answer stays because nobody needs to ask."""
     text = Text()
     for why, count in sorted(case["stayed"].items()):
         text.append(f"{count} {why}  ", style="yellow" if why.startswith(_DENIED) else "")
@@ -53,7 +57,7 @@ def _left(figures: dict[str, Any]) -> Table:
 
 
 def _under(key: str) -> str:
-    """`patient` of `clinic@1+patient`; without a rule the policy itself."""
+    """Name of the rule: `patient` of `clinic@1+patient`; without a rule the policy itself."""
     return key.partition("+")[2] or key
 
 

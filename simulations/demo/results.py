@@ -1,4 +1,4 @@
-"""What the demo has seen as a client: every figure it shows is computed from this one record."""
+"""Answers and corrections that the demo's client received; every figure it shows is computed from this record."""
 
 from dataclasses import dataclass, field
 from statistics import quantiles
@@ -19,7 +19,7 @@ class Truth:
 
 @dataclass(slots=True)
 class Seen:
-    """One answer as a client got it. `corrections` counts, so that a second one would show."""
+    """One answer as a client received it. `corrections` counts, so that a second one would show."""
 
     agent: str
     truth: Truth
@@ -33,12 +33,13 @@ class Seen:
 
     @property
     def final_label(self) -> int:
+        """The corrected label, or that of the answer."""
         return self.label if self.corrected_label is None else self.corrected_label
 
 
 @dataclass(slots=True)
 class Tally:
-    """Answers by id. `early` keeps corrections whose answer's reply has not reached us yet."""
+    """Answers by id. `early` keeps corrections whose answer's reply has not been received yet."""
 
     seen: dict[str, Seen] = field(default_factory=dict)
     early: dict[str, list[int]] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Tally:
     outage_ids: set[str] = field(default_factory=set)
 
     def answer(self, answer_id: str, seen: Seen, at_s: float) -> None:
+        """Add an answer, with corrections that came before it."""
         self.seen[answer_id] = seen
         if seen.source == "hub" and self.first_escalated_at_s is None:
             self.first_escalated_at_s = at_s
@@ -53,6 +55,7 @@ class Tally:
             self.correction(answer_id, label)
 
     def correction(self, answer_id: str, label: int) -> None:
+        """Add a correction."""
         seen = self.seen.get(answer_id)
         if seen is None:
             self.early.setdefault(answer_id, []).append(label)
@@ -61,6 +64,7 @@ class Tally:
         seen.corrected_label = label
 
     def of(self, agent: str) -> list[Seen]:
+        """Answers of one agent."""
         return [s for s in self.seen.values() if s.agent == agent]
 
 
@@ -75,7 +79,10 @@ def accuracy(seen: list[Seen]) -> dict[str, float]:
 
 
 def counts(seen: list[Seen]) -> dict[str, int]:
-    """Answers by how they came about. `late` counts corrections; `denied` are local answers policy kept here."""
+    """Answers by source and reason.
+
+    `late` counts corrections; `denied` are local answers that the policy kept on the device.
+    """
     return {
         "local": sum(s.source == "local" for s in seen),
         "hub": sum(s.source == "hub" for s in seen),
@@ -93,7 +100,10 @@ def percentiles(values_ms: list[float]) -> dict[str, float | None]:
 
 
 def latency(seen: list[Seen]) -> dict[str, dict[str, float | None]]:
-    """As a caller measured it over HTTP. Local: answers made without asking. Hub: answers that came in time."""
+    """Latency as a caller measured it over HTTP.
+
+    Local: answers made without asking. Hub: answers that came in time.
+    """
     return {
         "local": percentiles([s.latency_ms for s in seen if s.source == "local" and not s.escalation]),
         "hub": percentiles([s.latency_ms for s in seen if s.source == "hub"]),
@@ -101,6 +111,7 @@ def latency(seen: list[Seen]) -> dict[str, dict[str, float | None]]:
 
 
 def doubled_corrections(seen: list[Seen]) -> int:
+    """Number of answers that were corrected more than once."""
     return sum(s.corrections > 1 for s in seen)
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows: the live table, the acts, the summary. Reads a Tally, changes nothing."""
+"""Terminal output of the demo: live table, acts and summary. Reads a `AnswerTally`, changes nothing."""
 
 from typing import Any
 
@@ -14,13 +14,14 @@ _COLUMNS = ("agent", "all", "local", "asked", "late", "denied", "refused", "queu
 
 
 def progress(console: Console) -> Progress:
+    """Progress bar for the start of the demo."""
     return Progress(
         TextColumn("  {task.description:<34}"), BarColumn(bar_width=32), TimeElapsedColumn(), console=console
     )
 
 
 def agents_table(tally: Tally, status: dict[str, dict[str, Any]]) -> Table:
-    """One row per agent. `status` is what each agent says of itself (queued, sent bytes, refused)."""
+    """Table with one row per agent. `status` is what each agent reports of itself (queued, sent bytes, refused)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "agent" else "right")
@@ -45,6 +46,7 @@ def _cells(seen: list[Seen], status: dict[str, Any]) -> tuple[str, ...]:
 
 
 def live(tally: Tally, status: dict[str, dict[str, Any]], note: str) -> Group:
+    """Live table with accuracy and latency below it."""
     seen = list(tally.seen.values())
     return Group(
         agents_table(tally, status), Text(), Text(_right(seen)), Text(_quick(seen)), Text(note, style="bold yellow")
@@ -69,12 +71,14 @@ def _pair(cuts: dict[str, float | None]) -> str:
 
 
 def act(console: Console, number: int, title: str, body: str) -> None:
+    """Print one act's result."""
     console.print(
         Panel(body, title=f"[bold]{number}. {title}", title_align="left", border_style="cyan", padding=(0, 1))
     )
 
 
 def summary(console: Console, figures: dict[str, Any]) -> None:
+    """Print the figures of the demo; the border is green if nothing was lost or doubled."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
@@ -103,8 +107,10 @@ def _summary_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kilobytes(size: int) -> str:
+    """Format bytes as kilobytes with one decimal."""
     return f"{size / 1000:.1f} kB"
 
 
 def percent(share: float) -> str:
+    """Format a share (0..1) in per cent with one decimal."""
     return f"{100 * share:.1f} %"

@@ -1,6 +1,7 @@
-"""Searches random schedules of faults for one that breaks a law, and shrinks it to a file that shows it again.
+"""Fault fuzzer: searches random schedules of faults for one that breaks a rule, and shrinks it to a replay file.
 
-Law: a schedule is judged by its history alone. The same wish finds the same, whatever the number of processes.
+Rule: a schedule is judged by its history alone. The same configuration finds the same, whatever the number of
+processes.
 """
 
 import multiprocessing
@@ -26,7 +27,10 @@ Run = Callable[[Scenario], Outcome]
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """`schedules` from the one of `seed` on, until `findings` broke a law. `folder`: for replay files, if any."""
+    """Configuration of a search: `schedules` from the one of `seed` on, until `findings` broke a rule.
+
+    `folder`: for replay files, if any.
+    """
 
     schedules: int
     seed: int = 1
@@ -37,7 +41,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A law that a schedule breaks. `scenario`: the smallest that was found to break it too, which is in `file`."""
+    """A rule that a schedule breaks. `scenario`: the smallest that was found to break it too, which is in `file`."""
 
     seed: int
     laws: tuple[str, ...]
@@ -48,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the search is."""
+    """Progress of the search."""
 
     done: int
     of: int
@@ -57,7 +61,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """`accepted`, `effects`, `late`: over all schedules. `complete`: False if it was stopped before the last."""
+    """Result of a search. `accepted`, `effects`, `late`: over all schedules.
+
+    `complete`: False if it was stopped before the last.
+    """
 
     schedules: int
     events: int
@@ -72,11 +79,12 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether no schedule broke a rule."""
         return not self.findings
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """One schedule, run."""
+    """Result of one schedule."""
 
     events: int
     samples: int
@@ -88,7 +96,11 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def search(wish: Wish, progress: Callable[[Progress], bool] | None = None, run_one: Run = run) -> Found:
-    """`progress` is called after each schedule; False stops the search. `run_one` goes to processes by its name."""
+    """Run random schedules and return what they broke.
+
+    `progress` is called after each schedule; False stops the search. `run_one` goes to worker processes by its
+    name, so it must be a module-level function.
+    """
     began = time.perf_counter()
     seen: list[_Seen] = []
     with _workers(wish) as each:
@@ -106,7 +118,7 @@ Each = Callable[[Callable[[int], _Seen], Iterable[int]], Iterator[_Seen]]
 
 @contextmanager
 def _workers(wish: Wish) -> Iterator[Each]:
-    """In order of the seeds, by one process or several."""
+    """A `map` in the order of the seeds, by one process or several."""
     if wish.processes < 2:
         yield map
         return
@@ -115,7 +127,7 @@ def _workers(wish: Wish) -> Iterator[Each]:
 
 
 def _look(run_one: Run, tries: int, seed: int) -> _Seen:
-    """Draw, run, judge; and shrink, if there is something to shrink."""
+    """Draw a schedule, run and judge it; if it breaks a rule, shrink it."""
     scenario = draw(seed)
     outcome = run_one(scenario)
     history = outcome.history
@@ -136,7 +148,7 @@ def _laws(run_one: Run, scenario: Scenario) -> frozenset[str]:
 
 
 def _kept(seen: _Seen, folder: Path | None) -> _Seen:
-    """With its replay file."""
+    """Write the replay file of a finding."""
     finding = seen.finding
     if finding is None or folder is None:
         return seen

@@ -1,7 +1,7 @@
-"""Scenarios drawn from a seed for the fuzzer: a small fleet, its policy, its weather, and what breaks when.
+"""Draws random fault scenarios from a seed for the fuzzer: a small fleet, its policy, its network, and its faults.
 
-Law: the seed says everything. Numbers are rounded, so that what is found can be read; whatever is drawn, the reader of
-scenario files would take.
+Rule: the seed decides everything. Numbers are rounded, so that what is found can be read; whatever is drawn, the reader
+of scenario files accepts.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _DISKS_S = (0.001, 0.005, 0.2)
 _STORMY = Climate(loss=0.05, repeats=0.05, bad_disk=0.01, bad_batch=0.05)
 _CLIMATES = (CALM, Climate(), Climate(), _STORMY, replace(_STORMY, latency_s=0.5, loss=0.2))
 _NARROW = Limits(max_queued=16, device_open=3, device_rate_per_s=2.0)
-# What a hub takes in, it must be able to serve within the patience: a slow engine behind a short queue never catches up
+# What a hub admits, it must be able to serve within `PATIENCE_S`: a slow engine behind a short queue never catches up
 _ENGINES = ((0.004, Limits()), (0.05, Limits()), (3.0, Limits()), (0.05, _NARROW))
 _CLASSES = ((("open", 1.0),), (("open", 0.8), ("private", 0.1), ("alarm", 0.1)))
 _WEIGHTS = {
@@ -43,12 +43,12 @@ _WEIGHTS = {
 
 
 def draw(seed: int) -> Scenario:
-    """The same seed draws the same scenario."""
+    """Draw a scenario; the same seed draws the same."""
     rng = Random(seed)  # noqa: S311 - a seed is the point
     regions = _regions(rng)
     scenario = Scenario(
         name=f"fuzz-{seed}",
-        question="Does every law hold?",
+        question="Does every guarantee hold?",
         seed=seed,
         duration_s=_tenths(rng.uniform(20.0, 120.0)),
         devices=rng.randint(len(regions), DEVICES_AT_MOST),
@@ -96,7 +96,7 @@ def _load(rng: Random) -> Load:
 
 
 def _policy(rng: Random, regions: tuple[Region, ...], version: int = 1) -> str:
-    """`private` never leaves, `alarm` neither: a rule says so."""
+    """Draw a policy in which neither `private` (by its class) nor `alarm` (by a rule) may leave a device."""
     return _POLICY.format(
         version=version,
         mode=rng.choice(("wait", "answer_now", "hub_first")),
@@ -169,7 +169,7 @@ def _weathered(rng: Random, _scenario: Scenario, event: Event) -> Event:
 
 
 def _regressed(rng: Random, _scenario: Scenario, event: Event) -> Event:
-    """Mildly, severely, in one class, or head and tail together."""
+    """Draw a regression: mild, severe, in one class, or of head and tail together."""
     how = (
         {"amount": 0.05},
         {"amount": 0.4},

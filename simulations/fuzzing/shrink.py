@@ -1,7 +1,7 @@
-"""Makes a scenario that breaks a law as small as it goes: fewer events, devices, regions, less time, better weather.
+"""Shrinks a scenario that breaks a rule: fewer events, devices and regions, less time, fewer losses.
 
-Law: a smaller one counts only if it breaks one of the same laws, under its own seed or one of its next. What is left is
-what it takes.
+Rule: a smaller one counts only if it breaks one of the same rules, under its own seed or one of its next. What is left
+is what it takes.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from simulations.scenario.types import Event, Link, Load, Region, Scenario, perm
 SEEDS = 3  # tried for each smaller scenario: leaving a thing out changes every later draw
 TRIES_AT_MOST = 300
 
-Broken = Callable[[Scenario], frozenset[str]]  # the laws that a scenario breaks
+Broken = Callable[[Scenario], frozenset[str]]  # the rules that a scenario breaks
 
 
 class Shrinker:
-    """`tries`: scenarios run so far."""
+    """Shrinks scenarios that break one of `laws`. `tries`: scenarios run so far."""
 
     def __init__(self, broken: Broken, laws: frozenset[str], tries_at_most: int = TRIES_AT_MOST) -> None:
         self.tries = 0
@@ -27,7 +27,7 @@ class Shrinker:
         self._most = tries_at_most
 
     def shrink(self, scenario: Scenario) -> Scenario:
-        """The smallest that was found until nothing smaller is left, or the tries are used up."""
+        """Return the smallest that was found until nothing smaller breaks a rule, or the tries are used up."""
         before = None
         while scenario != before:
             before = scenario
@@ -89,7 +89,7 @@ def _less_time(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _shorter(scenario: Scenario, duration_s: float) -> Scenario:
-    """What would happen after the last sample does not happen."""
+    """The scenario with a shorter duration; events after the last sample are dropped."""
     events = tuple(event for event in scenario.events if event.at_s <= duration_s)
     return replace(scenario, duration_s=duration_s, events=events)
 

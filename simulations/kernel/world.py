@@ -1,6 +1,7 @@
-"""What all parts of a simulated region agree on: names, sizes, the model that everyone speaks, how fast disks are.
+"""Constants shared by all parts of a simulated fleet, and per-device random numbers drawn by hash.
 
-What is drawn for one device once and for all: asked again, the same again, so that nobody need remember it. Pure.
+Names, message sizes, the model that every device runs, how fast disks are. `draw_bits` and `draw_share` are a function
+of seed, device and number alone, so that nobody has to store what was drawn. Pure.
 """
 
 from functools import cache
@@ -24,7 +25,7 @@ FEATURES = FieldSpec(
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast things go that a scenario does not speak of."""
+    """Delays in seconds that a scenario does not state."""
 
     commit_s: float = 0.005  # a commit of a device or of a hub
     round_s: float = 0.001  # how long a hub gathers messages before it works on them
@@ -32,17 +33,18 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def name_of(number: int) -> str:
-    """Of the device with this number in the whole fleet."""
+    """Wire name (`tenant--dN`) of the device with this number, counted over the whole fleet from 0."""
     return device_id(TENANT, f"d{number}")
 
 
 def number_of(name: str) -> int:
+    """Number of a device in the whole fleet, from its wire name. ValueError for a name of another form."""
     return int(name.rpartition("--d")[2])
 
 
 @cache
 def verdict_of(label: int, model: str) -> Prediction:
-    """What the hub's model answers: it is sure of itself."""
+    """Prediction of the hub's model for a sample that it labels `label`, with confidence 0.99."""
     return Prediction(label, 0.99, (0.01, 0.99), model)
 
 
@@ -54,12 +56,16 @@ _STEP = 0x9E37_79B9_7F4A_7C15  # the generator SplitMix64 (Steele, Lea and Flood
 
 
 def lot(seed: int, device: int, which: int) -> int:
-    """64 bits. `which`: number of the lot among those of this device."""
+    """64 random bits of a device, the same whenever asked.
+
+    `device`: its number in the whole fleet; `which`: the number of the draw among those of this device. Source:
+    SplitMix64 (Steele, Lea and Flood 2014) used as a hash.
+    """
     return _mixed(_mixed(seed + _STEP * (device + 1)) + _STEP * (which + 1))
 
 
 def share(seed: int, device: int, which: int) -> float:
-    """Evenly from [0, 1)."""
+    """Uniform random number from [0, 1) of a device, the same whenever asked; parameters as `draw_bits`."""
     return (lot(seed, device, which) >> 11) * 2.0**-53
 
 

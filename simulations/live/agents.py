@@ -1,7 +1,7 @@
-"""The agents of a live run: the product's own, each with its certificate, its keys and its link, in one event loop.
+"""Agents of a live run: the product's own, thousands in one event loop, each with certificate, keys and connection.
 
-Law: nothing of an agent is replaced: core, executor, sealing, database, connection and TLS are those of a device. They
-share the model's session, which keeps nothing.
+Rule: nothing of an agent is replaced: core, executor, sealing, database, connection and TLS are those of a device. They
+share the model's session, which keeps no state.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ _NEVER = 10**15  # rows: half a history proves nothing, so nothing is pruned
 
 
 class Common(msgspec.Struct, frozen=True):
-    """What all agents of a run have in common.
+    """Settings that all agents of a run share.
 
-    `pulse_s`: how often each looks after itself (a device: 1 s); `ask_s`: how often it asks a hub what it is owed.
+    `pulse_s`: how often each runs its watchdog (a device: 1 s); `ask_s`: how often it asks a hub what it is owed.
     """
 
     runner: Runner
@@ -43,7 +43,7 @@ class Common(msgspec.Struct, frozen=True):
 
 
 class _Pinned:
-    """Credentials that nothing renews: a run is shorter than their life."""
+    """Credentials that nothing renews: a run is shorter than their lifetime."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -53,7 +53,7 @@ class _Pinned:
 
 
 class FleetAgent(Agent):
-    """One device of the fleet. `number`: in the whole fleet."""
+    """One agent of a live run. `number`: in the whole fleet."""
 
     _database = LiveDatabase
 
@@ -66,25 +66,27 @@ class FleetAgent(Agent):
 
     @property
     def linked(self) -> bool:
+        """Whether its connection to the hub's broker is up."""
         return self._connections.home.up
 
     @property
     def open_questions(self) -> int:
+        """Number of questions without an outcome."""
         return len(self._core.open)
 
     def die(self) -> None:
-        """No alarm rings any more and nothing is written: this process of the device is gone."""
+        """Stop timers and writes at once, as a killed process does."""
         self._executor.rest()
         if isinstance(self._db, LiveDatabase):
             self._db.die()
 
     async def release(self) -> None:
-        """What the system takes back from a process that is gone: its files."""
+        """Close the files of a killed agent, as the operating system does."""
         await self._db.close()
 
 
 class Crew:
-    """Every agent of a run, and the task that each lives in."""
+    """All agents of a live run, and the task that each runs in."""
 
     def __init__(self, identities: Iterable[FleetIdentity], common: Common) -> None:
         self._identities = list(identities)
@@ -97,10 +99,11 @@ class Crew:
 
     @property
     def living(self) -> Iterator[FleetAgent]:
+        """The agents that are running."""
         return (agent for agent in self.agents if agent is not None)
 
     async def wake(self, number: int) -> FleetAgent:
-        """Start an agent: for the first time, or over what its rows hold of a life before."""
+        """Start an agent: for the first time, or over what its database holds of a life before."""
         agent = FleetAgent(number, self._identities[number], self._common)
         await agent.open()
         self.agents[number] = agent
@@ -108,7 +111,7 @@ class Crew:
         return agent
 
     async def kill(self, number: int) -> None:
-        """No last word: what its writer has not taken yet may be lost; its socket is closed under it."""
+        """Kill an agent: what its writer has not taken yet may be lost; its socket is closed under it."""
         task, agent = self._tasks.pop(number, None), self.agents[number]
         self.agents[number] = None
         if task is not None and agent is not None:
@@ -118,7 +121,7 @@ class Crew:
             await agent.release()
 
     async def wake_all(self) -> None:
-        """Every agent, so many at once, each until its link is up. TimeoutError if one cannot connect."""
+        """Start every agent, `AT_ONCE` at a time, each until its link is up. TimeoutError if one cannot connect."""
         waiting = iter(range(len(self)))
 
         async def usher() -> None:
@@ -133,14 +136,14 @@ class Crew:
                 group.create_task(usher())
 
     async def rest(self) -> None:
-        """All at once."""
+        """Stop all agents at once, cleanly."""
         for agent in self.living:
             agent.stop()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
 def clock_of(floor_ms: int, climate: Climate, rng: Random) -> HubClock:
-    """A device's clocks: monotonic, a little off in rate and far off in origin, and a wall clock that may be wrong."""
+    """Make a device's clocks: monotonic, a little off in rate and far off in origin, and a wrong wall clock."""
     skew_s, rate = rng.uniform(0.0, climate.skew_s), 1.0 + rng.uniform(-climate.drift, climate.drift)
     wrong_ms = int(rng.uniform(-1.0, 1.0) * climate.wall_error_s * 1000)
     begun_s = boot_s()
@@ -148,7 +151,7 @@ def clock_of(floor_ms: int, climate: Climate, rng: Random) -> HubClock:
 
 
 def settings_of(folder: Path, common: Common) -> AgentSettings:
-    """A device's own limits; longer where thousands share two cores, endless where records are counted."""
+    """Make an agent's settings: longer intervals where thousands share two cores, no pruning where records count."""
     return AgentSettings(
         state_dir=folder,
         attributes=Attributes(power_supply=""),  # on mains: this machine's battery is not theirs

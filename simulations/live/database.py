@@ -1,6 +1,6 @@
-"""The database of one agent of a live run: the product's own file, writer thread and all, that no commit is synced to.
+"""Database of one agent of a live run: the product's own file and writer thread, without syncing commits to disk.
 
-Law: a run never outlives a power cut, so `synchronous=normal` loses nothing that its report counts. A killed agent's
+Rule: a run never outlives a power cut, so `synchronous=normal` loses nothing that its report counts. A killed agent's
 file is left as a killed process leaves it.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LiveDatabase(Database):
-    """Of one life of an agent."""
+    """Database of one life of an agent."""
 
     _dead = False
 
@@ -27,21 +27,23 @@ class LiveDatabase(Database):
         return stored
 
     def write(self, ops: tuple[Op, ...], done: Done | None = None, *, must: bool = False, soon: bool = False) -> None:
+        """Queue writes as the product does; nothing once the agent was killed."""
         if not self._dead:
             super().write(ops, partial(self._told, done) if done is not None else None, must=must, soon=soon)
 
     def read(self, op: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        """Read as the product does; a future that never completes once the agent was killed."""
         if self._dead:
-            return asyncio.get_running_loop().create_future()  # nobody is left to hear
+            return asyncio.get_running_loop().create_future()  # its caller was killed: the future never completes
         return super().read(op)
 
     def die(self) -> None:
-        """Its agent was killed: it writes and hears nothing more. What the writer has may still be written."""
+        """Its agent was killed: write and report nothing more. What the writer has may still be written."""
         self._dead = True
         self._soon.clear()
 
     async def close(self) -> None:
-        """As the product; after a kill no clean end is noted."""
+        """Close as the product does; after a kill no clean end is recorded."""
         if not self._dead:
             await super().close()
             return

@@ -1,7 +1,7 @@
-"""Enrols a whole fleet with a hub that does not run yet: the same requests, the same registry, the same CA, no HTTP.
+"""Enrols a whole fleet with a hub that is not running: the same requests, registry and CA as the product, no HTTP.
 
-Law: every device draws its own keys and believes its letter only as the product does; every certificate and every row
-of the registry is real. The keys of a device stay in this process; its certificate lies in its folder, for TLS.
+Rule: every device draws its own keys and checks its enrolment reply as the product does; every certificate and every
+row of the registry is real. The keys of a device stay in this process; its certificate lies in its folder, for TLS.
 """
 
 import os
@@ -33,15 +33,17 @@ _FIRST_PART = 500  # so many files in one folder
 
 @dataclass(frozen=True, repr=False)
 class FleetIdentity(Identity):
-    """An identity whose CA is in memory, the same for all: a thousand devices read one file a thousand times less."""
+    """Identity whose CA is in memory, shared by all: a thousand devices need not read one file a thousand times."""
 
     authorities: tuple[str, ...] = ()
 
     @property
     def trusted(self) -> tuple[str, ...]:
+        """CA certificates that the identity trusts, in PEM."""
         return self.authorities
 
     def tls(self) -> ssl.SSLContext:
+        """TLS context with the device's certificate and the CA in memory."""
         made = context(self.authorities, self.hub_time_ms)
         made.load_cert_chain((self.folder or Path()) / CERTIFICATE_FILE)
         return made
@@ -49,7 +51,10 @@ class FleetIdentity(Identity):
 
 @dataclass(frozen=True)
 class Fleet:
-    """Who is enrolled where. `brokers`: device number -> port of the broker, or of the proxy before it."""
+    """Where and how a fleet is enrolled.
+
+    `brokers`: device number -> port of the broker, or of the proxy before it.
+    """
 
     folder: Path
     config: HubConfig
@@ -58,17 +63,17 @@ class Fleet:
 
 
 def name_of(number: int) -> str:
-    """The id of the device of that number."""
+    """Id of the device of that number."""
     return f"{TENANT}--d{number:05}"
 
 
 def device_folder(fleet: Path, number: int) -> Path:
-    """Where the device of that number keeps all that is its own."""
+    """Folder of the device of that number, with all that is its own."""
     return fleet / f"{number // _FIRST_PART:03}" / name_of(number)
 
 
 def enrol_fleet(fleet: Fleet, count: int) -> Iterator[FleetIdentity]:
-    """One after another, so that whoever waits can be told how far it is. ExitError(ENROLMENT) if one is refused."""
+    """Enrol `count` devices one after another, yielding each identity. ExitError(ENROLMENT) if one is refused."""
     ground, config = lay(fleet.config), fleet.config
     card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
     registry = Registry.open(ground.state.devices)
@@ -109,6 +114,6 @@ def _enrolled(fleet: Fleet, hub: tuple[Registry, Issuer, Ground], number: int, n
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Private, and gone with the run: nothing is synced."""
+    """Write a private file, not synced: it is gone with the run."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

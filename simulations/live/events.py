@@ -1,6 +1,6 @@
-"""What happens to the processes of a live run: agents, broker and hub are killed for real and come back afterwards.
+"""Process faults of a live run: agents, broker and hub are killed by SIGKILL and restarted afterwards.
 
-Law: a kill is a kill: SIGKILL for processes, no last word for agents. Links are the proxy's, load is the driver's.
+Rule: a kill is a kill: no clean shutdown for agents either. Links are the proxy's business, load is the driver's.
 """
 
 import asyncio
@@ -20,7 +20,10 @@ KINDS = (*LINKS, *_PROCESSES, EventKind.WEATHER, EventKind.SURGE, EventKind.STOR
 
 
 def check(scenario: Scenario) -> None:
-    """ScenarioError, one line, for what cannot be done to real processes on one machine."""
+    """Check that a scenario can be run live.
+
+    ScenarioError, one line, for what cannot be done to real processes on one machine.
+    """
     if len(scenario.regions) != 1 or scenario.regions[0].hubs != 1:
         raise ScenarioError("region: a live run has one region with one hub; `skerry sim run` has as many as you like")
     for event in scenario.events:
@@ -30,7 +33,7 @@ def check(scenario: Scenario) -> None:
 
 
 class Events:
-    """Acts the scenario's events on a stage, its crew and its proxies. `began`: monotonic seconds."""
+    """Acts out the scenario's events on processes, agents and proxies."""
 
     def __init__(self, scenario: Scenario, stage: Stage, crew: Crew, proxies: Proxies) -> None:
         self._scenario = scenario
@@ -40,7 +43,7 @@ class Events:
         self._plan = plan(scenario)
 
     async def run(self, began: float) -> None:
-        """Until the last of them is over."""
+        """Run until the last event is over. `began`: monotonic seconds."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._weather(began), name="weather")
             for event in self._scenario.events:
@@ -76,7 +79,7 @@ class Events:
                 os.kill(pid, signal.SIGKILL)
 
     async def _kill_hub(self, back_at: float) -> None:
-        """Its broker goes with it."""
+        """Kill the hub, its broker with it; restart it at `back_at`."""
         if self._stage.hub is not None and self._stage.hub.child.running:
             await self._stage.hub.child.kill()
             await _until(back_at)

@@ -1,4 +1,4 @@
-"""What one process is made to bear where thousands of devices live in it: descriptors, garbage, late callbacks."""
+"""Process limits for thousands of agents in one process: file descriptors, garbage collector, late callbacks."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ _YOUNG = 100_000  # allocations between two looks at what is new
 
 
 def all_descriptors() -> int:
-    """Raise the soft limit of open files up to the hard one, for this process and those it starts. The limit then."""
+    """Raise the soft limit of open files up to the hard one, also for child processes; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -21,7 +21,7 @@ def all_descriptors() -> int:
 
 @contextlib.contextmanager
 def many_objects() -> Iterator[None]:
-    """The garbage collector looks rarely: a device has no million objects that it walks through every few seconds."""
+    """Let the garbage collector run rarely: it would walk through millions of objects every few seconds."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, 50, 1000)
     try:
@@ -32,13 +32,13 @@ def many_objects() -> Iterator[None]:
 
 
 def settled() -> None:
-    """What is here now stays: the collector never looks at it again."""
+    """Exclude everything that exists now from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def pass_over_closed(loop: asyncio.AbstractEventLoop) -> None:
-    """The MQTT library asks to write to sockets that it has just closed; that is no news."""
+    """Ignore errors of the MQTT library on sockets that it has just closed."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -1,7 +1,7 @@
-"""The links of a live run: which lane of the proxy each device uses, and what a scenario says of each lane at a time.
+"""Proxy lanes of a live run: which lane each device uses, and the conditions of each lane at a time.
 
-Law: devices that the same events strike share a lane; what a lane is like at a moment follows from the scenario alone.
-A proxy process carries two sockets a device, so there are as many of them as descriptors ask for.
+Rule: devices that the same events affect share a lane; what a lane is like at a moment follows from the scenario alone.
+A proxy process carries two sockets a device, so there are as many processes as descriptors ask for.
 """
 
 import asyncio
@@ -27,7 +27,10 @@ _MINUTE_S = 60.0
 
 
 class Plan(NamedTuple):
-    """`lanes`: of each lane, which of the scenario's link events strike it; `lane_of`: of each device, its lane."""
+    """Assignment of devices to lanes.
+
+    `lanes`: of each lane, which of the scenario's link events affect it; `lane_of`: of each device, its lane.
+    """
 
     events: tuple[Event, ...]
     lanes: tuple[tuple[bool, ...], ...]
@@ -35,7 +38,7 @@ class Plan(NamedTuple):
 
 
 def plan(scenario: Scenario) -> Plan:
-    """Devices of the one region of a live run, sorted into lanes."""
+    """Sort the devices of a live run's one region into lanes."""
     devices = range(scenario.devices)
     events = tuple(event for event in scenario.events if event.kind in LINKS)
     hit = [set(struck(event, devices)) for event in events]
@@ -46,7 +49,7 @@ def plan(scenario: Scenario) -> Plan:
 
 
 def conditions(scenario: Scenario, plan: Plan, at_s: float) -> tuple[Conditions, ...]:
-    """Of each lane, `at_s` seconds into the run."""
+    """Conditions of each lane, `at_s` seconds into the run."""
     usual = _weather(scenario, at_s)
     if any(event.kind in BROKERS and _on(event, at_s) for event in scenario.events):
         usual = msgspec.structs.replace(usual, refuse=True)
@@ -54,14 +57,14 @@ def conditions(scenario: Scenario, plan: Plan, at_s: float) -> tuple[Conditions,
 
 
 def moments(scenario: Scenario) -> list[float]:
-    """When anything about links changes, in order."""
+    """Times (s) when anything about links changes, in order."""
     kinds = (*LINKS, *BROKERS, EventKind.WEATHER)
     found = [(event.at_s, event.ends_s) for event in scenario.events if event.kind in kinds]
     return sorted({0.0, scenario.duration_s, *(moment for pair in found for moment in pair)})
 
 
 def _weather(scenario: Scenario, at_s: float) -> Conditions:
-    """The newest spell's, else the usual; once the last sample is taken nothing is lost any more."""
+    """Usual conditions at a time: the newest event's, else the region's; no loss after the last sample."""
     climate = scenario.regions[0].link.climate
     for event in scenario.events:
         if event.kind is EventKind.WEATHER and event.climate is not None and _on(event, at_s):
@@ -96,7 +99,7 @@ def _harm(event: Event) -> dict[str, bool | float | int]:
 
 
 class Proxies:
-    """The proxy processes of a run, each with every lane. `port(number)`: where that device finds its broker."""
+    """Proxy processes of a run, each with every lane. `port_of(number)`: where that device finds its broker."""
 
     def __init__(self, plan: Plan, target: int) -> None:
         self._plan = plan
@@ -106,14 +109,16 @@ class Proxies:
         self._children: list[asyncio.subprocess.Process] = []
 
     def port(self, number: int) -> int:
+        """Port of the lane of this device."""
         return self._ports[number // _A_PROXY][self._plan.lane_of[number]]
 
     @property
     def pids(self) -> list[int]:
+        """Process ids."""
         return [child.pid for child in self._children]
 
     async def start(self) -> None:
-        """ExitError(INTERNAL) if one does not come up."""
+        """Start the processes. ExitError(INTERNAL) if one does not come up."""
         for ports in self._ports:
             words = ("-m", "simulations.live.proxy", str(self._target), *map(str, ports))
             child = await asyncio.create_subprocess_exec(
@@ -128,17 +133,17 @@ class Proxies:
                 await _line(child)
 
     async def use(self, lanes: tuple[Conditions, ...]) -> None:
-        """From now on."""
+        """Put these conditions into force, one for each lane."""
         for child in self._children:
             await _ask(child, Command(lanes))
 
     async def facts(self) -> dict[str, int]:
-        """What all of them did so far."""
+        """Counters summed over all processes."""
         told = [await _ask(child, Command(tell=True)) for child in self._children]
         return {name: sum(each[name] for each in told) for name in (told[0] if told else {})}
 
     async def stop(self) -> None:
-        """They end when nobody speaks to them any more."""
+        """Stop the processes by closing their standard input."""
         for child in self._children:
             if child.stdin is not None:
                 child.stdin.close()

@@ -1,7 +1,7 @@
-"""The samples of a live run: real pictures, when the scenario's load says so, of which the stated share is unsure.
+"""Sample load of a live run: real pictures at the scenario's times, with the stated share of unsure ones.
 
-Law: what is asked follows from the model's own confidence in a real sample. The scenario says only from which pile the
-next one is taken: those that the edge is sure of, or those that fall under the policy's threshold.
+Rule: what is asked follows from the model's own confidence in a real sample. The scenario says only from which pool the
+next one is taken: those that the edge is sure of, or those under the policy's threshold.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _LEAST = 20  # of a pile: fewer would be the same few samples again and again
 
 
 class Piles(NamedTuple):
-    """Samples with what they truly are: `sure` and `unsure` by the edge model under the policy's threshold."""
+    """Samples with their true labels, split by the edge model's confidence at the policy's threshold."""
 
     sure: list[tuple[npt.NDArray[Any], int]]
     unsure: list[tuple[npt.NDArray[Any], int]]
 
 
 def piles(runner: Runner, threshold: float) -> Piles:
-    """The held-out digits, clean and more and more damaged. ValueError if the threshold leaves a pile empty."""
+    """Split the held-out digits, clean and damaged, by confidence. ValueError if the threshold leaves a pool empty."""
     clean, labels = heldout()
     found = Piles([], [])
     for number, share in enumerate(_DAMAGE):
@@ -45,7 +45,10 @@ def piles(runner: Runner, threshold: float) -> Piles:
 
 
 class Driver:
-    """Hands each sample to its agent at its time. `truth`: of answer ids; `late_s`: how far it fell behind at worst."""
+    """Hands each sample to its agent at its time.
+
+    `truth`: label by answer id; `late_s`: how far it fell behind at worst.
+    """
 
     def __init__(self, scenario: Scenario, found: Piles, crew: Crew) -> None:
         self._scenario = scenario
@@ -61,7 +64,7 @@ class Driver:
         self.late_s = 0.0
 
     async def run(self, began: float) -> None:
-        """Until the scenario's load ends. `began`: monotonic seconds."""
+        """Run until the scenario's load ends. `began`: monotonic seconds."""
         at_s = 0.0
         while at_s < self._scenario.duration_s:
             await self._slice(self._arrivals.between(at_s, at_s + SLICE_S), began)

@@ -1,6 +1,6 @@
-"""Looks at a live run from beside it: who is connected, how long the hub's queue is, what each process costs.
+"""Monitor of a live run: connected agents, the hub's queue, and CPU time and memory of each process.
 
-Law: it changes nothing; what it cannot see at a moment counts as not there.
+Rule: it changes nothing; what it cannot see at a moment counts as not there.
 """
 
 import asyncio
@@ -24,7 +24,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Watch:
-    """`states`: devices by state at the end of each bucket; `queued`: most questions seen waiting in each."""
+    """Samples the run once a second.
+
+    `states`: devices by state at the end of each bucket; `queued`: most questions seen waiting in each.
+    """
 
     def __init__(self, scenario: Scenario, stage: Stage, crew: Crew, proxies: Proxies) -> None:
         self._scenario = scenario
@@ -37,10 +40,11 @@ class Watch:
 
     @property
     def open_questions(self) -> int:
+        """Questions without an outcome, over all running agents."""
         return sum(agent.open_questions for agent in self._crew.living)
 
     async def run(self, began: float) -> None:
-        """Until cancelled."""
+        """Monitor until cancelled. `began`: monotonic seconds."""
         self._before = {pid: _cpu_ms(pid) for pids in self._pids().values() for pid in pids}
         while True:
             bucket = int((time.monotonic() - began) // self._scenario.step_s)
@@ -67,7 +71,10 @@ class Watch:
             return 0
 
     async def facts(self) -> dict[str, int]:
-        """Totals by dotted name: what the agents counted, what the proxies did, what each process cost since then."""
+        """Totals by dotted name.
+
+        The agents' counters, the proxies' counters, CPU time (ms) and memory (MB) by process.
+        """
         agents: Counter[str] = Counter()
         for agent in self._crew.living:
             agents.update(agent.counts)
@@ -92,7 +99,7 @@ class Watch:
 
 
 def _cpu_ms(pid: int) -> int:
-    """User and system time of a process and all its threads; 0 where it is gone or the system does not tell."""
+    """User and system time of a process and all its threads in ms; 0 where it is gone or the system does not tell."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
-"""A TCP proxy between devices and their broker that makes the weather of a live run; a process of its own.
+"""TCP proxy process between devices and their broker that adds latency, stalls, resets and partitions.
 
-Law: TCP stays TCP. What is lost is a stall, as a retransmission is; what is held while a lane is cut comes when it is
-mended; nothing is repeated, reordered or changed. It believes its parent alone: JSON lines on its standard input, and
-its end is the proxy's. `python -m simulations.live.proxy TARGET PORT...`: one lane for each port.
+Rule: TCP stays TCP. What is lost is a stall, as a retransmission is; what is held while a lane is cut comes when it is
+mended; nothing is repeated, reordered or changed. It takes commands from its parent alone, JSON lines on its standard
+input, and ends when that closes. `python -m simulations.live.proxy TARGET PORT...`: one lane for each port.
 """
 
 import asyncio
@@ -23,11 +23,12 @@ _GAP_S = 0.0005  # between two slices, so that they travel apart
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """Of one lane. `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of segments.
+    """Conditions of one lane.
 
-    `slice_bytes`: no segment is longer (0 = as they come). `resets_per_s`: of each connection. `up`, `down`: whether
-    anything passes towards the broker and back; one alone is a half-open link. `refuse`: who connects is hung up on,
-    and who is connected too.
+    `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of segments.
+    `slice_bytes`: no segment is longer (0 = as they come). `resets_per_s`: of each connection. `up`, `down`:
+    whether anything passes towards the broker and back; one alone is a half-open link. `refuse`: connections are
+    closed, existing ones too.
     """
 
     latency_s: float = 0.0
@@ -40,14 +41,14 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line from the parent: the conditions of every lane from now on (None: as they are), or a question how it is."""
+    """Command from the parent: conditions of every lane (None: unchanged); it is always answered with the counters."""
 
     lanes: tuple[Conditions, ...] | None = None
     tell: bool = False
 
 
 class Lane:
-    """One port: its conditions, its connections, and what it did to them."""
+    """One port of the proxy: its conditions, its connections, and counters."""
 
     def __init__(self, target: int, rng: Random, counts: dict[str, int]) -> None:
         self.target = target
@@ -57,6 +58,7 @@ class Lane:
         self.pairs: set[Pair] = set()
 
     def use(self, conditions: Conditions) -> None:
+        """Put conditions into force."""
         self.now = conditions
         for pair in list(self.pairs):
             if conditions.refuse:
@@ -65,7 +67,7 @@ class Lane:
                 pair.pump()
 
     def delay_s(self) -> float:
-        """Of one segment."""
+        """Draw the delay of one segment in seconds; a lost segment costs a retransmission timeout."""
         half = self.now.latency_s / 2
         delay_s = half + self._rng.expovariate(1.0) * half if half else 0.0
         if self.now.loss and self._rng.random() < self.now.loss:
@@ -74,6 +76,7 @@ class Lane:
         return delay_s
 
     def slices(self, data: bytes) -> list[bytes]:
+        """Split data into segments of random length, if the lane slices."""
         most = self.now.slice_bytes
         if not most or len(data) <= 1:
             return [data]
@@ -86,7 +89,7 @@ class Lane:
         return pieces
 
     def reset_some(self, every_s: float) -> None:
-        """Called `every_s`: hang up on as many as are due."""
+        """Reset as many connections as are due; called every `every_s` seconds."""
         for pair in list(self.pairs) if self.now.resets_per_s else ():
             if self._rng.random() < self.now.resets_per_s * every_s:
                 self.counts["reset"] += 1
@@ -94,7 +97,7 @@ class Lane:
 
 
 class Pipe:
-    """One direction of a connection: what came in, and when each piece is due on the other side."""
+    """One direction of a proxied connection: queued data, and when each piece is due on the other side."""
 
     __slots__ = ("_ended", "_lane", "_last_s", "_loop", "_rest", "_timer", "_up", "_waiting", "source", "target")
 
@@ -110,6 +113,7 @@ class Pipe:
         self.target: asyncio.Transport | None = None
 
     def feed(self, data: bytes) -> None:
+        """Queue data; the sender is paused when too much waits."""
         now_s, lane = self._loop.time(), self._lane
         for piece in lane.slices(data):
             self._last_s = max(self._last_s + (_GAP_S if lane.now.slice_bytes else 0.0), now_s + lane.delay_s())
@@ -120,12 +124,12 @@ class Pipe:
         self.pump()
 
     def end(self) -> None:
-        """The sender has hung up: so does the other side, once it has what was sent."""
+        """The sender has closed: close the other side once it has what was sent."""
         self._ended = True
         self.pump()
 
     def pump(self) -> None:
-        """Hand over what is due, if this way is open."""
+        """Forward what is due, if this direction is open."""
         if self.target is None or not (self._lane.now.up if self._up else self._lane.now.down):
             return
         now_s = self._loop.time()
@@ -133,7 +137,7 @@ class Pipe:
             _, piece = self._rest.popleft()
             self._waiting -= len(piece)
             if self.target.is_closing():
-                continue  # whom it was for has gone
+                continue  # the receiver has closed
             self._lane.counts["up_bytes" if self._up else "down_bytes"] += len(piece)
             self.target.write(piece)
         if self._rest and self._timer is None:
@@ -148,13 +152,14 @@ class Pipe:
         self.pump()
 
     def drop(self) -> None:
+        """Drop what is queued."""
         if self._timer is not None:
             self._timer.cancel()
         self._rest.clear()
 
 
 class Pair:
-    """One connection of a device, and ours to the broker in its name."""
+    """Proxied connection: one of a device, and the proxy's own to the broker for it."""
 
     __slots__ = ("_down", "_lane", "_sides", "_up")
 
@@ -164,6 +169,7 @@ class Pair:
         self._sides: list[asyncio.Transport] = []
 
     def joined(self, side: asyncio.Transport, *, device: bool) -> None:
+        """One side of the connection is up."""
         self._sides.append(side)
         came, goes = (self._up, self._down) if device else (self._down, self._up)
         came.source = goes.target = side
@@ -172,19 +178,22 @@ class Pair:
         self.pump()
 
     def fed(self, data: bytes, *, device: bool) -> None:
+        """Data arrived from one side."""
         (self._up if device else self._down).feed(data)
 
     def left(self, *, device: bool) -> None:
+        """One side has closed."""
         (self._up if device else self._down).end()
         if all(side.is_closing() for side in self._sides):
             self._lane.pairs.discard(self)
 
     def pump(self) -> None:
+        """Forward what is due in both directions."""
         self._up.pump()
         self._down.pump()
 
     def abort(self) -> None:
-        """Both sides find their connection reset."""
+        """Reset both sides."""
         self._up.drop()
         self._down.drop()
         for side in self._sides:
@@ -193,7 +202,7 @@ class Pair:
 
 
 class Side(asyncio.Protocol):
-    """One end of a pair."""
+    """One end of a proxied connection."""
 
     def __init__(self, lane: Lane, pair: Pair | None = None) -> None:
         self._lane = lane
@@ -202,6 +211,7 @@ class Side(asyncio.Protocol):
         self._asking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A connection is up; a device's end opens the one to the broker, or is refused."""
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a stream was expected")
         if self._lane.now.refuse:
@@ -213,6 +223,7 @@ class Side(asyncio.Protocol):
             self._asking = asyncio.get_running_loop().create_task(self._reach())
 
     async def _reach(self) -> None:
+        """Connect to the broker for a device."""
         loop, pair = asyncio.get_running_loop(), self._pair
         try:
             await loop.create_connection(lambda: Side(self._lane, pair), "127.0.0.1", self._lane.target)
@@ -221,14 +232,16 @@ class Side(asyncio.Protocol):
             pair.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Forward the data."""
         self._pair.fed(data, device=self._device)
 
     def connection_lost(self, _: Exception | None) -> None:
+        """Close the other side after what was sent."""
         self._pair.left(device=self._device)
 
 
 async def serve(target: int, ports: list[int]) -> None:
-    """Until the parent has gone."""
+    """Serve all lanes until the parent closes standard input."""
     counts = dict.fromkeys(("connections", "unreached", "stalled", "sliced", "reset", "up_bytes", "down_bytes"), 0)
     lanes = [Lane(target, Random(number), counts) for number in range(len(ports))]  # noqa: S311 - weather keeps no secret
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""What a live run has left on its disks, as an outcome: every agent.db and the hub's database, read and judged.
+"""Results of a live run: answers, latencies, bytes and history, read from every agent.db and the hub's database.
 
-Law: answers, latencies, bytes and the history come from what was committed, by the clock of its records; nothing that
-an agent says of itself counts here. The hub's rows are read after it has stopped.
+Rule: everything comes from what was committed, by the clock of its records; nothing that an agent reports of itself
+counts here. The hub's rows are read after it has stopped.
 """
 
 import sqlite3
@@ -21,7 +21,7 @@ _ENTRIES = "select kind, at_ms, size, rule from ledger order by entry"
 
 
 class Records(NamedTuple):
-    """What the records of a fleet say, in buckets of the scenario's step. Names are those of `Outcome`."""
+    """Records of a fleet in buckets of the scenario's step. Names are those of `Outcome`."""
 
     answers: dict[str, Series]
     right: dict[str, Series]
@@ -32,7 +32,7 @@ class Records(NamedTuple):
 
 
 class Where(NamedTuple):
-    """The files of a run, and when it began, in milliseconds since 1970."""
+    """Files of a run, and when it began, in milliseconds since 1970."""
 
     agents: tuple[Path, ...]
     hub: Path
@@ -40,7 +40,7 @@ class Where(NamedTuple):
 
 
 class Reader:
-    """Reads the files of one run. `truth`: of an answer's id, as far as the driver knows."""
+    """Reader of the files of one run. `truth`: right label by answer id, as far as the load driver knows."""
 
     def __init__(self, where: Where, scenario: Scenario, truth: dict[str, int]) -> None:
         self._where = where
@@ -53,7 +53,10 @@ class Reader:
         self._waits: list[tuple[float, float]] = []  # of the hub's answers, s: for their batch, and in it
 
     def read(self, until_s: float) -> Records:
-        """`until_s`: of the run; what is open then and older than its grace is lost."""
+        """Read and judge all files.
+
+        `until_s`: of the run; what is open then and older than its grace is lost.
+        """
         scenario, began_s = self._scenario, self._where.began_ms / 1000
         history = judge_run(
             self._where.agents,
@@ -76,7 +79,7 @@ class Reader:
         )
 
     def _count(self, db: sqlite3.Connection) -> None:
-        """Answers, and of every entry whose bytes left the size under its rule."""
+        """Count answers, and of every ledger entry whose bytes left the size under its rule."""
         for kind, at_ms, size, rule in db.execute(_ENTRIES):
             sign = -1 if kind == "withheld" else 1
             self._left.setdefault(rule, Counter())[self._bucket(at_ms)] += sign * size
@@ -91,7 +94,7 @@ class Reader:
                 self._waits.append((waits[0], waits[1]))
 
     def _bucket(self, at_ms: int) -> int:
-        """What came before the first sample (hellos) counts in the first bucket."""
+        """Bucket of a time; what came before the first sample (hellos) counts in the first one."""
         at_s = (at_ms - self._where.began_ms) / 1000
         return min(max(0, int(at_s // self._scenario.step_s)), self._scenario.buckets - 1)
 
@@ -100,12 +103,12 @@ class Reader:
 
 
 def series(found: Counter[int], scenario: Scenario) -> Series:
-    """One number a bucket."""
+    """Series with one number per bucket."""
     return tuple(found[bucket] for bucket in range(scenario.buckets))
 
 
 def _medians(waits: list[tuple[float, float]]) -> dict[str, int]:
-    """Of what the hub says of its answers, in microseconds: how long each waited for its batch, and it took."""
+    """Medians of the hub's timings in microseconds: how long answers waited for their batch, and took in it."""
     return {
         f"hub.{name}_us": round(median(column) * 1e6)
         for name, column in zip(("queue", "compute"), zip(*waits, strict=True), strict=bool(waits))

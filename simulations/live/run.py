@@ -1,7 +1,7 @@
-"""A live run: real agents, a real broker and a real hub act out a scenario in real time, and the same report comes out.
+"""Live run: real agents, a real broker and a real hub act out a scenario in real time; the report is that of a run.
 
-Law: everything is the product's own but the proxy before the broker, and no agent syncs its commits. What the
-report says was read from what they wrote; the history checker believes none of them.
+Rule: everything is the product's own but the proxy before the broker, and no agent syncs its commits. What the report
+says was read from what they wrote; the history checker believes none of them.
 """
 
 import asyncio
@@ -49,9 +49,10 @@ Say = Callable[[str], None]
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """How to run. `folder`: keeps everything the run wrote (None: a temporary one, cleared away).
+    """Configuration of a live run.
 
-    `pulse_s`, `ask_s`: see `live_agents.Common`. `bundle`: the agents' model (None: the demo's digits).
+    `folder`: keeps everything the run wrote (None: a temporary one, cleared away). `pulse_s`, `ask_s`: see
+    `simulations.live.agents.Common`. `bundle`: the agents' model (None: the demo's digits).
     """
 
     folder: Path | None = None
@@ -66,9 +67,10 @@ _PLAIN = Wish()
 def live(
     scenario: Scenario, wish: Wish = _PLAIN, progress: Progress | None = None, say: Say = lambda _: None
 ) -> Outcome:
-    """Run it. ScenarioError for what cannot be done live, ExitError if a process does not start.
+    """Run a scenario live and return its outcome; Ctrl-C ends it early.
 
-    Ctrl-C ends it early.
+    `progress` is called several times a second; False = stop. `say` gets a line for each step of the start.
+    ScenarioError for what cannot be done live, ExitError if a process does not start.
     """
     live_events.check(scenario)
     most = (all_descriptors() - SPARE_DESCRIPTORS) // DESCRIPTORS
@@ -91,6 +93,7 @@ class _Run:
         self._stopped = False
 
     async def run(self) -> Outcome:
+        """Enrol, start, act the scenario out, stop and read the result."""
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         pass_over_closed(loop)
@@ -143,7 +146,7 @@ class _Run:
         return path
 
     async def _act(self, events: live_events.Events, driver: Driver, watch: Watch) -> float:
-        """The scenario's time begins now. Returns how far it came."""
+        """Run events, load and monitor from now on; returns the seconds that passed."""
         self._say("the run begins")
         self._began, self._began_ms = time.monotonic(), time.time() * 1000
         acting = [
@@ -163,7 +166,7 @@ class _Run:
         return time.monotonic() - self._began
 
     async def _until_quiet(self, acting: list["asyncio.Task[None]"], driver: Driver, watch: Watch) -> None:
-        """Until load and events are over and nothing is open any more, `heal_s` have passed, or somebody stops it."""
+        """Wait until load and events are over and nothing is open, `heal_s` have passed, or a stop is requested."""
         loop = asyncio.get_running_loop()
         if self._progress is None and threading.current_thread() is threading.main_thread():
             loop.add_signal_handler(signal.SIGINT, self._stop)
@@ -222,7 +225,7 @@ class _Run:
 
 
 def _seen(scenario: Scenario, until_s: float) -> Scenario:
-    """The part of it that was acted out: a run ends when nothing is open any more, or when somebody stops it."""
+    """The part of the scenario that was acted out: a run ends when nothing is open, or when somebody stops it."""
     heal_s = max(0.0, until_s - max(scenario.duration_s, scenario.last_fault_ended_s))
     return replace(scenario, duration_s=min(scenario.duration_s, until_s), heal_s=heal_s)
 

@@ -1,7 +1,7 @@
-"""The broker and the lines to it, over virtual time: what is published now arrives later, twice, or not at all.
+"""Simulated MQTT broker and the client connections to it: a published message arrives later, twice, or not at all.
 
-Law: nothing is kept. A message arrives if broker, sender and receiver are the same connections at its arrival as at its
-departure; otherwise it is gone, as with a broker killed -9. Messages overtake each other.
+Rule: nothing is kept. A message arrives if broker, sender and receiver are the same connections at its arrival as at
+its departure; otherwise it is lost, as with a broker killed by SIGKILL. Messages overtake each other.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,11 @@ from simulations.scenario.conditions import Weather
 
 
 class Line:
-    """One party's connection. `number` counts connections; a line that is `cut` (so many times) carries nothing."""
+    """One party's connection to a broker.
+
+    `number` counts connections; while `cut` (by so many faults) it carries nothing. `up` is what the party
+    believes.
+    """
 
     __slots__ = ("cut", "number", "up")
 
@@ -21,16 +25,18 @@ class Line:
         self.number = 0
 
     def connect(self) -> None:
+        """A new connection is up."""
         self.up = True
         self.number += 1
 
     def drop(self) -> None:
+        """The connection is gone; what was on its way over it is lost."""
         self.up = False
         self.number += 1
 
 
 class Air:
-    """One hub's broker. `lives` counts its deaths."""
+    """One hub's broker. `lives` counts its restarts; `carried` and `gone` count messages delivered and lost."""
 
     def __init__(self, kernel: Kernel, weather: Weather) -> None:
         self.up = True
@@ -41,18 +47,23 @@ class Air:
         self.lives = 0
 
     def kill(self) -> None:
+        """The broker process dies: every connection and message on its way is lost."""
         self.up = False
         self.lives += 1
 
     def revive(self) -> None:
+        """The broker is up again, without any connection."""
         self.up = True
 
     def lose(self) -> None:
-        """A message that nobody could send."""
+        """Count a message that nobody could send."""
         self.gone += 1
 
     def carry(self, target: Line, hear: Callable[..., None], *message: object, extra_s: float = 0.0) -> None:
-        """`target`'s end hears it; the sender is known to be up. `extra_s`: the bytes' own time on the way."""
+        """Deliver `message` to `target` by calling `hear(*message)` after drawn delays; the sender is known to be up.
+
+        `extra_s`: transmission time of the bytes themselves.
+        """
         if not self.up:
             self.gone += 1
             return

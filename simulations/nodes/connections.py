@@ -1,6 +1,6 @@
-"""The connections of all devices of a region, one to each hub's broker: which are up, cut, lost and tried again.
+"""Connections of all devices of a region to their hubs' brokers: which are up, cut, lost and retried.
 
-Law: a try that must fail changes nothing but when the next one comes, so it is worked out and does not happen.
+Rule: an attempt that must fail changes nothing but the time of the next one, so it is computed and not simulated.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,18 +14,23 @@ from simulations.nodes.broker import Line
 RECONNECT_BASE_S = 0.5
 RECONNECT_CAP_S = 60.0
 SPREAD_AT_MOST_S = 300.0
-_FORGOTTEN = 10  # times the cap after which nothing tells any more when the first try was
+_FORGOTTEN = 10  # times the cap: after so long an attempt's time no longer depends on when the first one was
 
 
 class Broker(Protocol):
-    """Where a line ends."""
+    """State of the broker that a connection ends at."""
 
     @property
-    def up(self) -> bool: ...
+    def up(self) -> bool:
+        """Whether the broker accepts connections."""
 
 
 class Wires:
-    """By device (its number in the whole fleet) and line (its name). `told` hears of every line that comes or goes."""
+    """Connections by device (its number in the whole fleet) and line name.
+
+    `told(number, name, up=...)` is called for every connection that comes or goes. `off`: by device, how many of
+    its connections are down.
+    """
 
     def __init__(
         self, numbers: range, brokers: dict[str, Broker], kernel: Kernel, dice: Random, told: Callable[..., None]
@@ -46,24 +51,27 @@ class Wires:
                 line.up = True
 
     def of(self, number: int) -> dict[str, Line]:
+        """Connections of a device, by line name."""
         return {name: lines[number - self._first] for name, lines in self.lines.items()}
 
     def ups(self, number: int) -> tuple[bool, ...]:
-        """Which of its lines it believes to be up."""
+        """For each line, whether the device believes it to be up."""
         return tuple(lines[number - self._first].up for lines in self.lines.values())
 
     def get(self, number: int, name: str) -> Line:
+        """One connection of a device."""
         return self.lines[name][number - self._first]
 
-    # Cut off, and back
+    # Cut and restored
 
     def part(self, number: int, names: Iterable[str] | None = None) -> None:
-        """Nothing passes, and nobody is told."""
+        """Cut these lines (None = all) of a device: nothing passes, and nobody is notified."""
         for name in self.lines if names is None else names:
             self.get(number, name).cut += 1
         self._parted[number] = self._parted.get(number, 0) + 1
 
     def rejoin(self, number: int, names: Iterable[str] | None = None) -> None:
+        """End one cut of these lines (None = all) of a device."""
         for name in self.lines if names is None else names:
             self.get(number, name).cut -= 1
         self._parted[number] -= 1
@@ -72,19 +80,19 @@ class Wires:
         self.retry(number)
 
     def bar(self, number: int, until_s: float) -> None:
-        """No broker lets it in before."""
+        """Let no broker accept the device before `until_s` (virtual seconds)."""
         self._barred[number] = until_s
         self._kernel.at(until_s, self.retry, number)
 
     def spread(self, number: int, seconds: float) -> None:
-        """The hub's wish for its next connect."""
+        """Spread the device's next connects over `seconds`, as the hub's welcome asks."""
         if seconds > RECONNECT_BASE_S:
             self._spread_s[number] = min(seconds, SPREAD_AT_MOST_S)
 
-    # Lost, and found
+    # Lost and connected again
 
     def lose(self, number: int, name: str) -> bool:
-        """It notices that this connection is gone. False if it was."""
+        """The device notices that this connection is lost. False if it was down already."""
         line = self.get(number, name)
         if not line.up:
             return False
@@ -97,7 +105,7 @@ class Wires:
         return True
 
     def drop(self, number: int) -> None:
-        """Its process is gone, and its connections with it."""
+        """The device's process is gone, and its connections with it."""
         for name in self.lines:
             line = self.get(number, name)
             if line.up:
@@ -106,13 +114,13 @@ class Wires:
             self._lost.pop((number, name), None)
 
     def begin(self, number: int) -> None:
-        """Its process starts: it has no connection yet, and tries."""
+        """The device's process starts: it has no connection yet, and tries each."""
         for name in self.lines:
             self._lost[number, name] = self._kernel.now
         self.retry(number)
 
     def retry(self, number: int) -> None:
-        """Something has changed: a try may succeed now."""
+        """Schedule the next attempts of a device, since something has changed and one may succeed now."""
         for name in self.lines:
             if (number, name) in self._lost and self._open(number, name):
                 self._schedule(number, name)
@@ -122,7 +130,7 @@ class Wires:
         return self._brokers[name].up and not self.get(number, name).cut and not barred
 
     def _schedule(self, number: int, name: str) -> None:
-        """The tries since the connection was lost, up to the first that is still to come."""
+        """Schedule the first attempt that is still to come, with the backoff of all since the connection was lost."""
         now, at, attempt = self._kernel.now, self._lost[number, name], 0
         base_s = max(RECONNECT_BASE_S, self._spread_s.get(number, 0.0))
         cap_s = max(RECONNECT_CAP_S, base_s)
@@ -142,13 +150,13 @@ class Wires:
         self._told(number, name, up=True)
 
     def retry_all(self, name: str) -> None:
-        """A broker is back."""
+        """Schedule the attempts of every device on this line: its broker is back."""
         for number, lost in list(self._lost):
             if lost == name and self._open(number, name):
                 self._schedule(number, name)
 
     def offline(self) -> int:
-        """Devices without any connection, or with every line cut."""
+        """Number of devices without any connection, or with every line cut."""
         count = len(self.lines)
         unnoticed = sum(1 for number in self._parted if self.off[number - self._first] < count)
         return self.off.count(count) + unnoticed

@@ -1,7 +1,8 @@
-"""One device of the fleet that is awake: the production `EdgeCore` and, in place of its loop, this obedient one.
+"""Simulated device that is awake: the production `EdgeCore` with its loop replaced by calls in virtual time.
 
-Rule: whatever the real loop keeps in memory is lost by `kill`; whatever it commits is in the twin and comes back.
-What rests is not here: `herd` keeps it as a few numbers, and makes one of these when something happens to it.
+Rule: whatever the real loop keeps in memory is lost by `kill`; whatever it commits is in the disk's twin and comes
+back. Devices at rest are not here: `simulations.nodes.fleet` keeps them as a few numbers, and makes one of these when
+something happens to it.
 """
 
 from hashlib import sha256
@@ -51,30 +52,46 @@ from wire.protocol.messages import (
 )
 from wire.protocol.topics import Channel, shard_of
 
-TIMER_S = 1e-3  # timers ring late, never early
+TIMER_S = 1e-3  # timers fire late, never early
 _UNSIGNED = bytes(codec.SIGNATURE_BYTES)
 
 
 class Fleet(Protocol):
-    """What a device asks of the fleet that it belongs to."""
+    """What a device needs of the fleet that it belongs to."""
 
     ground: RegionServices
     wires: Wires
 
-    def policy_of(self, number: int) -> Policy | None: ...
-    def clock(self, number: int) -> Clock: ...
-    def next_clock(self, number: int) -> Clock: ...
-    def offset_s(self, number: int, clock: Clock) -> float: ...
-    def is_metered(self, number: int) -> bool: ...
-    def lose_link(self, number: int) -> None: ...
-    def heed(self, number: int, note: DownNote) -> None: ...
-    def settle(self, device: "Device") -> None: ...
+    def policy_of(self, number: int) -> Policy | None:
+        """Policy in force on a device."""
+
+    def clock(self, number: int) -> Clock:
+        """Clock of a device in its current boot."""
+
+    def next_clock(self, number: int) -> Clock:
+        """Clock of a device after one more reboot."""
+
+    def offset_s(self, number: int, clock: Clock) -> float:
+        """What a device believes hub time minus its own clock to be, in seconds."""
+
+    def is_metered(self, number: int) -> bool:
+        """Whether a device's link costs by the byte."""
+
+    def lose_link(self, number: int) -> None:
+        """A device notices that its connections are lost."""
+
+    def heed(self, number: int, note: DownNote) -> None:
+        """Apply what a hub's note says of connecting."""
+
+    def settle(self, device: "Device") -> None:
+        """Put a device to rest if nothing keeps it awake."""
 
 
 class Device:
-    """`number`: in the whole fleet. `offset_s`: what it believes hub time minus its own clock to be.
+    """One device with a core, a disk and connections.
 
-    `settling`: it will be looked at again, whether it can rest.
+    `number`: in the whole fleet. `offset_s`: what it believes hub time minus its own clock to be.
+    `settling`: a check whether it can rest is scheduled.
     """
 
     __slots__ = (
@@ -106,7 +123,7 @@ class Device:
     # Life
 
     def kill(self) -> None:
-        """The process is gone, with all that it kept in memory."""
+        """Kill the process, with all that it kept in memory."""
         self.alive = False
         self.core = None
         self._born.clear()
@@ -115,7 +132,7 @@ class Device:
         self._herd.wires.drop(self.number)
 
     def start(self) -> None:
-        """A new process on a rebooted machine: another clock, and of the past what the disk remembers."""
+        """Start a new process on a rebooted machine: another clock, and of the past what the disk holds."""
         ground = self._ground
         self.alive = True
         self.clock = self._herd.next_clock(self.number)
@@ -129,19 +146,21 @@ class Device:
 
     @property
     def epoch(self) -> int:
+        """Epoch of the device's database."""
         return self.disk.epoch
 
     def lose_link(self) -> None:
-        """It notices that its connections are broken."""
+        """Notice that all connections are broken."""
         self._herd.lose_link(self.number)
 
     def now(self) -> float:
+        """Time on the device's own monotonic clock, in seconds."""
         return self.clock.read(self._ground.kernel.now)
 
     # Events
 
     def sample(self, local: Prediction, data_class: str, dice: Dice, sampled: Sampled) -> None:
-        """One that the core wants to ask about, if its budget lets it."""
+        """Hand the core a sample that it wants to ask a hub about, if its budget permits."""
         core = self.core
         if core is None:
             return
@@ -158,11 +177,11 @@ class Device:
 
     @property
     def is_odd(self) -> bool:
-        """It is not as the others are, and so never rests."""
+        """Whether it differs from the other devices of the region, and so must not rest."""
         return self.regressed is not None or self.trial is not None or self.model != self._ground.model
 
     def misled(self, truth: int, edge: int, hub: int) -> tuple[int, int]:
-        """What a regressed head, and perhaps its tail, say instead."""
+        """Labels of edge and hub for a sample, changed if the device runs a regressed model."""
         bad = self.regressed
         if bad is None or bad.label not in (-1, truth) or self._ground.dice.random() >= bad.amount:
             return edge, hub
@@ -170,21 +189,24 @@ class Device:
         return wrong, wrong if bad.tail else hub
 
     def look_around(self) -> None:
+        """Give the core the current surroundings (time of week, metering)."""
         if self.core is not None:
             around = self._ground.around(metered=self._herd.is_metered(self.number))
             self.obey(self.core.on_surroundings(around, self.now()))
 
     def use_policy(self, policy: Policy | None) -> None:
+        """Put another policy into force."""
         self.policy = policy
         if self.core is not None:
             self.obey(self.core.on_policy(policy, self.now()))
 
     def link(self, name: str, *, up: bool) -> None:
+        """A connection came up or was lost."""
         if self.core is not None:
             self.obey(self.core.on_link(up=up, now=self.now(), name=name))
 
     def hear(self, payload: bytes, line: str) -> None:
-        """A frame of a hub."""
+        """A frame of a hub arrived on `line`."""
         core = self.core
         if core is None:
             return
@@ -198,18 +220,20 @@ class Device:
             self.obey(core.on_verdict(frame.header.seq, verdict, now))
 
     def note(self, note: DownNote, line: str) -> None:
+        """A signed note of a hub arrived on `line`."""
         if self.core is not None:
             self._herd.heed(self.number, note)
             self.obey(self.core.on_note(note, self.now(), line))
 
     def wake(self, core: EdgeCore) -> None:
-        """An alarm of this core rings; one that another life or another rest has set wakes nobody."""
+        """A timer of this core fires; timers of an earlier core are ignored."""
         if core is self.core:
             self.obey(core.on_wake(self.now()))
 
     # Commands
 
     def obey(self, commands: list[Command]) -> None:
+        """Execute the core's commands; what must be durable goes through the writer in one commit."""
         writes: list[Write] = []
         for command in commands:
             if isinstance(command, WakeAt):
@@ -253,6 +277,7 @@ class Device:
             self._born[put.store.seq] = put.sampled
 
     def _stored(self, put: Put) -> None:
+        """The commit of a question is done: tell the core, or take the charge back if an account was too low."""
         seq = put.store.seq
         if self.core is None:
             return
@@ -284,13 +309,14 @@ class Device:
             self.obey(self.core.on_stored(seq, digest, self.now()))
 
     def new_writer(self) -> Writer:
+        """A writer for a new life of the device."""
         return Writer(self._ground.kernel, self._ground.pace.commit_s, self._settle)
 
     def _settle(self) -> None:
         self._herd.settle(self)
 
     def _commit(self, writes: list[Write]) -> None:
-        """What is said of a question is recorded first: with its end the row goes that knows the sample."""
+        """Commit answers and outcomes; an answer is recorded first, since its outcome deletes the row of the sample."""
         ground, rows = self._ground, self.disk.rows
         for write in writes:
             if isinstance(write, Answer | Correction):
@@ -334,11 +360,12 @@ class Device:
         return codec.clear_part(Suite.SEALED, self._header(store.seq)) + padded + _UNSIGNED
 
     def say(self, note: UpNote, line: str = "") -> None:
-        """A signed note; nothing if it is dead or not connected."""
+        """Send a signed note; nothing if the device is dead or not connected."""
         clear = codec.clear_part(Suite.SIGNED, self._header(0))
         self.publish(Channel.ASK, clear + codec.encode(note) + _UNSIGNED, line)
 
     def publish(self, channel: Channel, frame: bytes, line: str = "") -> None:
+        """Send a frame on a channel, unless the device is dead."""
         if self.alive:
             self._ground.send(self._key(0), line, channel, frame)
 
@@ -358,4 +385,4 @@ class Device:
 
 
 def _nothing() -> None:
-    """A write that failed."""
+    """Commit of a write that failed."""

@@ -1,7 +1,7 @@
-"""What survives a kill, kept in memory: the device's database and the writer before it.
+"""In-memory twin of a device's database and of the writer task before it: what survives a kill.
 
-Law: the same transactions as the product's, and nothing of its guards. There is no unique index here: if a core writes
-an answer twice, the twin keeps both and the history checker says so. A fact becomes history when it is committed.
+Rule: the same transactions as the product's, and none of its guards. There is no unique index here: if a core writes an
+answer twice, the twin keeps both and the history checker reports it. A fact becomes history when it is committed.
 """
 
 from collections import deque
@@ -22,10 +22,10 @@ from simulations.scenario.conditions import Clock
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
-    """What the run knows of a sample and no core does: when it was taken (true time), and which answer is right.
+    """What the run knows of a sample and no core does: when it was taken, and which answer is right.
 
-    `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is. `committed`: where it is
-    audited for a rollout, the label of the model that is committed; -1 elsewhere.
+    `at_s`: true time. `edge`, `hub`: the labels that the two models give it. `data_class`: what it really is.
+    `committed`: where it is audited for a rollout, the label of the model that is committed; -1 elsewhere.
     """
 
     at_s: float
@@ -37,7 +37,10 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Charge, ledger entry and outbox row of one question, with its sealed frame. `expires_s`: true time."""
+    """Transaction that stores one question.
+
+    Charge, ledger entry, outbox row and sealed frame. `expires_s`: true time.
+    """
 
     store: Store
     frame: bytes
@@ -47,7 +50,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resealed(msgspec.Struct, frozen=True, gc=False):
-    """The same question under another key, perhaps for another hub."""
+    """Transaction that replaces a question's frame: sealed again under another key, perhaps for another hub."""
 
     seq: int
     frame: bytes
@@ -59,7 +62,7 @@ Write = Put | Resealed | Answer | Correction | Finish | Mark | Raise
 
 
 class Kept(msgspec.Struct, gc=False):
-    """An outbox row. Times are true times: clocks change with a reboot."""
+    """An outbox row. Times are true times, since clocks change with a reboot."""
 
     store: Store
     frame: bytes
@@ -74,7 +77,7 @@ class Kept(msgspec.Struct, gc=False):
 
 
 class DeviceDisk:
-    """Twin of one `agent.db`. `tell` hears of every committed fact."""
+    """Twin of one `agent.db`. `tell` is called with every committed fact."""
 
     __slots__ = ("device", "epoch", "next_seq", "rows", "spend", "tell")
 
@@ -87,17 +90,21 @@ class DeviceDisk:
         self.tell = tell
 
     def frame(self, seq: int) -> bytes:
+        """Sealed frame of a stored question."""
         return self.rows[seq].frame
 
     def memory(self, clock: Clock) -> Memory:
-        """What `EdgeCore.restore` is given, its times on `clock`."""
+        """What `EdgeCore.restore` is given after a restart, its times on `clock`."""
         rows = tuple(self._row(seq, kept, clock) for seq, kept in self.rows.items())
         return Memory(self.epoch, self.next_seq, self.spend, rows)
 
     # Transactions: all of it, at true time `now_s`. `clock`: the one that times in them were read from
 
     def put(self, put: Put, now_s: float) -> bool:
-        """False if an account holds less than the core thought: then nothing is written."""
+        """Store a question. False if an account holds less than the core thought: then nothing is written.
+
+        `now_s`: true time of the commit.
+        """
         store = put.store
         totals = self.spend.totals
         for each in store.permit.charges:
@@ -118,6 +125,7 @@ class DeviceDisk:
         return True
 
     def commit(self, writes: Iterable[Write], clock: Clock, now_s: float) -> None:
+        """Apply writes in one transaction at true time `now_s`. `clock`: the one that times in them were read from."""
         for write in writes:
             if isinstance(write, Answer):
                 self._answer(write)
@@ -192,9 +200,9 @@ Unit = tuple[Callable[..., object], tuple[object, ...]]
 
 
 class Writer:
-    """The writer task before a disk: what is submitted within `commit_s` shares a commit, in the order it came.
+    """Writer task before a disk: what is submitted within `commit_s` shares one commit, in order.
 
-    `done`: called once all owners of a commit have been told.
+    `done` is called once all owners of a commit have been notified.
     """
 
     __slots__ = ("_commit_s", "_dead", "_done", "_kernel", "_left", "_out", "_pending")
@@ -210,17 +218,17 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Nothing is pending, and nothing will happen to it."""
+        """Nothing is pending, and no power cut is scheduled."""
         return not self._pending and self._left < 0
 
     def submit(self, commit: Unit, then: Unit | None = None) -> None:
-        """`commit` makes one step durable; `then` tells its owner, if the owner still lives."""
+        """Queue `commit`, which makes one step durable; `then` notifies its owner afterwards, if it still lives."""
         if not self._pending:
             self._kernel.after(self._commit_s, self._flush)
         self._pending.append((commit, then))
 
     def kill(self, rng: Random) -> None:
-        """The process dies now: some first part of what was pending reached the disk, and nobody was told."""
+        """The process dies: a random prefix of what was pending reached the disk, and nobody was notified."""
         self._dead = True
         for _ in range(rng.randint(0, len(self._pending))):
             call, args = self._pending.popleft()[0]
@@ -228,11 +236,11 @@ class Writer:
         self._pending.clear()
 
     def cut_after(self, count: int, out: Callable[[], None]) -> None:
-        """After so many more commits the power is gone: the rest is lost, nobody is told, and `out` is called."""
+        """Cut the power after `count` more commits: the rest is lost, nobody is notified, and `out` is called."""
         self._left, self._out = count, out
 
     def spare(self) -> None:
-        """The power stays after all."""
+        """Cancel a power cut that has not happened."""
         self._left, self._out = -1, None
 
     def _flush(self) -> None:

@@ -1,8 +1,8 @@
-"""All devices of a region: those at rest as a few numbers, those with something open as `Device`s with a core.
+"""All devices of a region: those at rest as a few numbers, those with something open as `SimulatedDevice` objects.
 
-Law: a device rests exactly when its core says that nothing is to be remembered but its `Rest`; what is made of that
-again answers as if it had never rested. A sample that need not be asked about is answered by a resting core that many
-devices share, since `EdgeCore.look` changes nothing.
+Rule: a device rests exactly when its core says that nothing is to be remembered but its `Rest`; what is restored from
+that answers as if it had never rested. A sample that need not be asked about is answered by a resting core that many
+devices share, since that changes nothing in it.
 """
 
 from array import array
@@ -24,14 +24,18 @@ from wire.protocol import codec
 from wire.protocol.messages import DownNote, Prediction, Receipt, Refusal, Statuses, Suite, Welcome
 
 _BYTES = Coin.BYTES.value
-_EPOCH, _METERED, _CLOCK = 0, 1, 16  # lots
-_ODD = 2  # of `_kind`: it has a policy of its own, and is never answered for by another
+_EPOCH, _METERED, _CLOCK = 0, 1, 16  # numbers of the draws of `draw_bits` and `draw_share`
+_ODD = 2  # bit of `_kind`: it has a policy of its own, so no shared core may answer for it
 _SETTLES_S = 61.0  # by then another Ask may be sent, and a measured line counts for nothing
 _REPLIES = Receipt | Refusal | Statuses | Welcome  # of no use to whoever waits for nothing
 
 
 class Herd:
-    """`herd[number]` wakes one; `numbers`: all of them, as the whole fleet counts. Mass events go by number."""
+    """Devices of a region by number; `fleet[number]` wakes one.
+
+    `numbers`: all of them, as the whole fleet counts. Mass events go by number, so that devices at rest stay at
+    rest.
+    """
 
     def __init__(self, ground: RegionServices, numbers: range) -> None:
         count = len(numbers)
@@ -59,12 +63,16 @@ class Herd:
 
     @property
     def awake(self) -> int:
+        """Number of devices that are awake."""
         return len(self._awake)
 
     # Samples
 
     def sampler(self, some: Slice, drawn: Predictions, first_id: int) -> Callable[[int], None]:
-        """What happens with the k-th sample of a slice."""
+        """Function that processes the k-th sample of a slice.
+
+        `drawn`: the models' predictions for the same samples; `first_id`: id of the first one.
+        """
         awake, ground, first = self._awake, self.ground, self._first
         off, kind, recorder = self.wires.off, self._kind, ground.recorder
         at_s, devices, classes = some
@@ -109,17 +117,20 @@ class Herd:
         return sample
 
     def _looker(self, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
-        """A resting core that answers for all of this kind."""
+        """A resting core that answers for all devices of this kind."""
         ups = ups or (True,) * len(self.wires.lines)
         found = self._lookers.get((kind, ups))
         if found is None:
             found = self._lookers[kind, ups] = self._core(self.ground.policy, kind, ups)
         return found
 
-    # Rest
+    # At rest and awake
 
     def _wake(self, number: int, ups: tuple[bool, ...] = ()) -> Device:
-        """`ups`: which of its lines it believes to be up, where that is not what they are now."""
+        """Make a device with a core of what is kept of it.
+
+        `ups`: which of its lines it believes to be up, where that is not what they are now.
+        """
         device, place = Device(number, self), number - self._first
         ups = ups or self.wires.ups(number)
         idle = self._idle.get((_hash(device.policy), self._kind[place] & 1, ups))
@@ -138,7 +149,7 @@ class Herd:
         return Spend(self._day[place], {(_BYTES, self._day[place]): spent}) if spent else Spend()
 
     def _core(self, policy: Policy | None, kind: int, ups: tuple[bool, ...]) -> EdgeCore:
-        """One at rest that has been greeted on the lines that are up."""
+        """A core at rest that has been welcomed on the lines that are up."""
         core = self.ground.cores.edge(self.ground.setup, policy)
         core.restore(Memory(0, 1, Spend()), 0.0)
         core.on_surroundings(self.ground.around(metered=bool(kind & 1)), 0.0)
@@ -149,7 +160,7 @@ class Herd:
         return core
 
     def settle(self, device: Device) -> None:
-        """It rests if nothing keeps it awake."""
+        """Put a device to rest if nothing keeps it awake."""
         core = device.core
         if core is None or len(core.open) or not device.writer.idle or device.is_odd:
             return
@@ -180,58 +191,69 @@ class Herd:
     # What a device is asked for when it wakes
 
     def epoch(self, number: int) -> int:
+        """Epoch of a device's database, drawn once."""
         return lot(self.ground.seed, number, _EPOCH) >> 1
 
     def clock(self, number: int) -> Clock:
-        """Of this boot."""
+        """Clock of a device in its current boot."""
         climate, seed, which = self.ground.climate, self.ground.seed, _CLOCK + 2 * self._boots.get(number, 0)
         drift = climate.drift * (2 * share(seed, number, which + 1) - 1) if climate.drift else 0.0
         return Clock(climate.skew_s * share(seed, number, which) if climate.skew_s else 0.0, 1.0 + drift)
 
     def next_clock(self, number: int) -> Clock:
+        """Clock of a device after one more reboot."""
         self._boots[number] = self._boots.get(number, 0) + 1
         return self.clock(number)
 
     def offset_s(self, number: int, clock: Clock) -> float:
+        """What a device believes hub time minus its own clock to be, in seconds."""
         return self._offset[number - self._first] or self.ground.zero_s - clock.read(0.0)
 
     def policy_of(self, number: int) -> Policy | None:
+        """Policy in force on a device."""
         return self._policies.get(number, self.ground.policy) if self._policies else self.ground.policy
 
     def is_metered(self, number: int) -> bool:
+        """Whether a device's link costs by the byte."""
         return bool(self._kind[number - self._first] & 1)
 
     # What happens to devices
 
     def is_alive(self, number: int) -> bool:
+        """Whether a device's process runs; a device at rest is alive."""
         device = self._awake.get(number)
         return device is None or device.alive
 
     def kill(self, number: int) -> None:
+        """Kill a device's process."""
         if self.is_alive(number):
             self[number].kill()
 
     def start(self, number: int) -> None:
+        """Start a device's process again."""
         if not self.is_alive(number):
             self[number].start()
 
     def part(self, number: int) -> None:
+        """Cut all links of a device."""
         self.wires.part(number)
 
     def rejoin(self, number: int) -> None:
+        """End one cut of a device's links."""
         self.wires.rejoin(number)
 
     def bar(self, number: int, until_s: float) -> None:
+        """Let no broker accept a device before `until_s`."""
         self.wires.bar(number, until_s)
 
     def lose_link(self, number: int, hub: str | None = None) -> None:
-        """It notices that its connections are gone; `hub`: only the one to this hub's broker."""
+        """A device notices that its connections are lost; `hub`: only the one to this hub's broker."""
         if self.is_alive(number):
             for name in self.wires.lines if hub is None else (self.ground.line_of(hub),):
                 self.wires.lose(number, name)
 
     def use_policy(self, policy: Policy | None, numbers: Iterable[int] | None = None) -> None:
-        """`numbers` None: all of them."""
+        """Put a policy into force on these devices; `numbers` None: on all of them."""
         if numbers is None:
             self._policies.clear()
             self._lookers.clear()
@@ -248,23 +270,26 @@ class Herd:
                 self._awake[number].use_policy(policy)
 
     def look_around(self) -> None:
-        """Time has passed that a rule may ask for."""
+        """Give every core the current surroundings: time has passed that a rule may ask for."""
         self._lookers.clear()
         self._idle.clear()
         for device in list(self._awake.values()):
             device.look_around()
 
     def _link(self, number: int, name: str, *, up: bool) -> None:
-        """Whoever rests takes a loss of its line lying down; a line that comes up has to be greeted on."""
+        """A connection came up or was lost.
+
+        A device at rest ignores a loss; a line that comes up wakes it, since the hub has to be greeted on it.
+        """
         device = self._awake.get(number)
         if device is None and up:
             now = zip(self.wires.lines, self.wires.ups(number), strict=True)
-            device = self._wake(number, tuple(up and line != name for line, up in now))  # as when it fell asleep
+            device = self._wake(number, tuple(up and line != name for line, up in now))  # as when it was put to rest
         if device is not None:
             device.link(name, up=up)
 
     def hear(self, number: int, name: str, payload: bytes) -> None:
-        """A frame of a hub. What rests waits for none, and learns hub time from it."""
+        """A frame of a hub arrived. A device at rest waits for none, and only learns hub time from it."""
         device = self._awake.get(number)
         if device is None:
             frame = codec.split(payload)
@@ -278,11 +303,12 @@ class Herd:
         device.hear(payload, name)
 
     def heed(self, number: int, note: DownNote) -> None:
+        """Apply what a hub's note says of connecting: the spread of the next connects."""
         if isinstance(note, Welcome):
             self.wires.spread(number, note.spread_s)
 
     def states(self) -> dict[str, int]:
-        """How many are down, offline (cut off, or without a connection) and online."""
+        """Number of devices that are down, offline (cut off, or without a connection) and online."""
         down = sum(not device.alive for device in self._awake.values())
         offline = self.wires.offline() - down
         return {"down": down, "offline": max(0, offline), "online": len(self) - down - max(0, offline)}

@@ -1,6 +1,7 @@
-"""A hub of a region: the production `HubCore` and, in place of its loop, this obedient one over virtual time.
+"""Simulated hub: the production `HubCore` with its loop, store and engines replaced by calls in virtual time.
 
-Rule: whatever the real loop keeps in memory is lost by `kill`; what its store commits is in the twin and comes back.
+Rule: whatever the real loop keeps in memory is lost by `kill`; what its store commits is in the disk's twin and comes
+back.
 """
 
 from collections import Counter
@@ -35,7 +36,7 @@ WAKE_S = 1.0
 
 
 class Hub:
-    """`counts` sums over all lives. `air`: its broker."""
+    """One hub of a region with its broker (`air`). `counts` sums over all its lives."""
 
     def __init__(self, name: str, region: Region, ground: RegionServices) -> None:
         self.name = name
@@ -55,15 +56,18 @@ class Hub:
 
     @property
     def counts(self) -> Counter[str]:
+        """The core's counters, summed over all lives."""
         return self._past + self._core.counts
 
     @property
     def core(self) -> HubCore:
+        """The core of the current life."""
         return self._core
 
     # Life
 
     def start(self) -> None:
+        """Start the hub's process, over what its store holds."""
         if self.alive:
             return
         self.alive = True
@@ -76,22 +80,24 @@ class Hub:
         self._wake(self._life)
 
     def kill(self) -> None:
+        """Kill the hub's process with all that it kept in memory."""
         self.alive = False
         self._life += 1
         self.line.drop()
         self.writer.kill(self._ground.dice)
 
     def lose_link(self) -> None:
+        """Notice that the connection to the broker is lost, and try again."""
         if self.alive and self.line.up:
             self.line.drop()
             self._kernel.after(self._ground.pace.broker_retry_s, self._connect, self._life)
 
     def drain(self) -> None:
-        """Its machine will be taken away: nothing new is let in."""
+        """Admit nothing new: the machine will be taken away."""
         self._core.drain()
 
     def _renew(self) -> None:
-        """An empty memory, an idle writer and idle engines: what a new process has."""
+        """Reset memory, writer and engines to those of a new process."""
         limits = self._is.limits
         settings = HubSettings(
             name=self.name,
@@ -128,7 +134,7 @@ class Hub:
     # Messages
 
     def hear(self, topic: str, payload: bytes) -> None:
-        """Gathered for a moment with what else comes, as the real loop's rounds do."""
+        """A message arrived; it is gathered for a moment with others, as the real loop's rounds do."""
         self._obey(self._core.on_message(topic, payload, self._now()))
         if not self._gathering:
             self._gathering = True
@@ -140,12 +146,15 @@ class Hub:
             self._round()
 
     def _committed(self) -> None:
-        """Endings alone make nothing due: no receipt, and no batch that has not been formed with the results."""
+        """A commit is done. Endings alone make nothing due.
+
+        No receipt, and no batch that the results have not formed.
+        """
         if self._due:
             self._round()
 
     def _round(self) -> None:
-        """After each group of events: receipts and batches."""
+        """After each group of events, send receipts and form batches."""
         self._due = False
         self._ground.recorder.queued(self.name, self._core.queued())
         self._obey(self._core.flush(self._now()))
@@ -217,7 +226,7 @@ class Hub:
         rows, highest = self.disk.find(find)
         self._obey(self._core.on_found(find, rows, highest, self._now()))
 
-    # Engines: a batch of n takes a + b * n; one that finds no free slot waits at the door
+    # Engines: a batch of n takes a + b * n; one that finds no free slot waits
 
     def _infer(self, infer: Infer) -> None:
         cost_s = self._is.cost_base_s + self._is.cost_item_s * len(infer.items)
@@ -254,10 +263,4 @@ class Hub:
 
 
 def _nothing() -> None:
-    """A write that failed, or a read."""
-
-
-
-
-
-
+    """Commit of a write that failed, or of a read."""

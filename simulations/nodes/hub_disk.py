@@ -1,7 +1,7 @@
-"""What survives a hub's kill, kept in memory: the twin of its store, one row per (device, epoch, seq).
+"""In-memory twin of a hub's store: one row per (device, epoch, seq), which survives a kill.
 
-Law: a row is forgotten once its device has recorded the outcome and nothing of it can be on the way any more: then no
-message can ask for it. How far each stream has come is kept for ever.
+Rule: a row is deleted once its device has recorded the outcome and no message about it can be on the way any more. How
+far each stream has come is kept for ever.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ LINGERS_S = 120.0  # no message is on its way for longer
 
 
 class Kept(msgspec.Struct, gc=False):
-    """`over`: its device has recorded the outcome."""
+    """Row of one question. `over`: its device has recorded the outcome."""
 
     question: Question
     verdict: bytes | None = None
@@ -27,7 +27,7 @@ class Kept(msgspec.Struct, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A backup."""
+    """Backup of a hub's store. `effects`: how many verdicts had been stored by then."""
 
     rows: dict[Key, Kept]
     highest: dict[Stream, int]
@@ -35,7 +35,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class HubDisk:
-    """`effect`, `undone`: hear of every verdict that was stored, or is gone again by a backup."""
+    """Twin of a hub's store.
+
+    `effect` and `undone` are called for every verdict that was stored, or is gone again after a restore of a
+    backup.
+    """
 
     def __init__(self, kernel: Kernel, effect: Callable[[Key], None], undone: Callable[[Key], None]) -> None:
         self._kernel = kernel
@@ -50,9 +54,11 @@ class HubDisk:
         return len(self._rows)
 
     def owed(self) -> list[Question]:
+        """Questions without verdict or refusal, which a restarted hub has to compute."""
         return [kept.question for kept in self._rows.values() if kept.verdict is None and kept.refusal is None]
 
     def keep(self, question: Question) -> None:
+        """Store a question."""
         key = question.key
         self._rows[key] = Kept(question)
         stream = key.device, key.epoch
@@ -60,6 +66,7 @@ class HubDisk:
             self._highest[stream] = key.seq
 
     def end(self, ending: Ending) -> None:
+        """Store the verdict or refusal of a question; ignored if its row is gone."""
         kept = self._rows.get(ending.key)
         if kept is None:
             return  # nothing to update: forgotten, or never kept
@@ -72,9 +79,11 @@ class HubDisk:
                 self._since.append(ending.key)
 
     def forget(self, key: Key) -> None:
+        """Delete the row of a question."""
         self._rows.pop(key, None)
 
     def find(self, find: Find) -> tuple[Mapping[Key, Row], Mapping[Stream, int]]:
+        """Rows of these keys, and the highest seq of these streams."""
         found = {key: self._rows.get(key) for key in find.keys}
         rows = {key: _row(kept) for key, kept in found.items() if kept is not None}
         highest = {stream: self._highest[stream] for stream in find.streams if stream in self._highest}
@@ -83,7 +92,7 @@ class HubDisk:
     # What a real store need not do
 
     def over(self, key: Key) -> None:
-        """The device has recorded the outcome."""
+        """The device has recorded the outcome: the row is deleted `LINGERS_S` after its ending."""
         kept = self._rows.get(key)
         if kept is not None:
             kept.over = True
@@ -91,20 +100,20 @@ class HubDisk:
                 self._over.append((self._kernel.now + LINGERS_S, key))
 
     def sweep(self) -> None:
-        """Now and then."""
+        """Delete the rows that are due; called once a second or so."""
         now = self._kernel.now
         while self._over and self._over[0][0] <= now:
             self._rows.pop(self._over.popleft()[1], None)
 
     def snapshot(self) -> Snapshot:
-        """A backup of this moment."""
+        """Take a backup of this moment."""
         if self._since is None:
             self._since = []
         rows = {key: copy(kept) for key, kept in self._rows.items()}
         return Snapshot(rows, dict(self._highest), len(self._since))
 
     def rewind(self, snapshot: Snapshot) -> None:
-        """It is as it was then."""
+        """Restore a backup; verdicts that were stored since are reported as undone."""
         since = self._since or []
         for key in sorted(set(since[snapshot.effects :])):
             self._undone(key)

@@ -1,7 +1,7 @@
-"""What models answer in a simulated fleet: a recorded run drawn again, a bundle's calibration, or stated shares.
+"""Predictions of edge and hub models in a simulated fleet, drawn from a recording, a calibration or stated shares.
 
-Law: the truth is drawn with every sample, so that an answer is right or wrong and not merely given. All draws come from
-the generator passed in, for many samples at once.
+Rule: the truth is drawn with every sample, so that an answer is right or wrong and not merely given. All draws come
+from the generator passed in, for many samples at once.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,11 @@ _TENTHS = np.linspace(0.0, 1.0, 11)
 
 
 class Predictions(NamedTuple):
-    """Lists of one length: the `truth`, how sure the edge is (0..1), and the labels that edge and hub answer."""
+    """Predictions for a number of samples, as lists of one length.
+
+    `truth`: the right label; `confidence` of the edge model (0..1); `edge`, `hub`: the labels that the two models
+    give.
+    """
 
     truth: list[int]
     confidence: list[float]
@@ -26,13 +30,15 @@ class Predictions(NamedTuple):
 
 
 class _Judged(NamedTuple):
+    """Confidence (0..1) and correctness of both models for a number of samples."""
+
     confidence: Floats
     edge_right: Flags
     hub_right: Flags
 
 
 class Drawn:
-    """`threshold`: the policy's, which tells what `unsure_share` means where nothing was recorded."""
+    """Sampler of predictions. `threshold`: the policy's, which says what `unsure_share` means without a recording."""
 
     def __init__(self, model: Model, threshold: float, rng: np.random.Generator) -> None:
         self._model = model
@@ -45,7 +51,7 @@ class Drawn:
         )  # fmt: skip
 
     def take(self, count: int) -> Predictions:
-        """Those of the next `count` samples."""
+        """Draw the predictions for the next `count` samples."""
         judged = self._judged(count)
         truth = self._rng.integers(0, self._model.labels, count)
         edge, hub = (self._label(truth, right) for right in (judged.edge_right, judged.hub_right))
@@ -59,7 +65,7 @@ class Drawn:
         return self._calibrated(count) if self._model.deciles else self._stated(count)
 
     def _calibrated(self, count: int) -> _Judged:
-        """Confidence by its deciles, straight lines between them; right as often as it says (Guo et al. 2017)."""
+        """Confidence by its deciles, linear between them; right as often as it says (Guo et al. 2017)."""
         luck = self._rng.random((3, count))
         confidence = np.interp(luck[0], _TENTHS, self._deciles)
         return _Judged(confidence, luck[1] < confidence, luck[2] < self._model.accuracy_hub)
@@ -73,7 +79,7 @@ class Drawn:
         return _Judged(confidence, right, luck[3] < model.accuracy_hub)
 
     def _label(self, truth: npt.NDArray[np.int64], right: Flags) -> list[int]:
-        """The truth, or any other label."""
+        """The truth where the answer is right, any other label elsewhere."""
         other = (truth + self._rng.integers(1, self._model.labels, len(truth))) % self._model.labels
         found: list[int] = np.where(right, truth, other).tolist()
         return found

@@ -1,6 +1,6 @@
-"""What is counted while a region runs: answers, latencies, queues, bytes, states, by bucket of virtual time.
+"""Counters of a region while it runs: answers, latencies, queues, bytes and states per bucket of virtual time.
 
-Law: it counts and forgets; nothing in it grows with the number of samples. The sums over regions are the fleet's.
+Rule: it counts and forgets; nothing in it grows with the number of samples. The sums over regions are the fleet's.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ LOCAL, HUB, CORRECTION = "local", "hub", "correction"
 
 
 class Record(msgspec.Struct):
-    """Of one region, or of all of them: each list has a number a bucket."""
+    """Counts of one region, or of all of them: each list has one number per bucket."""
 
     arrivals: list[int]
     latency: dict[str, list[Bins]]
@@ -31,7 +31,7 @@ class Record(msgspec.Struct):
     states: Counts = {}
 
     def add(self, other: "Record") -> None:
-        """What another region counted."""
+        """Add what another region counted."""
         self.arrivals = [a + b for a, b in zip(self.arrivals, other.arrivals, strict=True)]
         for mine, theirs in (
             (self.answers, other.answers), (self.right, other.right), (self.queues, other.queues),
@@ -46,12 +46,13 @@ class Record(msgspec.Struct):
 
 
 def empty(buckets: int) -> Record:
+    """A record of zeros for this many buckets."""
     latency: dict[str, list[Bins]] = {name: [{} for _ in range(buckets)] for name in (LOCAL, HUB, CORRECTION)}
     return Record([0] * buckets, latency)
 
 
 class Recorder:
-    """`bucket`: the one that virtual time is in; whoever lets time pass sets it."""
+    """Counters of a region. `bucket`: the one that virtual time is in; whoever advances the time sets it."""
 
     def __init__(self, buckets: int, kernel: Kernel) -> None:
         self.bucket = 0
@@ -62,15 +63,16 @@ class Recorder:
         self._alone: Counter[tuple[Why, bool]] = Counter()
 
     def sampled(self, count: int) -> None:
+        """Count samples taken."""
         self.samples += count
         self.record.arrivals[self.bucket] += count
 
     def alone(self, why: Why, right: bool) -> None:
-        """Answered at once, without a question."""
+        """Count an answer that was given at once, without a question to a hub."""
         self._alone[why, right] += 1
 
     def close(self) -> dict[Why, int]:
-        """Before `bucket` moves on; how many were answered without a question, and why."""
+        """Close the current bucket; returns how many were answered without a question, by reason."""
         whys: Counter[Why] = Counter()
         for (why, right), count in sorted(self._alone.items()):
             self._count(f"{LOCAL}.{why}", count, count * right)
@@ -82,6 +84,7 @@ class Recorder:
         return whys
 
     def said(self, said: Answer | Correction, sampled: Sampled) -> None:
+        """Count an answer or correction of a question, with its latency."""
         if isinstance(said, Correction):
             source, why = CORRECTION, Why.VERDICT
         else:
@@ -92,14 +95,16 @@ class Recorder:
         bins[which] = bins.get(which, 0) + 1
 
     def left(self, rule: str, size_bytes: int) -> None:
+        """Count bytes that left a device, under the policy rule that permitted it."""
         self._row(self.record.bytes_by_rule, rule)[self.bucket] += size_bytes
 
     def queued(self, hub: str, queued: Mapping[str, int]) -> None:
+        """Record the questions waiting at a hub; each bucket keeps the maximum."""
         row, waiting = self._row(self.record.queues, hub), sum(queued.values())
         row[self.bucket] = max(row[self.bucket], waiting)
 
     def states(self, states: Iterable[tuple[str, int]]) -> None:
-        """At the bucket's end."""
+        """Record the number of devices in each state at the end of the bucket."""
         for name, count in states:
             self._row(self.record.states, name)[self.bucket] = count
 

@@ -1,6 +1,7 @@
-"""The registry of a simulated fleet: every device whose name has the right form is enrolled. All have one key.
+"""Device registry of a simulated hub: every device whose name has the right form is enrolled, all with one key.
 
-Nothing is sealed or signed here, but a registry names keys; and a million rows of equal keys would tell nothing.
+Nothing is sealed or signed in a simulation, but the hub's core expects keys; a million rows of equal keys would serve
+nothing, so only devices that are suspended are stored.
 """
 
 import msgspec
@@ -16,7 +17,7 @@ _HPKE = X25519PrivateKey.from_private_bytes(bytes(32)).public_key()
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """One enrolled device."""
+    """One enrolled device, as the hub's core sees it."""
 
     id: str
     state: Standing = Standing.ACTIVE
@@ -27,15 +28,17 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedRegistry:
-    """Only of whom there is something to say it remembers anything."""
+    """Registry that remembers suspended devices only."""
 
     def __init__(self) -> None:
         self._marked: dict[str, Known] = {}
 
     def device(self, device: str, /) -> Known | None:
+        """The enrolled device of this name."""
         return self._marked.get(device) or Known(device)
 
     def suspect(self, device: str, now_ms: int, /) -> bool:
+        """Suspend a device. False if it was suspended already."""
         del now_ms
         found = self._marked.get(device, Known(device))
         if found.state is not Standing.ACTIVE:

@@ -1,4 +1,4 @@
-"""What devices, the fleet and hubs get from the simulated region they are in: time, weather, records, and a way out."""
+"""Interfaces of a simulated region for its nodes: time, conditions, counters, message transport, core classes."""
 
 from random import Random
 from typing import NamedTuple, Protocol
@@ -27,7 +27,7 @@ from wire.protocol.topics import Channel
 
 
 class Cores(NamedTuple):
-    """The production cores and their stores' twins: a seam to plant defects in, which must be found."""
+    """Classes of the production cores and of the disk twins; tests replace one to plant a defect that must be found."""
 
     edge: type[EdgeCore] = EdgeCore
     hub: type[HubCore] = HubCore
@@ -36,9 +36,10 @@ class Cores(NamedTuple):
 
 
 class Regressed(msgspec.Struct, frozen=True):
-    """A head that is wrong in a share `amount` of its answers, as sure as ever; of class `label` alone if >= 0.
+    """A model head that is wrong in a share `amount` of its answers, as confident as ever.
 
-    `tail`: the hub's half of it is wrong alike, so that both agree.
+    `label`: only for samples of this class, if >= 0. `tail`: the hub's half of it is wrong alike, so that both
+    agree.
     """
 
     amount: float
@@ -49,12 +50,18 @@ class Regressed(msgspec.Struct, frozen=True):
 class Trial(Protocol):
     """What a device counts for a rollout, sample by sample."""
 
-    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]: ...
-    def verdict(self, sampled: Sampled) -> None: ...
+    def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]:
+        """Labels of device and hub for a sample, and the committed head's label if it is audited (else -1)."""
+
+    def verdict(self, sampled: Sampled) -> None:
+        """The hub's verdict for a sampled question has arrived."""
 
 
 class RegionServices(Protocol):
-    """One region, as its nodes see it. `rng`, `dice`: of this region alone; `zero_s`: hub time at virtual time 0."""
+    """One region, as its nodes see it.
+
+    `rng`, `dice`: random generators of this region alone. `zero_s`: hub time at virtual time 0.
+    """
 
     scenario: Scenario
     cores: Cores
@@ -78,15 +85,36 @@ class RegionServices(Protocol):
     max_age_s: float
 
     @property
-    def brokers(self) -> dict[str, connections.Broker]: ...
+    def brokers(self) -> dict[str, connections.Broker]:
+        """Brokers by line name, those of other regions included."""
+
     @property
-    def upset(self) -> bool: ...
-    def hub_now(self) -> float: ...
-    def line_of(self, hub: str) -> str: ...
-    def around(self, *, metered: bool) -> Context: ...
-    def confidence(self, number: int, drawn: float) -> float: ...
-    def send(self, key: Key, line: str, channel: Channel, frame: bytes) -> None: ...
-    def reply(self, hub: str, device: str, frame: bytes) -> None: ...
-    def effect(self, hub: str, key: Key) -> None: ...
-    def undone(self, hub: str, key: Key) -> None: ...
-    def ended(self, key: Key) -> None: ...
+    def upset(self) -> bool:
+        """Whether a storm makes devices less confident than the model would be."""
+
+    def hub_now(self) -> float:
+        """Hub time in seconds since 1970."""
+
+    def line_of(self, hub: str) -> str:
+        """Name of the line that leads to a hub."""
+
+    def around(self, *, metered: bool) -> Context:
+        """Policy context of a device at this moment."""
+
+    def confidence(self, number: int, drawn: float) -> float:
+        """Confidence of a device in a sample: as drawn, or below the threshold during a storm."""
+
+    def send(self, key: Key, line: str, channel: Channel, frame: bytes) -> None:
+        """Send a frame of a device to the hub of a line."""
+
+    def reply(self, hub: str, device: str, frame: bytes) -> None:
+        """Send a frame of a hub to a device."""
+
+    def effect(self, hub: str, key: Key) -> None:
+        """A hub stored the verdict of this question."""
+
+    def undone(self, hub: str, key: Key) -> None:
+        """A hub lost a stored verdict by a restored backup."""
+
+    def ended(self, key: Key) -> None:
+        """A device has recorded the outcome of this question."""

@@ -1,7 +1,7 @@
-"""What crosses the borders of a region: messages to and from hubs elsewhere, and facts about their questions.
+"""Messages between regions: frames to and from hubs elsewhere, and facts about their questions.
 
-Law: it is gathered during a slice and handed over at its end; so nothing arrives before the slice after the one it was
-sent in, and regions may run in any order, or at once.
+Rule: they are gathered during a slice and handed over at its end; so nothing arrives before the slice after the one it
+was sent in, and regions may run in any order, or at once.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,10 @@ DOWN, EFFECT, UNDONE, OVER = "down", "effect", "undone", "over"
 
 
 class Passage(msgspec.Struct, frozen=True, gc=False):
-    """To region `to`, not before `at_s`. `kind`: a channel (a frame up), or one of those above."""
+    """One message to region `to`, which arrives not before `at_s`.
+
+    `kind`: a channel (a frame to a hub), or one of `DOWN`, `EFFECT`, `UNDONE`, `OVER`.
+    """
 
     to: str
     at_s: float
@@ -33,7 +36,7 @@ class Passage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Broker(msgspec.Struct):
-    """One elsewhere, as it was at the end of the last slice. `lives` counts its deaths."""
+    """State of a broker elsewhere at the end of the last slice. `lives` counts its restarts."""
 
     up: bool = True
     lives: int = 0
@@ -47,7 +50,10 @@ class Home(RegionServices, Protocol):
 
 
 class Abroad:
-    """`hubs`: those elsewhere that devices of here may ask."""
+    """Border of one region: outgoing and incoming messages, and the hubs elsewhere that its devices may ask.
+
+    `regions`: region of each of those hubs.
+    """
 
     def __init__(self, regions: dict[str, str], ground: Home) -> None:
         self.hubs = {name: Broker() for name in regions}
@@ -59,12 +65,13 @@ class Abroad:
         self._asked: dict[Key, set[str]] = {}
 
     def region(self, hub: str) -> str:
+        """Region of a hub elsewhere."""
         return self._regions[hub]
 
     # Out
 
     def send(self, hub: str, key: Key, channel: Channel, frame: bytes, extra_s: float) -> None:
-        """Up, from a device of here."""
+        """Send a frame of a device of this region to a hub elsewhere. `extra_s`: transmission time of its bytes."""
         if key.seq:
             self._asked.setdefault(key, set()).add(hub)
         for delay_s in self._ground.weather.arrivals():
@@ -74,7 +81,7 @@ class Abroad:
             )
 
     def reply(self, hub: str, device: str, frame: bytes) -> None:
-        """Down, from a hub of here."""
+        """Send a frame of a hub of this region to a device elsewhere."""
         for delay_s in self._ground.weather.arrivals():
             at_s = self._ground.kernel.now + delay_s
             self._out.append(
@@ -82,11 +89,11 @@ class Abroad:
             )
 
     def tell(self, kind: str, key: Key, hub: str) -> None:
-        """A fact of a hub of here, about a question of elsewhere."""
+        """Report a fact (`EFFECT` or `UNDONE`) of a hub of this region about a question of elsewhere."""
         self._out.append(Passage(self._home(key.device), self._ground.kernel.now, hub, key, kind))
 
     def over(self, key: Key) -> None:
-        """No hub elsewhere will be asked for it any more."""
+        """Tell the hubs elsewhere that were asked that this question has ended at its device."""
         for hub in sorted(self._asked.pop(key, ())):
             self._out.append(Passage(self._regions[hub], self._ground.kernel.now, hub, key, OVER))
 
@@ -95,14 +102,14 @@ class Abroad:
         return next(name for numbers, name in self._homes if number in numbers)
 
     def hand_over(self) -> list[Passage]:
-        """At the end of a slice: what waits, once."""
+        """Take all waiting messages, at the end of a slice."""
         waiting, self._out = self._out, []
         return waiting
 
     # In
 
     def take(self, passages: Iterable[Passage], brokers: dict[str, Broker]) -> None:
-        """Between two slices."""
+        """Accept messages and broker states from elsewhere, between two slices."""
         for name, broker in self.hubs.items():
             self._watch(name, broker, brokers[name])
         for each in passages:

@@ -1,6 +1,6 @@
-"""Lets the regions of a scenario pass through time side by side, in as many processes as there are to use.
+"""Advances the regions of a scenario slice by slice, as many in a process as it is given.
 
-Law: slices and what is handed over between them depend on the scenario alone, never on the number of processes.
+Rule: slices and what is handed over between them depend on the scenario alone, never on the number of processes.
 """
 
 import gc
@@ -25,7 +25,7 @@ BORDER_SLICE_S = 0.25  # where questions may cross a border: nothing crosses fas
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one region was, in the end."""
+    """Result of one region at the end of a run."""
 
     record: Record
     report: Report
@@ -36,14 +36,14 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Border(msgspec.Struct, frozen=True):
-    """What regions hand over at the end of a slice."""
+    """Messages and broker states that regions hand over at the end of a slice."""
 
     passages: list[Passage]
     brokers: dict[str, Broker]
 
     @classmethod
     def of(cls, borders: Sequence["Border"]) -> "Border":
-        """All together: the order is that of the regions, not of the processes."""
+        """Combine what several regions hand over; the order is that of the regions, not of the processes."""
         brokers = {name: broker for border in borders for name, broker in border.brokers.items()}
         return cls([each for border in borders for each in border.passages], brokers)
 
@@ -62,7 +62,7 @@ class Team:
             ground.begin()
 
     def go(self, begin_s: float, end_s: float) -> dict[int, Border]:
-        """One slice of each; what each hands over."""
+        """Run one slice of each region; returns what each hands over."""
         borders: dict[int, Border] = {}
         for number, ground in self.grounds.items():
             ground.go(begin_s, end_s)
@@ -70,19 +70,23 @@ class Team:
         return borders
 
     def take(self, border: Border) -> None:
+        """Give each region the messages for it and the states of all brokers."""
         for ground in self.grounds.values():
             mine = [each for each in border.passages if each.to == ground.name]
             ground.abroad.take(mine, border.brokers)
 
     @property
     def samples(self) -> int:
+        """Samples taken so far."""
         return sum(ground.recorder.samples for ground in self.grounds.values())
 
     @property
     def events(self) -> int:
+        """Kernel events so far."""
         return sum(ground.kernel.events for ground in self.grounds.values())
 
     def shares(self, *, complete: bool) -> dict[int, Share]:
+        """Results of the regions; `complete` False: questions still open are judged as of now."""
         return {number: _share(ground, complete=complete) for number, ground in self.grounds.items()}
 
 
@@ -100,7 +104,7 @@ def _share(ground: Ground, *, complete: bool) -> Share:
 
 
 def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:
-    """Begin and end of each, up to the scenario's end: none lies in two buckets."""
+    """Begin and end of each slice up to the scenario's end, in virtual seconds; none lies in two buckets."""
     parts = ceil(scenario.step_s / (BORDER_SLICE_S if has_borders(scenario) else LONGEST_SLICE_S))
     for bucket in range(scenario.buckets):
         begin_s = bucket * scenario.step_s
@@ -111,9 +115,10 @@ def slices(scenario: Scenario) -> Iterator[tuple[float, float]]:
 
 
 def has_borders(scenario: Scenario) -> bool:
-    """Whether anything can pass from one region to another."""
+    """Whether anything can pass from one region to another (one has a failover region)."""
     return any(region.failover for region in scenario.regions)
 
 
 def peak_rss_bytes() -> int:
+    """Highest resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

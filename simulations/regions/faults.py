@@ -1,6 +1,6 @@
-"""Acts out what a scenario says will happen to one region: kills, power cuts, partitions, storms, lies, old backups.
+"""Fault injector of a region: acts out the scenario's kills, power cuts, partitions, storms, lies and restores.
 
-Law: a fault does what the world may do to a fleet and nothing else: it tells no core anything. Each is over at its
+Rule: a fault does what the world may do to a fleet and nothing else: it tells no core anything. Each is over at its
 `ends_s` at the latest; faults may overlap. All draws are of the one seed, in the order of the events.
 """
 
@@ -9,8 +9,13 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
+from simulations.checking.egress import Customs
 from simulations.kernel.kernel import Kernel
 from simulations.kernel.world import name_of
+from simulations.nodes.device_disk import Writer
+from simulations.nodes.fleet import Herd
+from simulations.nodes.hub import Hub
+from simulations.nodes.hub_disk import Snapshot
 from simulations.nodes.services import Regressed
 from simulations.scenario.arrivals import struck
 from simulations.scenario.conditions import Weather
@@ -23,29 +28,37 @@ _BIGGEST = 2**63 - 1
 
 
 class Ground(Protocol):
-    """What of a region a fault may touch. `herd`: its devices by number; `hubs` by name, each with its broker `air`."""
+    """What of a region a fault may change.
+
+    `herd`: its devices by number; `hubs` by name, each with its broker `air`; `customs`: its egress auditor.
+    """
 
     name: str
     kernel: Kernel
     weather: Weather
-    customs: Any
-    herd: Any
-    hubs: dict[str, Any]
+    customs: Customs
+    herd: Herd
+    hubs: dict[str, Hub]
 
-    def use_policy(self, text: str, numbers: Iterable[int]) -> None: ...
-    def revive(self, hub: Any) -> None: ...
-    def storm(self, numbers: Iterable[int], until_s: float) -> None: ...
+    def use_policy(self, text: str, numbers: Iterable[int]) -> None:
+        """Put a policy's text into force on these devices."""
+
+    def revive(self, hub: Hub) -> None:
+        """Restart a hub's broker."""
+
+    def storm(self, numbers: Iterable[int], until_s: float) -> None:
+        """Until `until_s` these devices are unsure of every sample."""
 
 
 class Faults:
-    """`schedule` puts every event of this region into its kernel."""
+    """Fault injector; `schedule` puts every event of this region into its kernel."""
 
     def __init__(self, ground: Ground, scenario: Scenario, rng: Random) -> None:
         self._ground = ground
         self._kernel = ground.kernel
         self._scenario = scenario
         self._rng = rng
-        self._backups: dict[str, Any] = {}
+        self._backups: dict[str, Snapshot] = {}
         self._acts: dict[EventKind, Callable[[Event], None]] = {
             EventKind.KILL_AGENTS: self._kill_agents,
             EventKind.KILL_BROKER: self._kill_brokers,
@@ -67,7 +80,7 @@ class Faults:
         }
 
     def schedule(self) -> None:
-        """Events of other regions are not ours; a surge is the load's, a rollout has an actor of its own."""
+        """Schedule this region's events; surges belong to the load, and a rollout has a driver of its own."""
         for event in self._scenario.events:
             act = self._acts.get(event.kind)
             if act is not None and event.region in {"", self._ground.name}:
@@ -75,12 +88,12 @@ class Faults:
                 if event.kind is EventKind.RESTORE:
                     self._kernel.at(max(0.0, event.at_s - event.amount), self._back_up, event)
 
-    # Who is struck
+    # What an event is about
 
     def _devices(self, event: Event) -> range:
         return struck(event, self._ground.herd.numbers)
 
-    def _hubs(self, event: Event) -> list[Any]:
+    def _hubs(self, event: Event) -> list[Hub]:
         return [hub for name, hub in self._ground.hubs.items() if event.hub in {"", name}]
 
     def _at_end(self, event: Event, call: Callable[..., None], *facts: Any) -> None:
@@ -118,7 +131,7 @@ class Faults:
         self._kill_brokers(event)
 
     def _cut_power(self, event: Event) -> None:
-        """After `amount` more commits, if it comes to that before the end."""
+        """Cut the power after `amount` more commits, if it comes to that before the end."""
         if event.hub:
             for hub in self._hubs(event):
                 if hub.alive:
@@ -130,14 +143,14 @@ class Faults:
                 self._cut(event, self._ground.herd[number].writer, partial(self._ground.herd.kill, number))
                 self._at_end(event, self._start_agent, number)
 
-    def _cut(self, event: Event, writer: Any, dead: Callable[[], None]) -> None:
+    def _cut(self, event: Event, writer: Writer, dead: Callable[[], None]) -> None:
         writer.cut_after(int(event.amount), dead)
         self._at_end(event, writer.spare)
 
     # Links
 
     def _part(self, event: Event) -> None:
-        """Cut off now; each notices after a while of its own, or not at all if it is over before."""
+        """Cut links now; each device notices after a while of its own, or not at all if it is over before."""
         for number in self._devices(event):
             self._ground.herd.part(number)
             noticed_s = self._kernel.now + self._ground.weather.notice_s()
@@ -151,7 +164,7 @@ class Faults:
             self._ground.herd.rejoin(number)
 
     def _expire(self, event: Event) -> None:
-        """Certificates end at once: thrown off, and let in again one by one as each gets a new one."""
+        """Certificates end at once: devices are disconnected, and accepted again one by one as each gets a new one."""
         for number in self._devices(event):
             self._ground.herd.bar(number, self._kernel.now + self._rng.uniform(0.0, event.lasts_s))
             self._ground.herd.lose_link(number)
@@ -166,7 +179,7 @@ class Faults:
             self._reset_one(event, number)
 
     def _reset_one(self, event: Event, number: int) -> None:
-        """`amount` times a minute in the mean."""
+        """Break a device's connections `amount` times a minute in the mean."""
         at_s = self._kernel.now + self._rng.expovariate(max(event.amount, 0.1) / 60.0)
         if at_s < event.ends_s:
             self._kernel.at(at_s, self._ground.herd.lose_link, number)
@@ -179,7 +192,7 @@ class Faults:
             self._backups[f"{event.at_s} {hub.name}"] = hub.disk.snapshot()
 
     def _restore(self, event: Event) -> None:
-        """The store as it was `amount` seconds ago; what was stored since is gone."""
+        """Restore the store as it was `amount` seconds ago; what was stored since is gone."""
         for hub in self._hubs(event):
             backup = self._backups.pop(f"{event.at_s} {hub.name}", None)
             if backup is not None:
@@ -189,18 +202,18 @@ class Faults:
                 self._at_end(event, _start, hub)
 
     def _preempt(self, event: Event) -> None:
-        """A notice, `amount` seconds to finish in, and the machine is gone; another one starts at the end."""
+        """Give notice, `amount` seconds to finish in, then take the machine away; another one starts at the end."""
         for hub in self._hubs(event):
             if hub.alive:
                 hub.drain()
                 self._kernel.at(min(event.at_s + event.amount, event.ends_s), self._take_away, hub)
                 self._at_end(event, _start, hub)
 
-    def _take_away(self, hub: Any) -> None:
+    def _take_away(self, hub: Hub) -> None:
         if hub.alive:
             hub.kill()
 
-    # What people and devices do
+    # Operators and devices
 
     def _recall(self, event: Event) -> None:
         self._use(event, shut(self._scenario))
@@ -233,7 +246,7 @@ class Faults:
             self._lie(event, number)
 
     def _lie(self, event: Event, number: int) -> None:
-        """Every few seconds: what a device with a good key may send and no honest one does."""
+        """Send every few seconds what a device with a good key may send and no honest one does."""
         if self._kernel.now >= event.ends_s:
             return
         device, rng = self._ground.herd[number], self._rng
@@ -246,12 +259,13 @@ class Faults:
         self._kernel.after(every_s * rng.uniform(0.5, 1.5), self._lie, event, number)
 
 
-def _start(hub: Any) -> None:
+def _start(hub: Hub) -> None:
     if not hub.alive:
         hub.start()
 
 
 def _lie_of(epoch: int, rng: Random) -> UpNote:
+    """Draw a note with impossible counters, versions or signatures."""
     wild = rng.choice((0, 1, 2**31, _BIGGEST, 2**64 - 1, rng.getrandbits(40)))
     match rng.randrange(4):
         case 0:
@@ -273,5 +287,5 @@ def _lie_of(epoch: int, rng: Random) -> UpNote:
 
 
 def shut(scenario: Scenario) -> str:
-    """A policy under which nothing of any class of this scenario leaves."""
+    """Text of a policy under which nothing of any class of this scenario leaves a device."""
     return written("recall", scenario.regions, {name: False for name, _ in scenario.load.classes})

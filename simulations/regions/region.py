@@ -1,7 +1,7 @@
-"""One region: its kernel, its dice, its hubs and its devices, whatever process it runs in.
+"""One simulated region: its kernel, random generators, hubs, devices, faults and checkers.
 
-Law: a region knows nothing of other regions but what `Abroad` brings at the end of a slice. Same scenario, same region,
-same passages in: same run.
+Rule: a region knows nothing of other regions but what `Abroad` brings at the end of a slice. Same scenario, same
+region, same messages in: same run.
 """
 
 import traceback
@@ -48,11 +48,11 @@ PORTION_S = 60.0  # samples are drawn for at most so long at once
 
 
 class DefectError(Exception):
-    """A core raised what it never should."""
+    """A production core raised an exception it never should."""
 
 
 class Ground:
-    """Region `number` of a scenario. `rng`, `dice`: of this region alone."""
+    """Region `number` of a scenario. `rng`, `dice`: random generators of this region alone."""
 
     def __init__(self, scenario: Scenario, number: int, cores: Cores) -> None:
         region = scenario.regions[number]
@@ -97,32 +97,34 @@ class Ground:
         self.rollout = Actor(self, self.herd, scenario.rollout) if scenario.rollout else None
         self._faults = Faults(self, scenario, Random(self.dice.getrandbits(64)))  # noqa: S311
 
-    # What others ask
+    # State for the nodes
 
     @property
     def air(self) -> Air:
-        """The first hub's."""
+        """Broker of the first hub."""
         return next(iter(self.hubs.values())).air
 
     def line_of(self, hub: str) -> str:
+        """Name of the line that leads to a hub."""
         return self._lines[hub]
 
     @property
     def upset(self) -> bool:
-        """Whether devices answer otherwise than the model would."""
+        """Whether a storm makes devices less confident than the model would be."""
         return bool(self._storms)
 
     @property
     def brokers(self) -> dict[str, connections.Broker]:
-        """By line."""
+        """Brokers by line name, those of other regions included."""
         ours: dict[str, connections.Broker] = {self._lines[name]: hub.air for name, hub in self.hubs.items()}
         return ours | {self._lines[name]: broker for name, broker in self.abroad.hubs.items()}
 
     def hub_now(self) -> float:
+        """Hub time in seconds since 1970."""
         return self.zero_s + self.kernel.now
 
     def around(self, *, metered: bool) -> Context:
-        """What a device of this region can tell of itself and of this moment."""
+        """Policy context of a device of this region at this moment."""
         minute = int(self.scenario.begins_minute + self.kernel.now // 60) % 10_080
         zones = self.policy.zones if self.policy else ()
         return Context(
@@ -132,6 +134,7 @@ class Ground:
     # Time
 
     def begin(self) -> None:
+        """Start the hubs and schedule faults, rollout and the end of the usual losses."""
         for hub in self.hubs.values():
             hub.start()
         self._faults.schedule()
@@ -142,7 +145,10 @@ class Ground:
             self.kernel.at(LOOK_AROUND_S, self._look_around)
 
     def go(self, begin_s: float, end_s: float) -> None:
-        """One slice; it lies within one bucket. DefectError if a core raised, which is on record: the run is over."""
+        """Run one slice, which lies within one bucket.
+
+        DefectError if a core raised: it is recorded as a flaw, and the run is over.
+        """
         try:
             self._pass(begin_s, end_s)
         except Exception as error:
@@ -169,7 +175,7 @@ class Ground:
             recorder.states(self.herd.states().items())
 
     def _draw(self, begin_s: float) -> None:
-        """The samples of the next while: however short slices are, they are drawn in the same portions."""
+        """Draw the samples of the next while; however short slices are, they are drawn in the same portions."""
         bucket_ends_s = (self.recorder.bucket + 1) * self.scenario.step_s
         self._drawn_s = min(begin_s + PORTION_S, bucket_ends_s)
         some = self._arrivals.between(begin_s, self._drawn_s)
@@ -178,7 +184,7 @@ class Ground:
         self._ids += len(some.at_s)
 
     def counts(self) -> dict[str, int]:
-        """Whatever else was counted, by dotted name."""
+        """Totals of whatever else was counted, by dotted name."""
         hubs = sum((hub.counts for hub in self.hubs.values()), Counter[str]())
         airs = [hub.air for hub in self.hubs.values()]
         found = {f"hub.{name}": count for name, count in hubs.items()}
@@ -187,7 +193,7 @@ class Ground:
         return found
 
     def brokers_now(self) -> dict[str, Broker]:
-        """For those who have lines to them from elsewhere."""
+        """States of this region's brokers, for regions that have lines to them."""
         return {name: Broker(hub.air.up, hub.air.lives) for name, hub in self.hubs.items()}
 
     def _look_around(self) -> None:
@@ -197,7 +203,7 @@ class Ground:
     # Messages
 
     def send(self, key: Key, line: str, channel: Channel, frame: bytes) -> None:
-        """From a device; what it hands to a line that is down, or cut, is gone. `key`: seq 0 if it asks nothing."""
+        """Send a frame of a device; over a line that is down or cut it is lost. `key`: seq 0 if it asks nothing."""
         name = self._hubs_by_line[line]
         wire = self.herd.wires.get(number_of(key.device), line)
         hub = self.hubs.get(name)
@@ -213,7 +219,7 @@ class Ground:
             hub.air.carry(hub.line, hub.hear, topic(key.device, channel), frame, extra_s=extra_s)
 
     def reply(self, hub: str, device: str, frame: bytes) -> None:
-        """From a hub here to a device anywhere."""
+        """Send a frame of a hub of this region to a device anywhere."""
         number = number_of(device)
         if number not in self.herd.numbers:
             self.abroad.reply(hub, device, frame)
@@ -224,27 +230,29 @@ class Ground:
     # Facts
 
     def effect(self, hub: str, key: Key) -> None:
+        """A hub of this region stored a verdict: report it to the checker of the device's region."""
         if number_of(key.device) in self.herd.numbers:
             self.judge.see(Effect(Name(*key), hub))
         else:
             self.abroad.tell(EFFECT, key, hub)
 
     def undone(self, hub: str, key: Key) -> None:
+        """A hub of this region lost a stored verdict by a restored backup; reported as `on_effect`."""
         if number_of(key.device) in self.herd.numbers:
             self.judge.see(Undone(Name(*key), hub))
         else:
             self.abroad.tell(UNDONE, key, hub)
 
     def ended(self, key: Key) -> None:
-        """Its outcome is on record at the device: no hub will be asked for it any more."""
+        """A device has recorded the outcome of this question: no hub will be asked for it any more."""
         for hub in self.hubs.values():
             hub.disk.over(key)
         self.abroad.over(key)
 
-    # What faults and people do
+    # Changes by faults and by operators
 
     def use_policy(self, text: str, numbers: Iterable[int] | None = None) -> None:
-        """`numbers` None: all devices of this region."""
+        """Put a policy into force on these devices; `numbers` None: on all of this region."""
         policy = parse(text).compile()
         if numbers is None:
             self.policy = policy
@@ -256,15 +264,16 @@ class Ground:
         self.herd.use_policy(policy, some)
 
     def revive(self, hub: Hub) -> None:
-        """Its broker is back: whoever has lost it tries again."""
+        """Restart a hub's broker: whoever has lost it tries again."""
         hub.air.revive()
         self.herd.wires.retry_all(self.line_of(hub.name))
 
     def storm(self, numbers: Iterable[int], until_s: float) -> None:
-        """Till then these are unsure of every sample."""
+        """Until `until_s` these devices are unsure of every sample."""
         self._storms.append((numbers if isinstance(numbers, range) else frozenset(numbers), until_s))
 
     def confidence(self, number: int, drawn: float) -> float:
+        """Confidence of a device in a sample: as drawn, or below the threshold during a storm."""
         now = self.kernel.now
         return self._unsure if any(number in some and now < until_s for some, until_s in self._storms) else drawn
 
@@ -276,5 +285,5 @@ class Ground:
 
 
 def _further(scenario: Scenario, region: Region) -> dict[str, str]:
-    """Hubs of the regions that take over, and their regions."""
+    """Hubs of the regions that take over for this one, with their regions."""
     return {name: other.name for other in scenario.regions if other.name in region.failover for name in other.hub_names}

@@ -1,6 +1,6 @@
-"""Runs a scenario: its regions side by side, in one process or several, and what they were together.
+"""Runs a scenario in virtual time, its regions in one process or several, and merges them into one outcome.
 
-Law: equal scenarios give equal outcomes but for `wall`, whatever the number of processes.
+Rule: equal scenarios give equal outcomes but for `wall`, whatever the number of processes.
 """
 
 import time
@@ -24,7 +24,12 @@ STORIES_AT_MOST = 100
 def run(
     scenario: Scenario, processes: int = 1, progress: Progress | None = None, cores: Cores | None = None
 ) -> Outcome:
-    """`progress` hears of every slice; False = stop soon and say what there is. `cores`: in one process only."""
+    """Run a scenario to its end and return its outcome.
+
+    `processes`: at most one per region is used. `progress` is called after every slice; False = stop soon and
+    return what there is (`complete` is False then). `cores`: other core classes, in one process only. WorkerError
+    if a process of the run dies. A core that raises ends the run with a flaw `defect`, not with an exception.
+    """
     began, told = time.monotonic(), progress or _go_on
     if processes > 1 and len(scenario.regions) > 1 and cores is None:
         with Workers(scenario, processes) as workers:
@@ -38,10 +43,12 @@ def run(
 
 
 def _go_on(_passed: Passed) -> bool:
+    """Progress callback of a run that nobody watches."""
     return True
 
 
 def _inline(scenario: Scenario, progress: Progress, cores: Cores) -> Ended:
+    """Run all regions in this process, slice by slice, until the end, a defect or a stop."""
     team, borders = Team(scenario, range(len(scenario.regions)), cores), has_borders(scenario)
     until_s = 0.0
     for begin_s, end_s in slices(scenario):
@@ -59,6 +66,10 @@ def _inline(scenario: Scenario, progress: Progress, cores: Cores) -> Ended:
 
 
 def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended], wall: Wall) -> Outcome:
+    """Merge the regions' results into one outcome.
+
+    `until_s` is the earliest time that any process reached; `complete` only if all of them reached the end.
+    """
     record, counts = empty(scenario.buckets), Counter[str]()
     for share in shares:
         record.add(share.record)
@@ -88,7 +99,7 @@ def _outcome(scenario: Scenario, shares: Sequence[Share], ended: Sequence[Ended]
 
 
 def _series(record: Record) -> dict[str, Any]:
-    """What is counted by bucket, as the outcome has it."""
+    """Series per bucket, as immutable values for the outcome."""
 
     def frozen(counts: Counts) -> dict[str, tuple[int, ...]]:
         return {name: tuple(row) for name, row in sorted(counts.items())}
@@ -107,7 +118,7 @@ def _series(record: Record) -> dict[str, Any]:
 
 
 def _together(reports: Sequence[Report]) -> Report:
-    """One judgement on all regions."""
+    """Merge the history reports of all regions into one."""
 
     def total(name: str) -> int:
         return sum(getattr(report, name) for report in reports)
@@ -131,13 +142,14 @@ _SUMS = (
 
 
 def _mark(event: Event) -> Mark:
+    """Mark of an event: its kind, place and share of devices as text."""
     where = event.hub or event.region or "everywhere"
     whom = f" device {event.device}" if event.device >= 0 else f" {event.share:.0%}" if event.share < 1 else ""
     return Mark(event.at_s, event.lasts_s, event.kind.value, f"{event.kind.value.replace('_', ' ')}: {where}{whom}")
 
 
 def _violations(scenario: Scenario, history: Report) -> tuple[Violation, ...]:
-    """A story of each flaw, and the run that shows it again."""
+    """For each kind of flaw one story of it, and the command that shows it again."""
     found: dict[str, str] = {}
     for story in history.stories:
         law, _, told = story.partition(": ")

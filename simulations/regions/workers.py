@@ -1,6 +1,6 @@
-"""The processes that regions run in: each has some regions, all keep step where something can pass between them.
+"""Worker processes of a run: each simulates some regions, all in step where messages can pass between them.
 
-Law: workers are spawned, never forked; Ctrl-C is the caller's business, and they hear of it from the caller alone.
+Rule: workers are spawned, never forked; Ctrl-C is handled by the caller alone, who stops them through their pipes.
 """
 
 import signal
@@ -22,7 +22,10 @@ _STOP = None
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Regions in the end. `until_s`: virtual time that they reached."""
+    """Results of a worker's regions.
+
+    `until_s`: virtual time that they reached; `peak_rss_bytes`: memory of its process.
+    """
 
     shares: dict[int, Share]
     until_s: float
@@ -31,11 +34,14 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class WorkerError(Exception):
-    """A worker process is gone."""
+    """A worker process has died."""
 
 
 def work(pipe: Connection, scenario: Scenario, numbers: tuple[int, ...]) -> None:
-    """A worker's life: slice after slice, telling each, until the end or until it is told to stop."""
+    """Main function of a worker process: runs its regions slice by slice and sends what each hands over.
+
+    It ends at the scenario's end, or when `pipe` tells it to stop; its last message is an `Ended`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     team, borders = Team(scenario, numbers, Cores()), has_borders(scenario)
     until_s, complete = 0.0, True
@@ -57,7 +63,7 @@ def work(pipe: Connection, scenario: Scenario, numbers: tuple[int, ...]) -> None
 
 
 class Workers:
-    """As a context: whoever leaves it early leaves no process behind."""
+    """Worker processes of one run, as a context manager that leaves no process behind."""
 
     def __init__(self, scenario: Scenario, processes: int) -> None:
         regions = range(len(scenario.regions))
@@ -86,7 +92,7 @@ class Workers:
             process.join()
 
     def run(self, progress: Callable[[Passed], bool]) -> list[Ended]:
-        """Until all have ended. `progress` False: they stop soon."""
+        """Run until all workers have ended; if `progress` returns False they stop soon."""
         while len(self._ended) < len(self._pipes):
             handed = self._round()
             if not progress(self._so_far()):
@@ -97,7 +103,7 @@ class Workers:
         return [self._ended[pipe] for pipe in self._pipes]
 
     def _round(self) -> dict[int, Border]:
-        """Where they keep step: one word of each that still runs; else of whoever has one."""
+        """One message of each worker that still runs where they keep step; else of whoever has one."""
         running = [pipe for pipe in self._pipes if pipe not in self._ended]
         handed: dict[int, Border] = {}
         for pipe in running if self._borders else wait(running):
@@ -105,10 +111,11 @@ class Workers:
         return handed
 
     def _hear(self, pipe: Connection) -> dict[int, Border]:
+        """Receive one message of a worker. WorkerError if its process has died."""
         try:
             said = pipe.recv()
         except EOFError:
-            raise WorkerError("a process of the simulation ended before its time") from None
+            raise WorkerError("a worker process of the simulation has died") from None
         if isinstance(said, Ended):
             self._ended[pipe] = said
             return {}
@@ -116,6 +123,7 @@ class Workers:
         return handed if self._borders else {}
 
     def _drain(self) -> None:
+        """Receive until every worker has sent its results."""
         for pipe in self._pipes:
             while pipe not in self._ended:
                 self._hear(pipe)
@@ -126,6 +134,7 @@ class Workers:
                 pipe.send(word)
 
     def _so_far(self) -> Passed:
+        """Progress of all workers; virtual time is that of the slowest."""
         seen: Sequence[Passed] = list(self._passed.values())
         behind = min((each.until_s for each in seen), default=0.0) if len(seen) == len(self._pipes) else 0.0
         return Passed(behind, sum(each.samples for each in seen), sum(each.events for each in seen))

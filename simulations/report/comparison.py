@@ -1,6 +1,6 @@
-"""Two runs side by side: every figure with its difference, and every plot beside the other's on the same scale.
+"""Compares two runs: every figure with its difference, and every plot beside the other's on the same scale (HTML).
 
-Law: reads outcomes alone. Nothing is called better or worse: what differs is said, and by how much.
+Rule: reads outcomes alone. Nothing is called better or worse: what differs is stated, and by how much.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from simulations.report.plots import Panel, figure, happened, letter, panels
 
 
 class Row(NamedTuple):
-    """One figure of both runs."""
+    """One figure of both runs; None where a run does not have it."""
 
     name: str
     first: float | None
@@ -26,22 +26,24 @@ class Row(NamedTuple):
 
     @property
     def differs(self) -> bool:
+        """Whether the two values differ."""
         return self.first != self.second
 
     @property
     def words(self) -> tuple[str, str, str]:
-        """Both values, and the second less the first."""
+        """Both values as text, and the second less the first ("" if equal or not comparable)."""
         values = shown(self.name, self.first), shown(self.name, self.second)
         if self.first is None or self.second is None or not self.differs:
             return *values, ""
         return *values, difference(self.name, self.second - self.first)
 
     def plain(self) -> dict[str, Any]:
+        """The row as a JSON object."""
         return {"figure": self.name, "first": self.first, "second": self.second}
 
 
 def rows(first: Outcome, second: Outcome) -> list[Row]:
-    """Every figure that one of them has, and the reasons that answers of one of them have."""
+    """Compare every figure that one of the runs has, and the answer reasons that one of them has."""
     whys = [f"why.{why}" for why in Why if any(_has(outcome, why) for outcome in (first, second))]
     views = view(first), view(second)
     found = [Row(name, value_of(views[0], name), value_of(views[1], name)) for name in (*FIGURES, *whys)]
@@ -49,7 +51,7 @@ def rows(first: Outcome, second: Outcome) -> list[Row]:
 
 
 def comparison(first: Outcome, second: Outcome) -> str:
-    """The page."""
+    """Render the HTML page that shows two runs side by side."""
     both = first, second
     heads = "".join(f"<section>{_head(side, outcome)}</section>" for side, outcome in zip("AB", both, strict=True))
     names = ("figure", "A", "B", "B less A")
@@ -64,12 +66,14 @@ def comparison(first: Outcome, second: Outcome) -> str:
 
 
 def _title(first: Outcome, second: Outcome) -> str:
+    """Title of the page: the scenario run twice, or two scenarios."""
     if first.scenario == second.scenario:
         return f"{first.scenario}, twice"
     return f"{first.scenario} beside {second.scenario}"
 
 
 def _head(side: str, outcome: Outcome) -> str:
+    """Summary of one side: question, verdict, size, seed and events."""
     held, words = verdict(outcome)
     events = ", ".join(
         f"<b>{letter(at)}</b> {escape(mark.text or mark.kind)}" for at, mark in enumerate(happened(outcome))
@@ -84,6 +88,7 @@ def _head(side: str, outcome: Outcome) -> str:
 
 
 def _cells(row: Row) -> str:
+    """Table row of one figure; the second value is bold where the two differ."""
     first, second, more = row.words
     strong = ("<b>", "</b>") if row.differs else ("", "")
     name = f'<td class="l"><code>{escape(row.name)}</code></td>'
@@ -91,7 +96,7 @@ def _cells(row: Row) -> str:
 
 
 def _plots(first: Outcome, second: Outcome) -> tuple[str, list[dict[str, Any]]]:
-    """Each panel of one beside that of the other, on the same scale; an empty place where one has none."""
+    """Each panel of one run beside that of the other, on the same scale; an empty place where one has none."""
     sides = {panel.key: panel for panel in panels(first)}, {panel.key: panel for panel in panels(second)}
     body, figures = "", []
     for key in [*sides[0], *(key for key in sides[1] if key not in sides[0])]:
@@ -107,6 +112,7 @@ def _plots(first: Outcome, second: Outcome) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _scaled(panel: Panel, pair: Sequence[Panel | None], outcome: Outcome, number: int) -> dict[str, Any]:
+    """Plotly figure of one panel, with the y range of both runs' panels together."""
     made = figure(panel, outcome)
     made["key"] = f"{panel.key}-{number}"
     reached = [each.reach for each in pair if each is not None and each.reach is not None]
@@ -121,15 +127,17 @@ def _scaled(panel: Panel, pair: Sequence[Panel | None], outcome: Outcome, number
 
 
 def _drawn(panel: Panel) -> list[float]:
+    """All y values of a panel, gaps as 0."""
     return [value or 0 for trace in panel.traces for value in trace["y"]]
 
 
 def _top(panel: Panel) -> float:
-    """The highest that is drawn: of what is stacked, the sum."""
+    """Highest value that is drawn; for stacked traces, of their sum."""
     stacked = [trace["y"] for trace in panel.traces if "stackgroup" in trace]
     single = [value or 0 for trace in panel.traces if "stackgroup" not in trace for value in trace["y"]]
     return max([*(sum(value or 0 for value in values) for values in zip(*stacked, strict=True)), *single, 0])
 
 
 def _has(outcome: Outcome, why: str) -> bool:
+    """Whether any answer of this outcome has this reason."""
     return any(name.endswith(f".{why}") and any(series) for name, series in outcome.answers.items())

@@ -1,7 +1,7 @@
-"""Figures of an outcome by name, and whether what a scenario expects of them held.
+"""Named figures of an outcome (`p99_s`, `hub_share`, `lost`, ...), and expectations judged on them.
 
-Law: reads an outcome and nothing else, so that a report that was saved can be judged again. A figure that a run
-does not have (no answer of that kind came) has no value, and what was expected of it did not hold.
+Rule: reads an outcome and nothing else, so that a saved report can be judged again. A figure that a run does not have
+(no answer of that kind came) has no value, and an expectation on it does not hold.
 """
 
 import difflib
@@ -21,7 +21,7 @@ ANSWERS = ("local", "hub")
 
 
 class View(NamedTuple):
-    """An outcome seen through the buckets from `first` up to but not including `last`."""
+    """Window of an outcome: the buckets from `first` up to but not including `last`."""
 
     outcome: Outcome
     first: int
@@ -29,15 +29,19 @@ class View(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """Length of the window in virtual seconds."""
         return (self.last - self.first) * self.outcome.step_s
 
     def sum(self, series: Iterable[Series]) -> int:
+        """Sum of these series over the window."""
         return sum(sum(each[self.first : self.last]) for each in series)
 
     def answers(self, *sources: str) -> int:
+        """Number of answers of these sources (`local`, `hub`, `correction`) in the window."""
         return self.sum(of_source(self.outcome.answers, *sources))
 
     def bins(self, *sources: str) -> Bins:
+        """Latency histogram of these sources over the window."""
         found: Counter[int] = Counter()
         for latency in self.outcome.latency:
             if latency.source in sources:
@@ -47,22 +51,23 @@ class View(NamedTuple):
 
 
 def of_source(series: dict[str, Series], *sources: str) -> list[Series]:
-    """Those whose name (`source.why`) begins so."""
+    """Select the series whose name (`source.why`) begins with one of these sources."""
     return [each for name, each in series.items() if name.partition(".")[0] in sources]
 
 
 def view(outcome: Outcome, from_s: float = 0.0, until_s: float = 0.0) -> View:
-    """The whole run, or the buckets that a stretch of it touches."""
+    """Window of the whole run, or of the buckets that [from_s, until_s) touches (`until_s` 0 = the end)."""
     last = ceil(until_s / outcome.step_s) if until_s else len(outcome.arrivals)
     return View(outcome, int(from_s // outcome.step_s), min(last, len(outcome.arrivals)))
 
 
 def judged(outcome: Outcome, expected: Iterable[Expect]) -> Outcome:
-    """The same outcome with its expectations judged."""
+    """Return the same outcome with these expectations judged."""
     return msgspec.structs.replace(outcome, expectations=tuple(_judged(outcome, each) for each in expected))
 
 
 def _judged(outcome: Outcome, expect: Expect) -> Judged:
+    """Compute the figure of one expectation and compare it with its bounds."""
     value = figure(view(outcome, expect.from_s, expect.until_s), expect.figure)
     held = value is not None and _within(value, expect)
     return Judged(
@@ -76,18 +81,23 @@ def _judged(outcome: Outcome, expect: Expect) -> Judged:
 
 
 def _within(value: float, expect: Expect) -> bool:
+    """Whether a value lies within the bounds, both inclusive."""
     high = expect.at_most is None or value <= expect.at_most
     return high and (expect.at_least is None or value >= expect.at_least)
 
 
 def _words(expect: Expect, outcome: Outcome) -> str:
+    """The window as text, "" for the whole run."""
     if not expect.from_s and not expect.until_s:
         return ""
     return f"from {clock(expect.from_s)} to {clock(expect.until_s or outcome.until_s)}"
 
 
 def figure(seen: View, name: str) -> float | None:
-    """The value of a figure that `known` knows; None if the run has none."""
+    """Compute a figure that `check_figure_name` accepts; None if the run has no value for it.
+
+    Shares are 0..1, times in seconds, sizes in bytes.
+    """
     exact = FIGURES.get(name)
     if exact is not None:
         return exact(seen)
@@ -96,7 +106,10 @@ def figure(seen: View, name: str) -> float | None:
 
 
 def known(name: str, hubs: Iterable[str]) -> str:
-    """What is wrong with the name of a figure; "" if there is such a one."""
+    """Check the name of a figure: "" if there is such a one, else one line that says what is wrong.
+
+    `hubs`: names of the scenario's hubs, for `queue_peak.HUB`.
+    """
     if name in FIGURES:
         return ""
     kind, dot, rest = name.partition(".")
@@ -112,45 +125,55 @@ def known(name: str, hubs: Iterable[str]) -> str:
 
 
 def _share(part: float, whole: float) -> float | None:
+    """A share, or None where there is no whole."""
     return part / whole if whole else None
 
 
 def _quantile(share: float, *sources: str) -> Callable[[View], float | None]:
+    """Figure: latency quantile of these sources in seconds (upper edge of its bin, 19 % wide)."""
     return lambda seen: quantile_s(seen.bins(*sources), share)
 
 
 def _right(*sources: str) -> Callable[[View], float | None]:
+    """Figure: share of right answers among those of these sources."""
     return lambda seen: _share(seen.sum(of_source(seen.outcome.right, *sources)), seen.answers(*sources))
 
 
 def _of_answers(*sources: str) -> Callable[[View], float | None]:
+    """Figure: answers of these sources as a share of all answers."""
     return lambda seen: _share(seen.answers(*sources), seen.answers(*ANSWERS))
 
 
 def _ended(end: str) -> Callable[[View], float | None]:
+    """Figure: share of accepted questions that ended so; of the whole run, whatever the window."""
     return lambda seen: _share(getattr(seen.outcome.history, end), seen.outcome.history.accepted)
 
 
 def _queue_peak(seen: View, hub: str = "") -> float | None:
+    """Figure: most questions that waited at a hub ("" = any) in a bucket of the window."""
     queues = [series for name, series in seen.outcome.queues.items() if hub in ("", name)]
     return max((max(series[seen.first : seen.last], default=0) for series in queues), default=None)
 
 
 def _online(seen: View) -> float | None:
+    """Figure: smallest share of devices online at the end of a bucket."""
     online = seen.outcome.states.get("online", ())[seen.first : seen.last]
     return _share(min(online), seen.outcome.devices) if online else None
 
 
 def _bytes_a_day(seen: View) -> float | None:
+    """Figure: bytes that left per device, scaled to a day."""
     return _share(seen.sum(seen.outcome.bytes_by_rule.values()) * DAY_S, seen.outcome.devices * seen.seconds)
 
 
 def _exposed(seen: View) -> float | None:
+    """Figure: largest share of devices that ran a rollout's candidate at once."""
     most = [max(each.exposed[seen.first : seen.last], default=0) for each in seen.outcome.rollouts]
     return _share(max(most), seen.outcome.devices) if most else None
 
 
 def _why(seen: View, why: str) -> float | None:
+    """Figure: share of answers with this reason, from whichever source."""
     named = (series for name, series in seen.outcome.answers.items() if name in {f"{s}.{why}" for s in ANSWERS})
     return _share(seen.sum(named), seen.answers(*ANSWERS))
 

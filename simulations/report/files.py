@@ -1,4 +1,4 @@
-"""Where reports lie: an outcome as JSON beside its page, written whole, and read back to be looked at or compared."""
+"""Files of a report: an outcome as JSON beside its HTML page, written whole and read back."""
 
 import importlib.util
 import json
@@ -16,7 +16,10 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def prepare(folder: Path) -> None:
-    """Said before a run and not after it: that its report could not be drawn, or not be written."""
+    """Make the report's folder and check for plotly, before a run and not after it.
+
+    ExitError(DISK) if the folder cannot be made; ModuleNotFoundError without plotly.
+    """
     can_draw()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,13 +28,13 @@ def prepare(folder: Path) -> None:
 
 
 def can_draw() -> None:
-    """ModuleNotFoundError if there is nothing to draw with."""
+    """Raise ModuleNotFoundError if plotly is not installed."""
     if importlib.util.find_spec("plotly") is None:
         raise ModuleNotFoundError(name="plotly")
 
 
 def keep(outcome: Outcome, scenario: Scenario, folder: Path) -> Path:
-    """NAME.json and NAME.html in `folder`; the page's path."""
+    """Write NAME.json and NAME.html into `folder`; returns the page's path. ExitError(DISK) if it cannot."""
     html = folder / f"{outcome.scenario}.html"
     write(html, page(outcome, scenario))
     write(html.with_suffix(".json"), json.dumps(outcome.plain(), indent=1) + "\n")
@@ -39,6 +42,7 @@ def keep(outcome: Outcome, scenario: Scenario, folder: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
+    """Write a text file. ExitError(DISK) if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -46,7 +50,10 @@ def write(path: Path, text: str) -> None:
 
 
 def saved(path: Path) -> Outcome:
-    """What `keep` has written."""
+    """Load an outcome that `save_report` wrote.
+
+    ExitError(USAGE) if the file cannot be read, ExitError(SCENARIO) if it is no outcome.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except OSError as error:
@@ -56,13 +63,13 @@ def saved(path: Path) -> Outcome:
 
 
 def replayed_by(outcome: Outcome, again: str) -> Outcome:
-    """With the command that runs it again, for whoever reads of a broken law."""
+    """Set the command that replays the run in each violation; the seed is appended."""
     violations = tuple(replace(each, replay=f"{again} --seed {outcome.seed}") for each in outcome.violations)
     return replace(outcome, violations=violations)
 
 
 def exit_of(outcome: Outcome) -> int:
-    """Laws before expectations; a run that was stopped early has shown neither."""
+    """Exit code of a run: broken rules before missed expectations; a run that was stopped early has shown neither."""
     if outcome.violations or not outcome.history.ok:
         return Exit.CHECK_FAILED
     if not outcome.complete:

@@ -1,10 +1,13 @@
-"""Figures, spans and moments as a person reads them: the same words in the terminal and on the page."""
+"""Formats figures, sizes and times as text, the same in the terminal and on the page."""
 
 _COUNTS = ("samples", "answers", "lost", "doubled", "open", "flaws", "violations", "queue_peak", "count")
 
 
 def shown(name: str, value: float | None) -> str:
-    """By the figure's name: `_s` = seconds, `_share` and `accuracy` = per cent, bytes, or a number."""
+    """Format a figure by its name: `_s` = seconds, `_share` and `accuracy` = per cent, bytes, or a number.
+
+    "none" for None.
+    """
     if value is None:
         return "none"
     kind = name.partition(".")[0]
@@ -18,24 +21,26 @@ def shown(name: str, value: float | None) -> str:
 
 
 def difference(name: str, more: float) -> str:
-    """With its sign; shares in points of a hundred."""
+    """Format a difference of two values of a figure with its sign; shares in percentage points."""
     if _is_share(name.partition(".")[0]):
         return f"{more * 100:+.2f} points".replace("-", "−")
     return f"{'+' if more > 0 else '−'}{shown(name, abs(more))}"
 
 
 def _is_share(kind: str) -> bool:
+    """Whether a figure is a share, shown in per cent."""
     return "share" in kind or kind.startswith("accuracy") or kind == "why"
 
 
 def seconds(value: float) -> str:
-    """`3.2 ms`, `1.74 s`, `5 min`."""
+    """Format seconds: `3.2 ms`, `1.74 s`, `5 min`."""
     if value < 1:
         return f"{value * 1000:.3g} ms"
     return f"{value:.3g} s" if value < 120 else span(value)
 
 
 def size(value: float) -> str:
+    """Format a number of bytes with decimal units: `512 B`, `1.5 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:.3g} {unit}"
@@ -44,7 +49,7 @@ def size(value: float) -> str:
 
 
 def span(value: float) -> str:
-    """`90 s`, `15 min`, `1.5 h`, `7 d`."""
+    """Format a duration in seconds: `90 s`, `15 min`, `1.5 h`, `7 d`."""
     for unit, width in (("d", 86_400), ("h", 3600), ("min", 60)):
         if value >= width and value != 60 * (unit == "min"):
             return f"{value / width:.3g} {unit}"
@@ -52,7 +57,7 @@ def span(value: float) -> str:
 
 
 def clock(value: float) -> str:
-    """`1:05:00` after the start; `day 3, 4:00:00`."""
+    """Format a moment of the run, in seconds from its start: `1:05:00`; `day 3, 4:00:00`."""
     days, rest = divmod(int(value), 86_400)
     time = f"{rest // 3600}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"day {days + 1}, {time}" if days else time

@@ -1,6 +1,7 @@
-"""What a run showed: counts per bucket of virtual time, latencies as histograms, the history's judgement, what held.
+"""Outcome of a run: counts per bucket of virtual time, latency histograms, history report, expectations.
 
-Law: values only; equal for equal scenarios and seeds but for `wall`. Nothing in it grows with the number of samples.
+Rule: values only; equal for equal scenarios and seeds but for `wall`. Nothing in it grows with the number of samples.
+The JSON of a report is this value field by field.
 """
 
 from math import ceil, log2
@@ -19,19 +20,22 @@ Bins = dict[int, int]  # latency bin -> how many
 
 
 def bin_of(seconds: float) -> int:
-    """The bin that a latency falls into: up to and including its upper edge."""
+    """Number of the histogram bin that a latency in seconds falls into: up to and including its upper edge."""
     if seconds <= FIRST_S:
         return 0
     return min(BINS - 1, ceil(PER_OCTAVE * log2(seconds / FIRST_S)))
 
 
 def upper_s(number: int) -> float:
-    """The upper edge of a bin: no latency in it was longer (but in the last)."""
+    """Upper edge of a histogram bin in seconds: no latency in it was longer (but in the last one)."""
     return float(FIRST_S * 2 ** (number / PER_OCTAVE))
 
 
 def quantile_s(bins: Bins, share: float) -> float | None:
-    """At most so long took `share` of them (upper edge of the bin); None if there are none."""
+    """Quantile of a latency histogram in seconds (upper edge of the bin); None if it is empty.
+
+    `share`: 0.5 = median.
+    """
     rank, seen = share * sum(bins.values()), 0
     for number in sorted(bins):
         seen += bins[number]
@@ -41,14 +45,17 @@ def quantile_s(bins: Bins, share: float) -> float | None:
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """From sample to answer, by bucket of the answer. `source`: `local`, `hub`, or `correction`."""
+    """Latency histograms from sample to answer, by bucket of the answer.
+
+    `source`: `local`, `hub`, or `correction`.
+    """
 
     source: str
     bins: tuple[Bins, ...]
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Something that happened, as it is marked on every time axis."""
+    """An event of the run, as it is marked on every time axis."""
 
     at_s: float
     lasts_s: float
@@ -57,7 +64,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A law that a run broke. `replay`: a command that shows it again."""
+    """A rule that a run broke. `replay`: a command that shows it again."""
 
     law: str
     story: str
@@ -65,7 +72,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """One expectation and what was seen; `value` is None where the run has no such figure, and that does not hold."""
+    """One expectation with the value seen; None (and not held) where the run has no such figure."""
 
     figure: str
     value: float | None
@@ -76,7 +83,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class Wave(msgspec.Struct, frozen=True):
-    """A wave of a rollout: from when it was open, and how many devices at most might run the candidate in it."""
+    """Wave of a rollout: when it opened, and how many devices at most might run the candidate in it."""
 
     name: str
     from_s: float
@@ -84,7 +91,7 @@ class Wave(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The gate looked: what it said, and the bound it said it by (None = could not tell)."""
+    """Decision of the quality gate with its reason, and the statistical bound it rests on (None = inconclusive)."""
 
     at_s: float
     verdict: str
@@ -105,7 +112,7 @@ class RolloutSeen(msgspec.Struct, frozen=True):
 
 
 class Wall(msgspec.Struct, frozen=True):
-    """What the run cost here: the one part that differs between equal runs."""
+    """Cost of the run on this machine: the one part that differs between equal runs."""
 
     seconds: float = 0.0
     processes: int = 1
@@ -113,12 +120,13 @@ class Wall(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """Everything that one run showed.
 
-    `until_s`: virtual time reached; less than the scenario's end where it was stopped. `answers`: `source.why` -> how
-    many a bucket (`local.confident`, `hub.verdict`, and `correction.…`). `right`: the same for those that were right.
-    `queues`: hub -> most questions waiting in the bucket. `bytes_by_rule`: what left, by the rule that let it.
-    `states`: devices at each bucket's end (`online`, `offline`, `cut`, `down`, ...). `counts`: totals by dotted name.
+    `until_s`: virtual time reached; less than the scenario's end where it was stopped. `answers`: `source.why` ->
+    how many a bucket (`local.confident`, `hub.verdict`, and `correction.…`). `right`: the same for those that were
+    right. `queues`: hub -> most questions waiting in the bucket. `bytes_by_rule`: what left, by the rule that
+    permitted it. `states`: devices at each bucket's end (`online`, `offline`, `cut`, `down`, ...). `counts`: totals
+    by dotted name.
     """
 
     scenario: str
@@ -149,17 +157,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """The history has no flaw, no law was broken, and everything expected held."""
+        """Whether the history has no flaw, no rule was broken, and every expectation held."""
         return self.history.ok and not self.violations and all(judged.held for judged in self.expectations)
 
     def plain(self, *, wall: bool = True) -> dict[str, Any]:
-        """For JSON. Without `wall`, equal runs give equal values."""
+        """The outcome as a JSON object; without `wall`, equal runs give equal values."""
         values: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         return values if wall else {name: value for name, value in values.items() if name != "wall"}
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """How far a run is: virtual seconds, samples and kernel events so far."""
+    """Progress of a run: virtual seconds, samples and kernel events so far."""
 
     until_s: float
     samples: int

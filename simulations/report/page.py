@@ -1,7 +1,7 @@
-"""The report of a run as one HTML page that needs no network: the verdict, the figures, the plots, what happened.
+"""HTML report of a run, one page that needs no network: verdict, figures, plots, events, history, scenario.
 
-Law: only draws what it is given. Everything but the plots can be read without scripts, and equal outcomes give equal
-pages but for what the run cost.
+Rule: it only draws what it is given. Everything but the plots can be read without scripts, and equal outcomes give
+equal pages but for what the run cost.
 """
 
 import base64
@@ -29,12 +29,12 @@ _HEAD = (
     '<meta name="viewport" content="width=device-width"><meta http-equiv="Content-Security-Policy" content="'
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
     '">'
-)  # a page that could not fetch anything if it wanted to
+)  # the page cannot fetch anything
 _NEVER = {"lost", "doubled"}  # more than none of it is bad
 
 
 def page(outcome: Outcome, scenario: Scenario | None = None) -> str:
-    """The whole page. `scenario`: what was asked for, in words of its own."""
+    """Render the HTML report of a run; `scenario`: adds a section on what was simulated."""
     drawn = panels(outcome)
     happened, history = _events(outcome), _history(outcome)
     parts = [
@@ -52,7 +52,10 @@ def page(outcome: Outcome, scenario: Scenario | None = None) -> str:
 
 
 def document(title: str, body: str, figures: Sequence[dict[str, Any]], width: str = "") -> str:
-    """A page around `body`, with a plot in each element whose id is a figure's key."""
+    """Render an HTML page around `body`, with a plot in each element whose id is a figure's key.
+
+    `figures`: as `simulations.report.plots.figure` makes them; `width`: a class of the style sheet.
+    """
     drawn = json.dumps(figures, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{_HEAD}'
@@ -64,17 +67,19 @@ def document(title: str, body: str, figures: Sequence[dict[str, Any]], width: st
 
 
 def _resource(name: str) -> str:
+    """Text of a file that lies beside this module."""
     return (resources.files("simulations.report") / name).read_text(encoding="utf-8")
 
 
 @cache
 def _plotly() -> str:
-    """plotly.js as the package ships it, packed: a quarter of its size."""
+    """plotly.js as the package ships it, compressed to a quarter of its size."""
     code = (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
     return base64.b64encode(gzip.compress(code, mtime=0)).decode()
 
 
 def _head(outcome: Outcome) -> str:
+    """Head of the page: question, verdict, size and seed."""
     held, words = verdict(outcome)
     early = f" Stopped at {clock(outcome.until_s)} of virtual time." if not outcome.complete else ""
     facts = (
@@ -90,7 +95,7 @@ def _head(outcome: Outcome) -> str:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """A class of the style sheet ("" = good) and one line."""
+    """Verdict of a run: a class of the style sheet ("" = good) and one line."""
     missed = [judged for judged in outcome.expectations if not judged.held]
     if outcome.violations or not outcome.history.ok:
         return "no", "No: a law was broken"
@@ -105,6 +110,7 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
 
 
 def _broken(outcome: Outcome) -> str:
+    """Section of broken rules with the commands that show them again; of flaws without one, the first 20 stories."""
     if not outcome.violations and outcome.history.ok:
         return ""
     told = [f"<p>{escape(v.law)}: {escape(v.story)}</p><pre>{escape(v.replay)}</pre>" for v in outcome.violations]
@@ -113,6 +119,7 @@ def _broken(outcome: Outcome) -> str:
 
 
 def _expectations(judged: Sequence[Judged]) -> str:
+    """Table of expectations: held or missed, value, bounds and window."""
     if not judged:
         return ""
     rows = [
@@ -128,7 +135,7 @@ def _expectations(judged: Sequence[Judged]) -> str:
 
 
 def bounds(judged: Judged) -> str:
-    """`0.18 to 0.23`, `at most 2 s`."""
+    """Format the bounds of an expectation: `0.18 to 0.23`, `at most 2 s`."""
     low, high = (None if b is None else shown(judged.figure, b) for b in (judged.at_least, judged.at_most))
     if low is not None and high is not None:
         return f"{low} to {high}"
@@ -136,6 +143,7 @@ def bounds(judged: Judged) -> str:
 
 
 def _cards(seen: View) -> str:
+    """Cards with the main figures; lost and doubled questions are marked as bad."""
     cards = []
     for name, words in _CARDS:
         value = value_of(seen, name)
@@ -145,6 +153,7 @@ def _cards(seen: View) -> str:
 
 
 def _events(outcome: Outcome) -> str:
+    """Table of events and rollouts (at most 200), with the letters that mark them in the plots."""
     marks = happened(outcome)
     if not marks:
         return ""
@@ -158,6 +167,7 @@ def _events(outcome: Outcome) -> str:
 
 
 def _history(outcome: Outcome) -> str:
+    """Table of how questions ended, by the history checker."""
     seen = outcome.history
     ends = (("answered", seen.answered), ("expired", seen.expired), ("refused", seen.refused), ("denied", seen.denied))
     rows = [("questions accepted", seen.accepted), *((f"… {end}", count) for end, count in ends if count)]
@@ -170,6 +180,7 @@ def _history(outcome: Outcome) -> str:
 
 
 def _plot(panel: Panel) -> str:
+    """Section with the place of one plot; page.js draws into it."""
     return (
         f"<section><h2>{escape(panel.title)}</h2><p>{escape(panel.note)}</p>"
         f'<div class="plot" id="{escape(panel.key)}"></div></section>'
@@ -177,6 +188,7 @@ def _plot(panel: Panel) -> str:
 
 
 def _asked(scenario: Scenario) -> str:
+    """Section on the scenario: load, model, regions and policy."""
     names = ("devices", "hubs", "batches at once", "a batch of n takes", "one way", "lost on the way")
     head = '<th class="l">region</th>' + "".join(f"<th>{name}</th>" for name in names)
     rows = "".join(f"<tr>{_region(scenario, number, region)}</tr>" for number, region in enumerate(scenario.regions))
@@ -190,6 +202,7 @@ def _asked(scenario: Scenario) -> str:
 
 
 def _answered(model: Model) -> str:
+    """What the model of the scenario answers, in one sentence."""
     if model.replay is not None:
         return f"Answers: {len(model.replay.confidence):,} samples of a recorded run, drawn again."
     if model.deciles:
@@ -201,6 +214,7 @@ def _answered(model: Model) -> str:
 
 
 def _region(scenario: Scenario, number: int, region: Region) -> str:
+    """Table cells of one region: devices, hubs, engines, latency and loss."""
     climate = region.link.climate
     cells: Iterable[str] = (
         f"{len(scenario.devices_of(number)):,}", f"{region.hubs}", f"{region.slots} of {region.max_batch}",
@@ -211,6 +225,7 @@ def _region(scenario: Scenario, number: int, region: Region) -> str:
 
 
 def _foot(outcome: Outcome) -> str:
+    """Footer with the cost of the run; "" if it is not known."""
     wall = outcome.wall
     if not wall.seconds:
         return ""

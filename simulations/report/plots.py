@@ -1,7 +1,7 @@
-"""The plots of a report, as plain values for plotly: one panel a question, every one over the same virtual time.
+"""Plots of a report as plain values for plotly: answers, latency, accuracy, queues, bytes, states, rollouts.
 
-Law: what is drawn was counted; a bucket without a value is a gap in the line. Everything that happened is marked on
-every time axis, by the same letter as in the table of events.
+Rule: what is drawn was counted; a bucket without a value is a gap in the line. Every event is marked on every time
+axis, by the same letter as in the table of events.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ COLOURS = {
 _MORE = ("#3b4cc0", "#2a9d8f", "#e9a23b", "#c8553d", "#7b5ea7", "#6a994e", "#bc4b7d", "#4f6d7a", "#b08968")
 _WORDS = {
     "local.confident": "device, sure", "hub.verdict": "hub's answer", "local.link_down": "device, no link",
-    "local.budget_elapsed": "device, hub too late", "local.hub_quiet": "device, hub asked for silence",
+    "local.budget_elapsed": "device, hub too late", "local.hub_quiet": "device, hub asked it to wait",
     "local.refused": "device, hub refused", "local.audit": "device, audited",
 }  # fmt: skip
 _BANDS = {
@@ -39,9 +39,9 @@ _BANDS = {
 
 
 class Panel(NamedTuple):
-    """`axis`: what y counts. `ticks`: plotly's format of its numbers, "" by their size; `whole`: there are no halves.
+    """One plot. `axis`: what y counts; `note` stands under the title.
 
-    `note` stands under the title.
+    `ticks`: plotly's format of its numbers, "" by their size; `whole`: there are no halves; `reach`: range of y.
     """
 
     key: str
@@ -56,13 +56,13 @@ class Panel(NamedTuple):
 
 
 def panels(outcome: Outcome) -> list[Panel]:
-    """Those that this outcome has something for."""
+    """Build the panels that this outcome has data for."""
     made = [_answers(outcome), _latency(outcome), _right(outcome), _queues(outcome), _bytes(outcome), _states(outcome)]
     return [panel for panel in [*made, *(_rollout(outcome, each) for each in outcome.rollouts)] if panel.traces]
 
 
 def figure(panel: Panel, outcome: Outcome) -> Plain:
-    """A panel with its axes and marks, as plotly takes it."""
+    """Build plotly's figure of a panel, with axes and event marks."""
     axis: Plain = {
         "title": {"text": panel.axis, "standoff": 8},
         "rangemode": "tozero",
@@ -83,10 +83,12 @@ def figure(panel: Panel, outcome: Outcome) -> Plain:
 
 
 def _ticks(panel: Panel) -> str:
+    """Number format of the y axis: SI prefixes from 1000 on."""
     return "~s" if _highest(panel) >= 1000 else "~g"
 
 
 def _highest(panel: Panel) -> float:
+    """Highest y value of a panel."""
     return max((value or 0 for trace in panel.traces for value in trace["y"]), default=0)
 
 
@@ -98,7 +100,7 @@ _DECADE_WORDS = [
 
 
 def moment(seconds: float) -> str:
-    """A virtual time as plotly's date axes take it."""
+    """Format a virtual time (s) as plotly's date axes take it."""
     days, rest = divmod(seconds, 86_400)
     hours, rest = divmod(rest, 3600)
     minutes, rest = divmod(rest, 60)
@@ -112,7 +114,7 @@ _DAYS_BEFORE = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
 def happened(outcome: Outcome) -> list[Mark]:
-    """The scenario's events and its rollouts, in order of time."""
+    """List the scenario's events and its rollouts as marks, in order of time."""
     rollouts = [
         Mark(r.began_s, r.ended_s - r.began_s, "rollout", f"rollout {r.name}: {r.end}") for r in outcome.rollouts
     ]
@@ -120,12 +122,12 @@ def happened(outcome: Outcome) -> list[Mark]:
 
 
 def letter(place: int) -> str:
-    """A to Z, then numbers."""
+    """Letter of the mark at `place`: A to Z, then numbers."""
     return chr(ord("A") + place) if place < 26 else str(place + 1)
 
 
 def marks(outcome: Outcome) -> tuple[list[Plain], list[Plain]]:
-    """A band (or, of what is over at once, a line) and a letter for everything that happened."""
+    """Shapes and labels of all marks: a band (a line for what is over at once) and a letter each."""
     whole = len(outcome.arrivals) * outcome.step_s
     levels = [-whole] * _LEVELS
     shapes, labels = [], []
@@ -151,6 +153,7 @@ def marks(outcome: Outcome) -> tuple[list[Plain], list[Plain]]:
 
 
 def _band(mark: Mark, whole: float) -> Plain:
+    """Plotly shape of one mark: a dotted line for a moment, a translucent band for a while."""
     colour = _BANDS.get(mark.kind, "#c0313b")
     place = {"yref": "paper", "y0": 0, "y1": 1, "layer": "below", "x0": moment(mark.at_s)}
     if not mark.lasts_s:
@@ -165,14 +168,16 @@ def _band(mark: Mark, whole: float) -> Plain:
 
 
 def _answers(outcome: Outcome) -> Panel:
+    """Answers per second by source and reason, stacked, over the samples taken."""
     rates = _per_second({name: series for name, series in outcome.answers.items() if _source(name) in ANSWERS}, outcome)
     traces = [_area(outcome, name, values) for name, values in _most(rates)]
     traces.append(_line(outcome, "samples taken", [n / outcome.step_s for n in outcome.arrivals], "#30343a", "dot"))
-    note = "Where answers were made, and why there. The dotted line is what was asked of the fleet."
+    note = "Answers by source and reason. The dotted line is the samples taken."
     return Panel("answers", "Answers by source", note, "a second", traces)
 
 
 def _latency(outcome: Outcome) -> Panel:
+    """Latency quantiles per bucket: p50 and p99 of hub answers and corrections, p99 of all answers."""
     shown = {"hub": ("#3b4cc0", "the hub's answer"), "correction": ("#bc4b7d", "a correction")}
     traces = []
     for latency in outcome.latency:
@@ -184,11 +189,15 @@ def _latency(outcome: Outcome) -> Panel:
         _merged(bins) for bins in zip(*(each.bins for each in outcome.latency if each.source in ANSWERS), strict=True)
     ]
     traces += [_line(outcome, "any answer, p99", _quantiles(whole, 0.99), "#30343a", "dash")] if whole else []
-    note = "From sample to answer, as the caller meets it; upper edges of bins that are 19 % wide."
+    note = "Latency from sample to answer, as a caller measures it; upper edges of bins that are 19 % wide."
     return Panel("latency", "How long an answer takes", note, "seconds", traces, logarithmic=True)
 
 
 def _right(outcome: Outcome) -> Panel:
+    """Share of right answers per bucket: all, the device's, the hub's.
+
+    The scale ignores buckets with hardly an answer.
+    """
     shown = {
         "all answers": (ANSWERS, "#30343a"),
         "the device's": (("local",), "#5d93a6"),
@@ -203,19 +212,28 @@ def _right(outcome: Outcome) -> Panel:
         lowest = min([lowest, *(r / g for r, g in zip(right, given, strict=True) if g > usual / 5)])
         traces += [_line(outcome, words, shares, colour)] if any(given) else []
     reach = (max(0.0, lowest - 0.02), 1.005)
-    note = "Of those given in each moment; corrections apart."
+    note = "Share of right answers in each bucket; corrections not included."
     return Panel("right", "How many answers are right", note, "", traces, ticks=".0%", reach=reach)
 
 
 def _queues(outcome: Outcome) -> Panel:
+    """Most questions waiting per bucket, a line per hub."""
     traces = [
         _line(outcome, name, list(series), colour)
         for (name, series), colour in zip(_most(outcome.queues), _MORE, strict=False)
     ]
-    return Panel("queues", "Questions waiting at each hub", "The most in each moment.", "questions", traces, whole=True)
+    return Panel(
+        "queues",
+        "Questions waiting at each hub",
+        "Most questions waiting in each bucket.",
+        "questions",
+        traces,
+        whole=True,
+    )
 
 
 def _bytes(outcome: Outcome) -> Panel:
+    """Bytes per second that left, stacked by the rule that permitted them."""
     rates = _per_second(outcome.bytes_by_rule, outcome)
     traces = [_area(outcome, name, values, colour) for (name, values), colour in zip(_most(rates), _MORE, strict=False)]
     return Panel(
@@ -224,16 +242,17 @@ def _bytes(outcome: Outcome) -> Panel:
 
 
 def _states(outcome: Outcome) -> Panel:
+    """Devices by state at the end of each bucket, stacked."""
     named = sorted(
         outcome.states.items(),
         key=lambda item: ("online", "offline", "cut", "down").index(item[0]) if item[0] in COLOURS else 9,
     )
     traces = [_area(outcome, name, list(series)) for name, series in named if any(series)]
-    return Panel("states", "Devices", "At the end of each moment.", "devices", traces, whole=True)
+    return Panel("states", "Devices", "Devices by state at the end of each bucket.", "devices", traces, whole=True)
 
 
 def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
-    """Exposure under the staircase of its waves; each look of the gate as a point."""
+    """Exposure under the staircase of its waves; each decision of the gate as a point."""
     allowed: list[int | None] = [0] * len(seen.exposed)
     for wave in seen.waves:
         first = int(wave.from_s // outcome.step_s)
@@ -253,6 +272,7 @@ def _rollout(outcome: Outcome, seen: RolloutSeen) -> Panel:
 
 
 def _points(name: str, looks: Iterable[Any], seen: RolloutSeen, outcome: Outcome, colour: str) -> Plain:
+    """Gate decisions as points at the exposure of their bucket."""
     at = [(look, min(len(seen.exposed) - 1, int(look.at_s // outcome.step_s))) for look in looks]
     return {
         "type": "scatter", "mode": "markers", "name": name, "x": [moment(look.at_s) for look, _ in at],
@@ -265,15 +285,17 @@ def _points(name: str, looks: Iterable[Any], seen: RolloutSeen, outcome: Outcome
 
 
 def _source(name: str) -> str:
+    """Source of a series named `source.why`."""
     return name.partition(".")[0]
 
 
 def _per_second(series: Mapping[str, Series], outcome: Outcome) -> dict[str, list[float]]:
+    """Counts per bucket as rates per second."""
     return {name: [n / outcome.step_s for n in values] for name, values in series.items()}
 
 
 def _most(series: Mapping[str, Iterable[float]]) -> list[tuple[str, list[float]]]:
-    """The largest first; beyond `_SHOWN` of them, the others together."""
+    """The largest series first; beyond `_SHOWN` of them, the others summed."""
     ranked = sorted(
         ((name, list(values)) for name, values in series.items()), key=lambda item: (-sum(item[1]), item[0])
     )
@@ -282,10 +304,12 @@ def _most(series: Mapping[str, Iterable[float]]) -> list[tuple[str, list[float]]
 
 
 def _added(series: Iterable[Iterable[float]]) -> list[float]:
+    """Sum of several series, bucket by bucket."""
     return [sum(values) for values in zip(*series, strict=True)]
 
 
 def _merged(parts: Iterable[Bins]) -> Bins:
+    """Sum of several latency histograms."""
     found: Bins = {}
     for bins in parts:
         for number, count in bins.items():
@@ -294,6 +318,7 @@ def _merged(parts: Iterable[Bins]) -> Bins:
 
 
 def _quantiles(bins: Iterable[Bins], share: float) -> list[float | None]:
+    """Quantile of each bucket's histogram in seconds; None for an empty one."""
     return [quantile_s(each, share) for each in bins]
 
 
@@ -301,12 +326,13 @@ def _quantiles(bins: Iterable[Bins], share: float) -> list[float | None]:
 
 
 def _line(outcome: Outcome, name: str, values: list[Any], colour: str, dash: str = "solid") -> Plain:
+    """Plotly trace of one line in steps."""
     line = {"color": colour, "width": 1.8, "shape": "hv", "dash": dash}
     return {"type": "scatter", "mode": "lines", "name": name, "line": line, **_over_time(outcome, values)}
 
 
 def _area(outcome: Outcome, name: str, values: list[float], colour: str = "") -> Plain:
-    """One layer of a stack."""
+    """Plotly trace of one layer of a stack; its colour is that of its name, or derived from it."""
     fill = colour or COLOURS.get(name) or _MORE[sum(map(ord, name)) % len(_MORE)]
     look = {"stackgroup": "all", "fillcolor": fill, "line": {"width": 0.6, "color": fill, "shape": "hv"}}
     words = _WORDS.get(name, name.replace("local.", "device, ").replace("hub.", "hub, ").replace("_", " "))
@@ -314,6 +340,6 @@ def _area(outcome: Outcome, name: str, values: list[float], colour: str = "") ->
 
 
 def _over_time(outcome: Outcome, values: list[Any]) -> Plain:
-    """Steps from bucket to bucket; the last one has a width too."""
+    """Values as steps from bucket to bucket; the last one has a width too."""
     rounded = [None if v is None else float(f"{v:.5g}") for v in values]
     return {"x0": DAY_ZERO, "dx": outcome.step_s * 1000, "y": [*rounded, *rounded[-1:]]}

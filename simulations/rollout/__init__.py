@@ -1,0 +1,8 @@
+"""Rollouts in virtual time: the production rollout machine, quality gate and install machines over many devices.
+
+`versions`: two model versions on the same samples. `device`: one device with its install machine. `fleet`: a rollout
+over a fleet that only counts. `region`: the same inside a simulated region, on real samples.
+
+Imports `cloud_hub.rollout`, `edge_agent.update`, `policies.rollout`, `kernel`, `nodes` and the report's outcome; does
+no I/O.
+"""

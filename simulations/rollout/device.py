@@ -1,7 +1,8 @@
-"""One device of a simulated rollout: the production install machine, and in place of its loop this obedient one.
+"""Simulated device of a rollout: the production `InstallMachine` with its loop replaced by calls in virtual time.
 
-Rule: what it counts is drawn for a whole stretch of time at once, from the shares of a `Pair`; when it counts, what it
-reports and when it goes back is the machine's business. Whatever it answers wrong is told to the fleet.
+Rule: what it counts is drawn for a whole stretch of time at once, from the shares of a `VersionPair`; when it counts,
+what it reports and when it rolls back is decided by the machine. Every change of what it serves is reported to the
+fleet.
 """
 
 from typing import Protocol
@@ -44,7 +45,7 @@ _ERRAND = (InstallState.VERIFYING, InstallState.STAGED, InstallState.SELF_TEST)
 
 
 class Manners(msgspec.Struct, frozen=True):
-    """How devices live. `download_s`: mean; `look_s`: how often a device looks at what it has counted."""
+    """Behaviour of devices. `download_s`: mean; `look_s`: how often a device evaluates what it has counted."""
 
     samples_per_s: float = 0.1
     download_s: float = 45.0
@@ -53,7 +54,7 @@ class Manners(msgspec.Struct, frozen=True):
 
 
 class Surroundings(Protocol):
-    """What a device is given by the fleet it is of."""
+    """What a device needs of the fleet that it belongs to."""
 
     kernel: Kernel
     rng: np.random.Generator
@@ -61,14 +62,21 @@ class Surroundings(Protocol):
     manners: Manners
     zero_s: float
 
-    def serves(self, device: str, *, candidate: bool) -> None: ...
-    def report(self, device: str, report: InstallReport) -> None: ...
-    def says(self, device: str, quality: Quality) -> Quality: ...
-    def version_of(self, digest: str) -> int: ...
+    def serves(self, device: str, *, candidate: bool) -> None:
+        """A device began, or ended, to serve the candidate."""
+
+    def report(self, device: str, report: InstallReport) -> None:
+        """A device's install report leaves for the hub."""
+
+    def says(self, device: str, quality: Quality) -> Quality:
+        """Quality as a device reports it."""
+
+    def version_of(self, digest: str) -> int:
+        """Version number of a model digest."""
 
 
 class RolloutDevice:
-    """`digest`: of what serves."""
+    """One device with its install machine. `digest`: of the model that serves; `before`: of the committed one."""
 
     def __init__(self, name: str, digest: str, fleet: Surroundings) -> None:
         self.name = name
@@ -82,13 +90,15 @@ class RolloutDevice:
         self.seen = Signals()
         self.cell = Agreement(DATA_CLASS, 1.0)
         self._looking = False
-        self._begun = 0  # errands: what an older one brings is of no use
+        self._begun = 0  # number of the latest download: results of an older one are ignored
 
     @property
     def candidate(self) -> bool:
+        """Whether the model that serves is not the committed one."""
         return self.digest != self.before
 
     def hear(self, assignment: Assignment) -> None:
+        """An assignment of the hub arrived."""
         self._on(AssignmentReceived(assignment))
 
     def _on(self, event: Event) -> None:
@@ -149,6 +159,7 @@ class RolloutDevice:
     # Counting
 
     def watch(self, assignment: Assignment | None, seen: Signals) -> None:
+        """Start to count for this assignment, from `seen` on; None: stop."""
         self.watched = assignment
         self._since_s = self.fleet.kernel.now
         if assignment is None:
@@ -169,7 +180,7 @@ class RolloutDevice:
         self.fleet.kernel.after(self.fleet.manners.look_s, self._look)
 
     def count(self) -> None:
-        """What has happened since it was last asked."""
+        """Draw what has happened since the last call, and add it to the signals."""
         fleet, now = self.fleet, self.fleet.kernel.now
         answers = int(fleet.rng.poisson((now - self._since_s) * fleet.manners.samples_per_s))
         self._since_s = now
@@ -205,7 +216,7 @@ class RolloutDevice:
         )
 
     def _usual(self) -> Signals:
-        """Of the committed model, over the last hour."""
+        """Signals of the committed model over the last hour."""
         answers = int(self.fleet.manners.samples_per_s * 3600)
         unsure = int(self.fleet.rng.binomial(answers, self.fleet.pair.unsure_before))
         return Signals(inferences=answers, escalated=unsure, p95_us=9000, rss_bytes=100 << 20)

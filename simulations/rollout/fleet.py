@@ -1,8 +1,8 @@
-"""A rollout in virtual time: the product's rollout machine, quality gate and install machines over a fleet that counts.
+"""Rollout in virtual time: the production `RolloutCore` and quality gate over simulated install machines.
 
-Law: the same `Course` gives the same `Story`. What the hub decides by is what devices report; what is told of a story
-(who ran the candidate, what it spoilt) is the truth that no report can bend. `newest` is the fleet without any of it:
-every device takes what is newest at its next poll.
+Rule: the same `RolloutCourse` gives the same `RolloutTrace`. The hub decides by what devices report; what a trace says
+(who ran the candidate, which answers it spoilt) is the truth that no report can change. `run_newest_wins` is the same
+fleet without any of it: every device takes the newest version at its next poll.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,20 +27,20 @@ OLD = Target("models/sim/sim-1.skb", 1, "a" * 64)
 NEW = Target("models/sim/sim-2.skb", 2, "b" * 64)
 ZERO_S = 1_700_000_000.0
 POLL_S = 1800.0  # a device that takes the newest asks so often, give or take a fifth
-PATIENCE_S = 1800.0  # when nothing is on trial any more, a paused rollout is left to people
+PATIENCE_S = 1800.0  # so long after the last change a paused rollout counts as left to a person
 MINUTE_S = 60.0
 STEP_S = 10.0
 
 
 class Liars(msgspec.Struct, frozen=True):
-    """So many of the devices (0..1) say of every audit that it went worse, or better; None: that nothing changed."""
+    """Lying devices: `share` of them (0..1) report of every audit that it went worse, or better; None: no change."""
 
     share: float = 0.0
     worse: bool | None = None
 
 
 class Course(msgspec.Struct, frozen=True):
-    """`rules`: of the rollout; `horizon_s`: then the story ends, whatever is going on."""
+    """Parameters of one rollout. `rules`: of the rollout; `horizon_s`: the run ends then, whatever is going on."""
 
     devices: int
     seed: int
@@ -52,11 +52,12 @@ class Course(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """Times in s from the start, -1 = never. `ran`: devices that ever served the candidate; `told` it, by wave.
+    """What one rollout did. Times in seconds from the start, -1 = never.
 
-    `stopped_s`: the hub paused or aborted it; `clear_s`: from then on nobody served it any more. `spoilt`: answers
-    wrong because of it; `worst_hour`: those of any one hour, as a share of all that the fleet answers in an hour.
-    `passed`: waves that were passed by the gate; `looks`: what the gate said, when that changed.
+    `ran`: devices that ever served the candidate; `told`: devices that were assigned it, by wave. `stopped_s`: the
+    hub paused or aborted it; `clear_s`: from then on nobody served it any more. `spoilt`: answers wrong because of
+    it; `worst_hour`: those of any one hour, as a share of all that the fleet answers in an hour. `passed`: waves
+    that were passed by the gate; `looks`: what the gate decided, when that changed.
     """
 
     end: str
@@ -75,10 +76,11 @@ class Story(msgspec.Struct, frozen=True):
 
     @property
     def aborted(self) -> bool:
+        """Whether the hub paused or aborted the rollout."""
         return self.stopped_s >= 0
 
     def seen(self, name: str, step_s: float) -> RolloutSeen:
-        """For a report of a run."""
+        """Record of the rollout for a report with buckets of `step_s`."""
         each = max(1, round(step_s / MINUTE_S))
         return RolloutSeen(
             name=name,
@@ -92,7 +94,10 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class RolloutFleet:
-    """`judge`: the gate; one that passes everything is a rollout by status alone."""
+    """Devices and rollout machine of one rollout.
+
+    `judge`: the gate; one that passes everything makes a rollout by install status alone.
+    """
 
     def __init__(
         self, course: Course, judge: Judge = gate, kernel: Kernel | None = None, zero_s: float = ZERO_S
@@ -117,7 +122,7 @@ class RolloutFleet:
         self.core = self._core(names)
 
     def device(self, name: str) -> RolloutDevice:
-        """What stands for it here."""
+        """Make the simulated device of this name."""
         return RolloutDevice(name, OLD.digest, self)
 
     def _core(self, names: Sequence[str]) -> RolloutCore:
@@ -135,9 +140,10 @@ class RolloutFleet:
         record, _ = record_of(msgspec.structs.replace(plan, people=0))
         return RolloutCore(record, self._looked, self._now())
 
-    # What devices ask and tell
+    # Called by devices
 
     def serves(self, device: str, *, candidate: bool) -> None:
+        """A device began, or ended, to serve the candidate."""
         self._serving += 1 if candidate else -1
         self._changes.append((self.kernel.now, self._serving))
         if candidate:
@@ -146,31 +152,33 @@ class RolloutFleet:
             self._clear_s = self.kernel.now
 
     def says(self, device: str, quality: Quality) -> Quality:
-        """A liar's reports are false."""
+        """Quality as a device reports it; a lying device's is falsified."""
         if device not in self._liars:
             return quality
         return Quality(tuple(_lie(cell, self._course.liars.worse) for cell in quality.cells))
 
     def report(self, device: str, report: InstallReport) -> None:
+        """A device's install report arrives at the hub."""
         self._obey(self.core.on_report(device, report, self._now()))
 
     def allowed(self, devices: int) -> None:
-        """So many may run the candidate from now on."""
+        """A wave opened: from now on so many devices may run the candidate."""
 
     def version_of(self, digest: str) -> int:
+        """Version number of a model digest."""
         return NEW.version if digest == NEW.digest else OLD.version
 
     # The hub
 
     def run(self) -> Story:
-        """To its end, or until a person is needed and nothing is on trial."""
+        """Run to the end, or until a person is needed and nothing is on trial."""
         while not self.over():
             self.kernel.run(self.kernel.now + STEP_S)
             self.tick()
         return self.story()
 
     def tick(self) -> None:
-        """What the hub has to do now."""
+        """Let the rollout machine do what is due now."""
         now, wave = self._now(), self.core.head.wave
         for _ in range(8):
             self._obey(self.core.on_tick(now))
@@ -190,7 +198,7 @@ class RolloutFleet:
         return head.held or head.state in {RolloutState.ABORTING, RolloutState.ABORTED, RolloutState.PAUSED_MANUAL}
 
     def over(self) -> bool:
-        """It has ended, or nothing will happen any more without a person."""
+        """Whether the rollout has ended, or nothing will happen any more without a person."""
         head, now = self.core.head, self.kernel.now
         last_s = self._changes[-1][0] if self._changes else 0.0
         idle = now - max(last_s, head.changed_ms / 1000 - self.zero_s) >= PATIENCE_S
@@ -212,7 +220,7 @@ class RolloutFleet:
         self.carry(command.device, word)
 
     def carry(self, device: str, assignment: Assignment) -> None:
-        """To the device."""
+        """Send an assignment to a device."""
         self.kernel.after(self.manners.latency_s, self.devices[device].hear, assignment)
 
     def _looked(self, canary: Sequence[object], control: Sequence[object], rules: object) -> Gate:
@@ -225,10 +233,10 @@ class RolloutFleet:
     def _now(self) -> float:
         return self.zero_s + self.kernel.now
 
-    # What became of it
+    # Result
 
     def story(self) -> Story:
-        """Up to now."""
+        """What the rollout did up to now."""
         head, ended_s = self.core.head, self.kernel.now
         spoilt, worst = spoilt_by(self._changes, ended_s, self._course, self.rng)
         waves = len(self.core.plan.waves)
@@ -250,13 +258,13 @@ class RolloutFleet:
 
 
 def passes_all(canary: object, control: object, rules: object) -> Gate:
-    """Installed is good enough."""
+    """Quality gate that passes everything: installed is good enough."""
     del canary, control, rules
-    return Gate(Outcome.PASS, "nothing is compared")
+    return Gate(Outcome.PASS, "no comparison is made")
 
 
 def newest(course: Course) -> Story:
-    """Every device takes the newest at its next poll, and nobody looks at what it answers."""
+    """Roll out by newest-wins: every device takes the newest at its next poll, and nobody looks at its answers."""
     rng = np.random.Generator(np.random.PCG64(course.seed))
     period_s = POLL_S * rng.uniform(0.8, 1.2, course.devices)
     first_s = rng.uniform(0.0, period_s) + course.manners.download_s
@@ -285,7 +293,10 @@ def newest(course: Course) -> Story:
 def spoilt_by(
     changes: Sequence[tuple[float, int]], ended_s: float, course: Course, rng: np.random.Generator
 ) -> tuple[int, float]:
-    """Answers that the candidate spoilt until then, and the share of the worst hour, drawn minute by minute."""
+    """Count the answers that the candidate spoilt until `ended_s`, and the share of the worst hour, drawn per minute.
+
+    `changes`: (time, devices serving the candidate from then on).
+    """
     rate = course.manners.samples_per_s * course.pair.spoilt
     minutes = [int(rng.poisson(device_s * rate)) for device_s in _device_seconds(changes, ended_s)]
     sums = np.concatenate(([0], np.cumsum(minutes)))
@@ -295,7 +306,7 @@ def spoilt_by(
 
 
 def serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[int]:
-    """How many serve the candidate at the end of each minute."""
+    """Devices that serve the candidate at the end of each minute."""
     found, place, now = [], 0, 0
     for minute in range(1, int(ended_s // MINUTE_S) + 1):
         while place < len(changes) and changes[place][0] <= minute * MINUTE_S:
@@ -306,7 +317,7 @@ def serving(changes: Sequence[tuple[float, int]], ended_s: float) -> list[int]:
 
 
 def _device_seconds(changes: Sequence[tuple[float, int]], ended_s: float) -> list[float]:
-    """In each minute, the time that devices served the candidate."""
+    """Per minute, the seconds that devices served the candidate, summed over devices."""
     found = [0.0] * (int(ended_s // MINUTE_S) + 1)
     ends = [at_s for at_s, _ in changes[1:]] + [ended_s]
     for (begin_s, count), end_s in zip(changes, ends, strict=True):
@@ -328,7 +339,7 @@ def _lie(cell: Agreement, worse: bool | None) -> Agreement:
 
 
 def rules_of(rollout: Rollout) -> Rules:
-    """Its parameters, as the rollout machine reads them. RulesError if they make no sense."""
+    """Parse a scenario's rollout parameters as the rollout machine does. RulesError if they make no sense."""
     return parse({
         "waves": list(rollout.waves), "audit_share": rollout.audit_share, "probation_s": rollout.probation_s,
         "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,
@@ -340,10 +351,10 @@ Driver = Callable[[Course], Story]
 
 
 def gated(course: Course) -> Story:
-    """By status and by the quality gate: the product."""
+    """Roll out by install status and by the quality gate, as the product does."""
     return RolloutFleet(course).run()
 
 
 def by_status(course: Course) -> Story:
-    """By status alone: installed, and up."""
+    """Roll out by install status alone: installed, and up."""
     return RolloutFleet(course, passes_all).run()

@@ -1,4 +1,4 @@
-"""A rollout inside a simulated region: the same machines as in `rollout`, and what devices count are real samples.
+"""Rollout inside a simulated region: the machines of `simulations.rollout.fleet`, fed with the region's real samples.
 
 Rule: a device that is watched is awake. What it audits goes to the hub as any question does and is counted when the
 verdict is there; what the candidate gets wrong, its callers get.
@@ -18,19 +18,23 @@ from simulations.rollout.versions import stated
 from simulations.scenario.types import Rollout
 from wire.protocol.rollout import Assignment, InstallReport, Signals
 
-AGAIN_S = 30.0  # what finds no way is tried again
+AGAIN_S = 30.0  # until a message without a connection is tried again
 
 
 class SampledDevice(RolloutDevice):
-    """Counts what it is given to answer."""
+    """Device of a rollout that counts the samples it is given to answer."""
 
     fleet: "Actor"
 
     def count(self) -> None:
-        """It was counted as it came."""
+        """Nothing to do: samples were counted as they came."""
 
     def answers(self, said: tuple[int, int, int], sure: float, luck: float) -> tuple[int, int, int]:
-        """What it answers, what a hub would, and the committed head's label if it is audited (else -1)."""
+        """Labels of device and hub for a sample, and the committed head's label if it is audited (else -1).
+
+        `said`: truth, edge label and hub label of the committed version; `sure`: the edge's confidence; `luck`:
+        uniform random number that selects audits.
+        """
         truth, edge, tail = said
         label = self.fleet.candidate_label(truth, edge) if self.candidate else edge
         audited = self.watched is not None and luck < self.cell.share
@@ -50,7 +54,7 @@ class SampledDevice(RolloutDevice):
         return label, label if spoilt else tail, -1
 
     def verdict(self, sampled: Sampled) -> None:
-        """The committed model's tail has answered."""
+        """Count an audit: the committed model's tail has answered."""
         if sampled.committed < 0 or self.watched is None:
             return
         right, other = sampled.edge == sampled.hub, sampled.committed == sampled.hub
@@ -64,12 +68,13 @@ class SampledDevice(RolloutDevice):
         )
 
     def watch(self, assignment: Assignment | None, seen: Signals) -> None:
+        """Start or stop to count, and have the device simulated sample by sample meanwhile."""
         super().watch(assignment, seen)
         self.fleet.stir(self)
 
 
 class Actor(RolloutFleet):
-    """`plan`: the scenario's."""
+    """Rollout of a region's devices. `plan`: the scenario's."""
 
     devices: dict[str, SampledDevice]  # type: ignore[assignment]
 
@@ -85,19 +90,21 @@ class Actor(RolloutFleet):
         super().__init__(course, kernel=ground.kernel, zero_s=ground.zero_s)
 
     def device(self, name: str) -> SampledDevice:
+        """Make the rollout's part of a device of the region."""
         return SampledDevice(name, OLD.digest, self)
 
     def begin(self) -> None:
-        """From now on the hub's machine ticks."""
+        """Let the rollout machine tick from now on, until the rollout is over."""
         self.tick()
         if not self.over():
             self.kernel.after(STEP_S, self.begin)
 
     def seen(self) -> RolloutSeen:
+        """Record of the rollout for the outcome."""
         return self.story().seen(self._name, self._ground.scenario.step_s)
 
     def candidate_label(self, truth: int, edge: int) -> int:
-        """Of the new version's head, where the old one's said `edge`."""
+        """Label of the candidate's head, where the committed one answers `edge`."""
         plan, luck = self.plan, self._ground.dice.random()
         if edge == truth and luck < plan.harm + plan.churn:
             return (truth + 1) % self._ground.scenario.model.labels
@@ -106,7 +113,7 @@ class Actor(RolloutFleet):
     # The region
 
     def stir(self, device: SampledDevice) -> None:
-        """Whoever is watched, or serves the candidate, has to be looked at sample by sample."""
+        """Simulate a device sample by sample while it is watched or serves the candidate."""
         awake = self._herd[number_of(device.name)]
         busy = device.watched is not None or device.digest != OLD.digest
         awake.trial = device if busy else None
@@ -114,22 +121,25 @@ class Actor(RolloutFleet):
             self._herd.settle(awake)
 
     def serves(self, device: str, *, candidate: bool) -> None:
+        """A device began or ended to serve the candidate; the history checker is told."""
         super().serves(device, candidate=candidate)
         self.stir(self.devices[device])
         if candidate:
             self._ground.judge.see(Exposed(self._name, device))
 
     def allowed(self, devices: int) -> None:
+        """A wave opened; the history checker is told how many devices it permits."""
         self._ground.judge.see(Allowed(self._name, devices))
 
     def carry(self, device: str, assignment: Assignment) -> None:
-        """Over the device's own line, once it is there."""
+        """Send an assignment over the device's own connection, again later if it has none."""
         if self._reaches(device):
             super().carry(device, assignment)
         else:
             self.kernel.after(AGAIN_S, self.carry, device, assignment)
 
     def report(self, device: str, report: InstallReport) -> None:
+        """Send an install report over the device's own connection, again later if it has none."""
         if self._reaches(device):
             super().report(device, report)
         else:

@@ -1,7 +1,7 @@
-"""Two versions on the same samples: how often both, one or neither is right, and what the audits would see of it.
+"""Two model versions on the same samples: how often both, one or neither is right, and what audits see of it.
 
-Law: values. Made from recorded answers of real models, or made up from stated shares; a regression is made by turning
-right answers of the candidate into wrong ones, with the same confidence, so that only their quality has changed.
+Rule: values. Made from recorded answers of real models, or from stated shares; a regression is made by turning right
+answers of the candidate into wrong ones, with the same confidence, so that only their quality has changed.
 """
 
 from typing import NamedTuple
@@ -14,19 +14,22 @@ Floats = npt.NDArray[np.float64]
 
 
 class Version(NamedTuple):
-    """Arrays `[n]`: what the head answers, how sure it is (0..1), and what its tail answers."""
+    """Answers of one model version as arrays `[n]`.
+
+    `edge`: labels of the head; `confidence` of the head (0..1); `tail`: labels of its hub half.
+    """
 
     edge: Labels
     confidence: Floats
     tail: Labels
 
     def final(self, threshold: float) -> Labels:
-        """What is answered in the end: the tail's word where the head is unsure."""
+        """Labels answered in the end: the tail's where the head is less confident than `threshold`."""
         return np.where(self.confidence < threshold, self.tail, self.edge)
 
 
 class Answers(NamedTuple):
-    """Both versions on the same samples, and the truth."""
+    """Answers of both versions to the same samples, and the true labels."""
 
     truth: Labels
     committed: Version
@@ -34,11 +37,11 @@ class Answers(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Shares of all samples. `worse`, `better`, `both`: whether the two heads agree with the committed tail.
+    """Comparison of two versions as shares of all samples.
 
-    `unsure`, `unsure_before`: below the threshold. `sure`, `sure_sq`: mean and mean square of the confidence.
-    `spoilt`: wrong in the end, and right with the committed version. `points`: accuracy of local answers, candidate
-    less committed.
+    `worse`, `better`, `both`: whether the two heads agree with the committed tail. `unsure`, `unsure_before`: below
+    the threshold. `sure`, `sure_sq`: mean and mean square of the confidence. `spoilt`: wrong in the end, and right
+    with the committed version. `points`: accuracy of local answers, candidate less committed.
     """
 
     worse: float
@@ -53,7 +56,7 @@ class Pair(NamedTuple):
 
 
 def pair(answers: Answers, threshold: float) -> Pair:
-    """What devices and audits will see of these two."""
+    """Compare two versions: what devices and audits will see of them."""
     truth, old, new = answers
     agrees, agreed = new.edge == old.tail, old.edge == old.tail
     right, was_right = new.edge == truth, old.edge == truth
@@ -72,9 +75,10 @@ def pair(answers: Answers, threshold: float) -> Pair:
 
 
 def expected(answers: Answers) -> float:
-    """How far below zero the paired audits of a version as good may lie: the lower end of what was measured, 95 %.
+    """Lower bound (95 %, at most 0) on the paired audit difference of a version that is as good as the committed.
 
-    What is measured is agreement with the committed tail, less accuracy, candidate against committed, sample by sample.
+    Audits measure agreement with the committed tail, not accuracy; the bound is on agreement less accuracy,
+    candidate against committed, sample by sample (mean less 1.65 standard errors).
     """
     truth, old, new = answers
     agreement = (new.edge == old.tail).astype(np.float64) - (old.edge == old.tail)
@@ -84,7 +88,10 @@ def expected(answers: Answers) -> float:
 
 
 def regressed(answers: Answers, points: float, labels: int, rng: np.random.Generator, *, tail: bool = False) -> Answers:
-    """The candidate with `points` (0..1) fewer right local answers than the committed; `tail`: its tail goes along."""
+    """Make a regression: the candidate with `points` (0..1) fewer right local answers than the committed version.
+
+    `tail`: its tail goes wrong along with the head.
+    """
     truth, old, new = answers
     right = np.flatnonzero(new.edge == truth)
     surplus = (new.edge == truth).mean() - (old.edge == truth).mean()
@@ -99,7 +106,7 @@ def regressed(answers: Answers, points: float, labels: int, rng: np.random.Gener
 
 
 def halves(answers: Answers) -> tuple[Answers, Answers]:
-    """Every other sample: one half to measure `expected` with, the other to be answered."""
+    """Split the samples: one half to measure `bound_expected_gap` with, the other to be answered."""
     return _every(answers, 0), _every(answers, 1)
 
 
@@ -110,7 +117,10 @@ def _every(answers: Answers, first: int) -> Answers:
 
 
 def stated(harm: float, churn: float = 0.03, accuracy: float = 0.9, unsure: float = 0.2) -> Pair:
-    """Made up: `harm` (0..1) of the answers go wrong that were right, and `churn` in either direction besides."""
+    """Build a comparison from stated shares.
+
+    `harm` (0..1) of the answers go wrong that were right, and `churn` in either direction besides.
+    """
     worse, better = churn + harm, churn
     both = accuracy - worse
     spread = 0.8**2 + 0.02

@@ -1,7 +1,7 @@
-"""When which device of a region takes a sample of which data class: drawn by numpy, one slice of time at a time.
+"""Sample arrival processes of a region: Poisson, diurnal, bursty or traced, drawn by numpy slice by slice.
 
-Law: every draw comes from the generator passed in, in the order of slices: the same slices give the same samples. Rates
-keep their mean whatever the kind; a trace is followed exactly, sample by sample.
+Rule: every draw comes from the generator passed in, in the order of slices: the same slices give the same samples.
+Rates keep their mean whatever the kind; a trace is followed exactly, sample by sample.
 """
 
 import math
@@ -20,7 +20,10 @@ _MORE = (EventKind.SURGE, EventKind.STORM)
 
 
 class Slice(NamedTuple):
-    """Three lists of one length: `at_s` (sorted), `device` (number in the whole fleet), `data_class`."""
+    """Samples of one slice of time as three lists of one length.
+
+    `at_s`: virtual seconds, sorted; `device`: number in the whole fleet; `data_class`: its data class.
+    """
 
     at_s: list[float]
     device: list[int]
@@ -28,21 +31,27 @@ class Slice(NamedTuple):
 
 
 class _Some(NamedTuple):
-    """Arrivals not yet in order."""
+    """Arrivals that are not sorted by time yet."""
 
     at_s: Floats
     device: Whole
 
 
 def struck(event: Event, devices: range) -> range:
-    """The devices of a region that a surge or a storm is about: the first `share` of them, or the one it names."""
+    """Devices of a region that an event is about: the first `share` of them, or the one it names.
+
+    `devices`: those of the region. An empty range if the named device lives elsewhere.
+    """
     if event.device >= 0:
         return range(event.device, event.device + 1) if event.device in devices else range(0)
     return devices[: math.ceil(event.share * len(devices))]
 
 
 class Arrivals:
-    """The samples of region `number` of a scenario. `between` is asked for slices that follow each other."""
+    """Sample arrivals of region `number` of a scenario, drawn from `rng`.
+
+    `draw_between` is asked for slices that follow each other; bursts that last beyond a slice are carried over.
+    """
 
     def __init__(self, scenario: Scenario, number: int, rng: np.random.Generator) -> None:
         region, load = scenario.regions[number], scenario.load
@@ -61,7 +70,7 @@ class Arrivals:
             self._trace_n = np.concatenate([[0.0], np.cumsum([row.samples for row in load.trace[:-1]])]) * self._share
 
     def between(self, begin_s: float, end_s: float) -> Slice:
-        """Of [begin_s, end_s); nothing after the scenario's duration."""
+        """Draw the samples of [begin_s, end_s); none after the scenario's duration."""
         end_s = min(end_s, self._until_s)
         if end_s <= begin_s or not self._devices:
             return Slice([], [], [])
@@ -71,6 +80,7 @@ class Arrivals:
         return Slice(at_s[order].tolist(), device[order].tolist(), self._classes(len(order)))
 
     def _usual(self, begin_s: float, end_s: float) -> _Some:
+        """Samples of [begin_s, end_s) without surges, by the kind of the load."""
         match self._load.kind:
             case LoadKind.POISSON:
                 return self._even(self._load.samples_per_s, begin_s, end_s)
@@ -96,6 +106,7 @@ class Arrivals:
         return _Some(found.at_s[kept], found.device[kept])
 
     def _bursty(self, begin_s: float, end_s: float) -> _Some:
+        """Poisson at a quiet rate, and more during each device's bursts; the mean is as stated."""
         load = self._load
         more, lasts_s = load.burst_factor - 1, load.burst_lasts_s
         quiet = load.samples_per_s / (1 + more * lasts_s / load.burst_every_s)  # so that the mean is as stated
@@ -128,7 +139,7 @@ class Arrivals:
         return _Some(self._rng.uniform(low, high, count), self._rng.integers(some.start, max(some.stop, 1), count))
 
     def _mean_per_s(self) -> float:
-        """Of one device."""
+        """Mean rate of one device, samples per second."""
         if self._load.kind is not LoadKind.TRACE:
             return self._load.samples_per_s
         return float(self._trace_n[-1] / (self._trace_s[-1] - self._trace_s[0]) / len(self._devices))
@@ -137,6 +148,7 @@ class Arrivals:
         return self._rng.integers(self._devices.start, self._devices.stop, count)
 
     def _classes(self, count: int) -> list[str]:
+        """Data classes of `count` samples, drawn by their shares."""
         if len(self._names) == 1:
             return [str(self._names[0])] * count
         found: list[str] = self._names[

@@ -1,7 +1,7 @@
-"""What the world does to messages and clocks, as values drawn from one seeded generator: latency, loss, skew.
+"""Network and disk conditions of a run, drawn from one seeded generator: latency, loss, repeats, failures, clock skew.
 
-Rule: weather knows no device and no core. It is asked once per message, always in the order of virtual time, so that
-the same seed gives the same weather.
+Rule: it knows no device and no core. It is asked once per message, always in the order of virtual time, so that the
+same seed gives the same conditions.
 """
 
 from random import Random
@@ -10,14 +10,13 @@ import msgspec
 
 
 class Climate(msgspec.Struct, frozen=True):
-    """The usual weather of a run.
+    """Rates and delays of network, disks and clocks that hold for a while.
 
-    `wall_error_s`: at start a device is wrong about hub time by up to so much. `bad_disk`: share of writes that
-    fail; `bad_batch`: of the hub's batches.
-
-    `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of messages that never arrive,
-    `repeats`: share that arrives twice (QoS 1 may). `skew_s`, `drift`: a device's clock runs up to so many seconds off
-    and up to this share too fast or too slow. `notice_s`: a dead link is noticed at most so much later (keep-alive).
+    `latency_s`: mean one way; half of it is certain, the rest exponential. `loss`: share of messages that never
+    arrive. `repeats`: share that arrives twice (QoS 1 may). `skew_s`, `drift`: a device's clock runs up to so many
+    seconds off and up to this share too fast or too slow. `notice_s`: a dead link is noticed at most so much later
+    (keep-alive). `wall_error_s`: at start a device is wrong about hub time by up to so much. `bad_disk`: share of
+    writes that fail; `bad_batch`: of the hub's batches.
     """
 
     latency_s: float = 0.05
@@ -37,12 +36,13 @@ CALM = Climate(
 
 
 class Clock(msgspec.Struct, frozen=True, gc=False):
-    """A device's own clock: seconds, monotonic, counted from an arbitrary start and at a rate a little off."""
+    """A device's own monotonic clock: seconds from an arbitrary start, at a rate a little off."""
 
     skew_s: float = 0.0
     rate: float = 1.0
 
     def read(self, true_s: float) -> float:
+        """What this clock shows at true time `true_s` (s)."""
         return self.skew_s + self.rate * true_s
 
     def when(self, own_s: float) -> float:
@@ -51,23 +51,28 @@ class Clock(msgspec.Struct, frozen=True, gc=False):
 
 
 class Weather:
+    """Sampler of the conditions in force: the usual ones of a region, or those of the newest event.
+
+    All draws come from `rng`, in the order of calls.
+    """
+
     def __init__(self, climate: Climate, rng: Random) -> None:
         self._climate = self._usual = climate
         self._spells: list[Climate] = []
         self._rng = rng
 
     def clear_up(self) -> None:
-        """The usual weather is good from now on: nothing is lost, repeated or failed. Latency and clocks stay."""
+        """From now on the usual conditions lose, repeat and fail nothing; latency and clocks stay."""
         self._usual = msgspec.structs.replace(self._usual, loss=0.0, repeats=0.0, bad_disk=0.0, bad_batch=0.0)
         self._climate = self._spells[-1] if self._spells else self._usual
 
     def come(self, spell: Climate) -> None:
-        """Another climate for a while; the newest counts."""
+        """Let other conditions hold for a while; the newest ones count."""
         self._spells.append(spell)
         self._climate = spell
 
     def go(self, spell: Climate) -> None:
-        """It is over."""
+        """End the conditions that `push_conditions` was given; those before them hold again."""
         self._spells.remove(spell)
         self._climate = self._spells[-1] if self._spells else self._usual
 
@@ -81,22 +86,24 @@ class Weather:
         return (self._delay_s(),)
 
     def clock(self) -> Clock:
-        """A clock for one more device. Monotonic clocks start at zero or later, never before."""
+        """Draw the clock of one more device; monotonic clocks start at zero or later, never before."""
         climate = self._climate
         return Clock(self._rng.uniform(0.0, climate.skew_s), 1.0 + self._rng.uniform(-climate.drift, climate.drift))
 
     def notice_s(self) -> float:
-        """How long until a device notices that its link is dead."""
+        """Draw how many seconds it takes until a device notices that its link is dead."""
         return self._rng.uniform(0.0, self._climate.notice_s)
 
     def wall_error_s(self) -> float:
-        """How wrong a device that just started is about hub time."""
+        """Draw by how many seconds a device that just started is wrong about hub time."""
         return self._rng.uniform(-1.0, 1.0) * self._climate.wall_error_s
 
     def disk_fails(self) -> bool:
+        """Draw whether one write to a disk fails."""
         return self._rng.random() < self._climate.bad_disk
 
     def batch_fails(self) -> bool:
+        """Draw whether one batch of the hub's engine fails."""
         return self._rng.random() < self._climate.bad_batch
 
     def _delay_s(self) -> float:

@@ -1,8 +1,8 @@
-"""The scenario language: a closed TOML grammar. A key we do not know, or a value that cannot be meant, is an error.
+"""TOML grammar of scenario files as closed pydantic tables: an unknown key or an impossible value is an error.
 
-Law: shapes and limits of single tables stand here; what needs files, or several tables at once, stands in `reader`.
-
-What is wrong with a scenario file, in one line: the key as a person writes it, and what to write instead.
+Rule: shapes and limits of single tables stand here; what needs files, or several tables at once, stands in
+`simulations.scenario_files`. `first_of` turns a validation error into one line: the key as a person writes it, and what
+to write instead.
 """
 
 import re
@@ -23,7 +23,7 @@ _LONGEST_S = 400 * 86_400.0
 
 
 def _seconds(value: object) -> object:
-    """`"90 s"`, `"1.5h"`, or a number of seconds."""
+    """Parse `"90 s"`, `"1.5h"`, or a number of seconds."""
     if not isinstance(value, str):
         return value
     found = _TIME.fullmatch(value)
@@ -33,7 +33,7 @@ def _seconds(value: object) -> object:
 
 
 def _moment(value: object) -> object:
-    """`"mon 08:30"` as the minute of the week."""
+    """Parse `"mon 08:30"` as the minute of the week."""
     found = _MOMENT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return (
@@ -43,6 +43,7 @@ def _moment(value: object) -> object:
 
 
 def _kind(value: object) -> made.EventKind:
+    """Parse the kind of an event; ValueError with a suggestion for another word."""
     if isinstance(value, str) and value in set(made.EventKind):
         return made.EventKind(value)
     raise ValueError(f"{short(value)} is no kind of event; {hint(str(value), made.EventKind)}")
@@ -53,6 +54,7 @@ def _refuse(words: str) -> object:
 
 
 def _finite(value: object) -> object:
+    """Whole numbers as floats, so that `5` and `5.0` mean the same; booleans are left for pydantic to refuse."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -69,7 +71,7 @@ DataClass = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
 class LinkTable(Closed):
-    """The weather between devices and hubs; what is left out is the usual weather."""
+    """Table `link`: network conditions between devices and hubs; what is left out is the usual."""
 
     latency: Span = Climate().latency_s
     loss: Annotated[Part, Field(le=0.9)] = Climate().loss
@@ -84,6 +86,7 @@ class LinkTable(Closed):
     metered_share: Part = 0.0
 
     def climate(self) -> Climate:
+        """The conditions alone, without bandwidth and metering."""
         return Climate(
             latency_s=self.latency,
             loss=self.loss,
@@ -97,11 +100,12 @@ class LinkTable(Closed):
         )
 
     def link(self) -> made.Link:
+        """The whole link: conditions, bandwidth (bytes/s, 0 = no limit) and metered share (0..1)."""
         return made.Link(self.climate(), self.bandwidth_bytes_per_s, self.metered_share)
 
 
 class LimitsTable(Closed):
-    """What a hub takes in."""
+    """Table `limits`: what a hub admits (queue, open questions, rates, wait)."""
 
     max_queued: Many = made.Limits().max_queued
     device_open: Many = made.Limits().device_open
@@ -110,13 +114,17 @@ class LimitsTable(Closed):
     max_wait: Span = made.Limits().max_wait_s
 
     def limits(self) -> made.Limits:
+        """The value of this table."""
         return made.Limits(
             self.max_queued, self.device_open, self.device_rate_per_s, self.tenant_rate_per_s, self.max_wait
         )
 
 
 class RegionTable(Closed):
-    """Where devices and hubs stand. `hubs`: how many, or their names. `shift`: so much later is the day's peak."""
+    """Table `region`: where devices and hubs stand.
+
+    `hubs`: how many, or their names. `shift`: so much later is the day's peak.
+    """
 
     name: RegionName
     share: Annotated[Part, Field(gt=0)] = 1.0
@@ -131,7 +139,7 @@ class RegionTable(Closed):
     link: LinkTable | None = None
 
     def region(self, link: made.Link) -> made.Region:
-        """`link`: the scenario's own, where this region says nothing."""
+        """The value of this table; `link` is the scenario's own, used where this region has none."""
         named = tuple(self.hubs) if isinstance(self.hubs, list) else ()
         hubs = self.hubs if isinstance(self.hubs, int) else len(named)
         return made.Region(
@@ -151,7 +159,7 @@ class RegionTable(Closed):
 
 
 class LoadTable(Closed):
-    """How samples arrive. `every`: the mean gap between two samples of one device, whatever the kind."""
+    """Table `load`: how samples arrive. `every`: mean gap between two samples of one device, whatever the kind."""
 
     kind: Literal["poisson", "diurnal", "bursty", "trace"] = "poisson"
     every: Annotated[Span, Field(ge=0.001)] = 10.0
@@ -167,15 +175,16 @@ class LoadTable(Closed):
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
+        """A trace is given exactly where the kind is `trace`, and shares of classes sum to 1."""
         if (self.kind == "trace") != (self.trace is not None):
-            raise ValueError("trace names a file where kind is 'trace', and nowhere else")
+            raise ValueError("trace names a file where kind is 'trace', and is allowed for no other kind")
         if abs(sum(self.classes.values()) - 1) > 1e-6:
             raise ValueError(f"classes: shares sum to {sum(self.classes.values()):.6g}, not to 1")
         return self
 
 
 class RecordedTable(Closed):
-    """A recorded run within the scenario itself."""
+    """Table `model.replay`: recorded outcomes within the scenario itself, three lists of one length."""
 
     confidence: Annotated[list[Part], Field(min_length=1)]
     edge_right: list[bool]
@@ -183,13 +192,18 @@ class RecordedTable(Closed):
 
     @model_validator(mode="after")
     def _of_one_length(self) -> Self:
+        """All three lists have one length."""
         if not len(self.confidence) == len(self.edge_right) == len(self.hub_right):
             raise ValueError("confidence, edge_right and hub_right are of one length")
         return self
 
 
 class ModelTable(Closed):
-    """`replay`: outcomes.npz of a forge's report. `bundle`: its calibration is drawn from. Or the stated shares."""
+    """Table `model`: what devices and hubs answer, and how often that is right.
+
+    `replay`: outcomes.npz of a forge's report. `bundle`: its calibration is drawn from. Without either: the stated
+    shares.
+    """
 
     unsure_share: Part = made.Model().unsure_share
     accuracy_edge: Part = made.Model().accuracy_edge
@@ -202,16 +216,17 @@ class ModelTable(Closed):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        """At most one of deciles, replay and bundle is given; deciles must not fall."""
         named = [key for key in ("deciles", "replay", "bundle") if getattr(self, key) is not None]
         if len(named) > 1:
-            raise ValueError(f"{' and '.join(named)}: one of them, please")
+            raise ValueError(f"{' and '.join(named)}: give only one of them")
         if self.deciles is not None and self.deciles != sorted(self.deciles):
             raise ValueError("deciles: must not fall")
         return self
 
 
 class EventTable(Closed):
-    """One thing that happens; see `scenario.Event`."""
+    """Table `event`: one fault or change; see `simulations.scenario.types.Event`."""
 
     kind: Kind
     at: Time
@@ -228,17 +243,18 @@ class EventTable(Closed):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
+        """Keys that belong to one kind of event stand in that kind alone."""
         if (self.kind == "weather") != (self.link is not None):
-            raise ValueError("link: the weather that comes, of kind 'weather' and of no other")
+            raise ValueError("link: required for kind 'weather' and allowed for no other")
         if (self.kind == "policy") != bool(self.policy):
-            raise ValueError("policy: the one that comes, of kind 'policy' and of no other")
+            raise ValueError("policy: required for kind 'policy' and allowed for no other")
         if self.kind in ("surge", "storm") and self.amount < 1:
-            raise ValueError(f"amount: a {self.kind} takes samples at so many times the usual rate, 1 or more")
+            raise ValueError(f"amount: a {self.kind} multiplies the usual sample rate: 1 or more")
         return self
 
 
 class RolloutTable(Closed):
-    """A new version goes out; what is left out is the product's default."""
+    """Table `rollout`: a new model version goes out; what is left out is the product's default."""
 
     at: Time = 0.0
     harm: Part = 0.0
@@ -252,6 +268,7 @@ class RolloutTable(Closed):
     report: Span = made.Rollout().report_s
 
     def rollout(self) -> made.Rollout:
+        """The value of this table."""
         return made.Rollout(
             at_s=self.at,
             harm=self.harm,
@@ -267,7 +284,7 @@ class RolloutTable(Closed):
 
 
 class ExpectTable(Closed):
-    """What must be true at the end of a figure."""
+    """Table `expect`: bounds on a figure that must hold at the end of a run."""
 
     figure: Annotated[str, Field(min_length=1, max_length=80)]
     at_most: Real | None = None
@@ -277,6 +294,7 @@ class ExpectTable(Closed):
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
+        """There is a bound, and the window is not empty."""
         if self.at_most is None and self.at_least is None:
             raise ValueError("needs at_most or at_least")
         if self.until and self.until <= self.begin:
@@ -284,11 +302,12 @@ class ExpectTable(Closed):
         return self
 
     def expect(self) -> made.Expect:
+        """The value of this table."""
         return made.Expect(self.figure, self.at_most, self.at_least, self.begin, self.until)
 
 
 class ScenarioTable(Closed):
-    """A whole scenario file."""
+    """A whole scenario file, format 1."""
 
     format: Literal[1] = Field(alias="schema")
     name: Name | None = None  # left out: the file's
@@ -314,6 +333,7 @@ class ScenarioTable(Closed):
 
     @model_validator(mode="after")
     def _regions_fit(self) -> Self:
+        """Names of regions and hubs are unique, shares sum to 1, and failover names other regions."""
         names = [each.name for each in self.region]
         once("region", names)
         once("hubs", [hub for each in self.region for hub in (each.hubs if isinstance(each.hubs, list) else ())])
@@ -338,19 +358,22 @@ class ScenarioError(Exception):
 
 
 def first_of(error: ValidationError) -> str:
-    """The first thing wrong, and how many more there are."""
+    """Describe the first validation error in one line, and how many more there are."""
     found = error.errors(include_url=False)
     errors = [each for each in found if not _other_member(each)] or found
     return line(place(errors[0]["loc"]), _words(errors[0]), len(errors) - 1)
 
 
 def _other_member(error: ErrorDetails) -> bool:
-    """Of a key that may be a name or a table: nobody who wrote a table meant a name."""
+    """Whether the error is of a union member that was not meant: who wrote a table did not mean a name."""
     return error["type"] == "string_type" and isinstance(error["input"], (dict, list))
 
 
 def place(loc: tuple[int | str, ...]) -> str:
-    """`event[2].share`. What pydantic adds to tell members of a union apart is left out."""
+    """Key path as a person writes it: `event[2].share`.
+
+    What pydantic adds to tell members of a union apart is left out.
+    """
     path = ""
     for part in loc:
         if isinstance(part, int):
@@ -361,5 +384,6 @@ def place(loc: tuple[int | str, ...]) -> str:
 
 
 def _words(error: ErrorDetails) -> str:
+    """Describe one validation error in words, with the pattern of names where that is the fault."""
     key = next((str(part) for part in reversed(error["loc"]) if not isinstance(part, int)), "")
     return words(error, _PATTERNS.get(key, _PATTERNS["name"]))

@@ -1,7 +1,7 @@
-"""Load traces: how many samples a whole fleet took, step by step, from CSV or Parquet with columns `at_s`, `samples`.
+"""Load traces: samples taken by a whole fleet per step, read from CSV or Parquet (columns `at_s`, `samples`).
 
-Law: a trace has no gaps. Steps are even, every number is there and can be meant; what else a file holds is an error
-that names the line, so that no hole is filled by a guess.
+Rule: a trace has no gaps. Steps are even and every number is finite and not negative; anything else in a file is an
+error that names the line, so that no hole is filled by a guess.
 """
 
 import csv
@@ -18,11 +18,14 @@ _SAME_STEP = 1e-6  # of a step
 
 
 class TraceError(Exception):
-    """A trace that cannot be followed: one line."""
+    """A trace that cannot be followed: one line that names file, row and fault."""
 
 
 def read_trace(path: Path) -> tuple[Row, ...]:
-    """OSError if there is no such file, TraceError if it is not a trace."""
+    """Read a trace from a `.parquet` file or, whatever else its suffix, a CSV file.
+
+    OSError if there is no such file, TraceError if it is not a trace.
+    """
     rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     try:
         return checked(tuple(Row(at_s, samples) for at_s, samples in rows))
@@ -31,12 +34,15 @@ def read_trace(path: Path) -> tuple[Row, ...]:
 
 
 def checked(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """TraceError for fewer than two rows, uneven steps, or a number that is none."""
+    """Validate the rows of a trace and return them.
+
+    TraceError for fewer than two rows, uneven steps, a number that is infinite or negative, or no samples at all.
+    """
     if not 2 <= len(rows) <= MOST_ROWS:
         raise TraceError(f"{len(rows)} rows; a trace has 2 to {MOST_ROWS}")
     for number, row in enumerate(rows):
         if not (math.isfinite(row.at_s) and math.isfinite(row.samples) and row.samples >= 0):
-            raise TraceError(f"row {number + 1}: {row.samples:g} samples at {row.at_s:g} s cannot be meant")
+            raise TraceError(f"row {number + 1}: {row.samples:g} samples at {row.at_s:g} s: not finite, or negative")
     step = rows[1].at_s - rows[0].at_s
     for number, (last, row) in enumerate(pairwise(rows)):
         wide = row.at_s - last.at_s
@@ -50,6 +56,7 @@ def checked(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def _csv(path: Path) -> list[tuple[float, float]]:
+    """Read a trace from CSV with a header line."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
         _has_columns(path, lines.fieldnames or ())
@@ -59,6 +66,7 @@ def _csv(path: Path) -> list[tuple[float, float]]:
 
 
 def _number(path: Path, at: int, line: dict[str, str | None], column: str) -> float:
+    """Parse one number of a CSV line. TraceError that names the line."""
     try:
         return float(line[column] or "")
     except ValueError:
@@ -66,6 +74,7 @@ def _number(path: Path, at: int, line: dict[str, str | None], column: str) -> fl
 
 
 def _parquet(path: Path) -> list[tuple[float, float]]:
+    """Read a trace from Parquet. TraceError if pyarrow is missing or the file is no Parquet file."""
     if importlib.util.find_spec("pyarrow") is None:
         raise TraceError(f"{path.name}: Parquet needs pyarrow (pip install pyarrow), or export the trace as CSV")
     parquet = importlib.import_module("pyarrow.parquet")
@@ -83,12 +92,14 @@ def _parquet(path: Path) -> list[tuple[float, float]]:
 
 
 def _cell(path: Path, at: int, cell: object) -> float:
+    """One number of a Parquet row. TraceError that names the row."""
     if isinstance(cell, (int, float)):
         return float(cell)
     raise TraceError(f"{path.name}: row {at}: {cell!r} is no number: a gap")
 
 
 def _has_columns(path: Path, names: object) -> None:
+    """Check that both columns are there. TraceError for a missing one."""
     found = list(names) if isinstance(names, (list, tuple)) else []
     missing = [name for name in COLUMNS if name not in found]
     if missing:

@@ -1,7 +1,7 @@
-"""What one simulated run is: a question, a fleet, its regions, load, model, policy, what happens, and what is expected.
+"""Values of a scenario: fleet, regions, load, model, policy, events, rollout and expectations.
 
-Law: values only, frozen, with the units in their names; two runs of equal scenarios are equal. A file
-is read by `reader`; what a run showed is an `outcome`.
+Rule: values only, frozen, with the units in their names; two runs of equal scenarios are equal. A file is read by
+`simulations.scenario_files`; what a run showed is an `Outcome` (`simulations.report.outcome`).
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,10 @@ DAY_S = 86_400.0
 
 
 class Link(msgspec.Struct, frozen=True):
-    """How devices of a region reach hubs. `bandwidth_bytes_per_s`: of each device's way up, 0 = no limit.
+    """Network between devices of a region and hubs.
 
-    `metered_share`: of the devices (0..1), on a link that costs by the byte.
+    `bandwidth_bytes_per_s`: of each device's uplink, 0 = no limit. `metered_share`: of the devices (0..1), on a
+    link that costs by the byte.
     """
 
     climate: Climate = Climate()
@@ -29,7 +30,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a hub takes in; the defaults are the hub's own."""
+    """Admission limits of a hub; the defaults are the product's own."""
 
     max_queued: int = 4096
     device_open: int = 1024
@@ -39,10 +40,12 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Region(msgspec.Struct, frozen=True):
-    """`share` of the devices live here (all shares sum to 1), with `hubs` hubs of `slots` batches at once each.
+    """A region: its share of the devices, its hubs and their engines.
 
-    A batch of n takes `cost_base_s + n * cost_item_s`. `failover`: regions whose hubs serve these devices when their
-    own do not answer. `shift_s`: how much later the day's peak comes here.
+    `share` of the devices live here (all shares sum to 1), with `hubs` hubs of `slots` batches at once each. A
+    batch of n takes `cost_base_s + n * cost_item_s`. `failover`: regions whose hubs serve these devices when their
+    own do not answer. `shift_s`: how much later the day's peak comes here. `named`: names of the hubs, () = by the
+    region's name.
     """
 
     name: str = "local"
@@ -65,7 +68,7 @@ class Region(msgspec.Struct, frozen=True):
 
 
 class LoadKind(StrEnum):
-    """How samples arrive."""
+    """Kind of the arrival process of samples."""
 
     POISSON = "poisson"
     DIURNAL = "diurnal"
@@ -74,18 +77,18 @@ class LoadKind(StrEnum):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The whole fleet takes so many samples from `at_s` until the next row."""
+    """One step of a load trace: the whole fleet takes `samples` samples from `at_s` until the next row."""
 
     at_s: float
     samples: float
 
 
 class Load(msgspec.Struct, frozen=True):
-    """`samples_per_s` of each device in the mean, whatever the kind; a trace brings its own numbers.
+    """Sample load: `samples_per_s` of each device in the mean, whatever the kind; a trace brings its own numbers.
 
     diurnal: the rate swings by `swing` (0..1) around its mean over 24 h, highest at `peak_s` of the day.
     bursty: every `burst_every_s` in the mean a device's rate is `burst_factor` times its usual for `burst_lasts_s`.
-    `classes`: data classes of the samples with their shares.
+    `classes`: data classes of the samples with their shares, which sum to 1.
     """
 
     kind: LoadKind = LoadKind.POISSON
@@ -100,7 +103,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Samples of a real run: how sure the edge was in each, and whether the edge and the hub were right."""
+    """Recorded samples of a real run: confidence of the edge model, and whether edge and hub were right."""
 
     confidence: tuple[float, ...]
     edge_right: tuple[bool, ...]
@@ -108,11 +111,13 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What devices and hubs answer. `replay`: recorded samples are drawn again, so that everything else follows.
+    """Accuracy and confidence of the models on devices and hubs.
 
-    `deciles` (nine) of a bundle's calibrated confidence: confidences are drawn from them, and an answer is right with
-    the probability that its confidence says. Without either: `unsure_share` of the samples lie below the policy's
-    threshold, and the shares of right answers are stated, among the sure, the unsure, and of the hub.
+    `replay`: recorded samples are drawn again, so that everything else follows.
+    `deciles` (nine) of a bundle's calibrated confidence: confidences are drawn from them, and an answer is right
+    with the probability that its confidence says.
+    Without either: `unsure_share` of the samples lie below the policy's threshold, and the shares of right answers
+    are stated, among the sure, the unsure, and of the hub.
     """
 
     unsure_share: float = 0.2
@@ -125,7 +130,10 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class EventKind(StrEnum):
-    """What may happen. docs/simulator.md says what each means by `share`, `amount` and `lasts_s`."""
+    """Kinds of events (faults, load changes, policy changes, rollouts).
+
+    docs/simulator.md says what each means by `share`, `amount` and `lasts_s`.
+    """
 
     KILL_AGENTS = "kill_agents"
     KILL_BROKER = "kill_broker"
@@ -150,10 +158,10 @@ class EventKind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happens at `at_s` and is over `lasts_s` later.
+    """One fault or change, from `at_s` until `lasts_s` later.
 
-    `region` "" = everywhere; `share` of the devices there (0..1), or `device` alone (its number in the whole fleet).
-    `hub` of the region, "" = every one. `amount`: how bad, by kind; `label`: of one class alone (-1 = all);
+    `region` "" = everywhere; `share` of the devices there (0..1), or `device` alone (its number in the whole
+    fleet). `hub` of the region, "" = every one. `amount`: how bad, by kind; `label`: of one class alone (-1 = all);
     `tail`: the hub's half goes wrong with the head. `climate`, `policy` (text): of kinds `weather` and `policy`.
     """
 
@@ -172,11 +180,12 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def ends_s(self) -> float:
+        """Virtual second at which it is over."""
         return self.at_s + self.lasts_s
 
 
 class Rollout(msgspec.Struct, frozen=True):
-    """From `at_s` on a new version goes out by the hub's rollout machine, gated on quality.
+    """Rollout of a new model version from `at_s` on, by the hub's rollout machine, gated on quality.
 
     `harm`: of the local answers that the version before would give right, this share goes wrong, with the same
     confidence; `tail`: its hub half says the same. `churn`: of what is right, and of what is wrong, this share is
@@ -196,7 +205,7 @@ class Rollout(msgspec.Struct, frozen=True):
 
 
 class Expect(msgspec.Struct, frozen=True):
-    """A figure of the outcome and its bounds; judged over samples and answers from `from_s` to `until_s` (0 = end)."""
+    """Expected bounds on a figure of the outcome, over samples and answers from `from_s` to `until_s` (0 = end)."""
 
     figure: str
     at_most: float | None = None
@@ -206,10 +215,12 @@ class Expect(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """`step_s`: width of the buckets that series are counted in. `policy`: its text.
+    """A whole scenario: everything that a simulated run depends on.
 
+    `step_s`: width of the buckets that series are counted in. `policy`: its text, "" = a permissive one.
     `begins_minute`: of the week (UTC, 0 = Monday 00:00) when virtual time is 0, for rules that speak of the time.
-    `commit_s`: how long a commit takes, on devices and hubs.
+    `commit_s`: how long a commit takes, on devices and hubs. `heal_s`: time after the last sample or fault for open
+    questions to end; `grace_s`: after it an open question counts as lost.
     """
 
     name: str = "unnamed"
@@ -232,30 +243,32 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Of everything but the seed and what is expected."""
+        """Hash (16 hex digits) of everything but the seed, the names and what is expected."""
         same = msgspec.structs.replace(self, seed=0, expect=(), question="", name="")
         return sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]
 
     @property
     def ends_s(self) -> float:
-        """When virtual time stops: everything has had `heal_s` to end."""
+        """Virtual second at which the run stops: everything has had `heal_s` to end."""
         return max(self.duration_s, self.last_fault_ended_s) + self.heal_s
 
     @property
     def last_fault_ended_s(self) -> float:
+        """Virtual second at which the last event is over; 0 without events."""
         return max((event.ends_s for event in self.events), default=0.0)
 
     @property
     def buckets(self) -> int:
+        """Number of buckets of `step_s` that cover the run."""
         return int(-(-self.ends_s // self.step_s))
 
     @property
     def policy_text(self) -> str:
-        """The scenario's, or one under which the features of every class of the load may go to every hub."""
+        """The scenario's policy, or one under which the features of every class may go to every hub."""
         return self.policy or permissive(self.regions, tuple(name for name, _ in self.load.classes))
 
     def devices_of(self, number: int) -> range:
-        """The devices (numbers in the whole fleet) of region `number`: consecutive, every device in one region."""
+        """Devices (numbers in the whole fleet) of region `number`: consecutive, every device in one region."""
         edges, total = [0], 0.0
         for region in self.regions:
             total += region.share
@@ -265,12 +278,15 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def permissive(regions: tuple[Region, ...], classes: tuple[str, ...] = ("open",), version: int = 1) -> str:
-    """A policy under which the features go to every hub there is. Class `private` stays."""
+    """Text of a policy under which the features go to every hub there is; class `private` stays."""
     return written("sim", regions, {name: name != "private" for name in classes}, version)
 
 
 def written(name: str, regions: tuple[Region, ...], leaves: Mapping[str, bool], version: int = 1) -> str:
-    """A policy whose mode is `wait`: its field is the features, its hubs are all there are; which classes leave."""
+    """Text of a policy of mode `wait` whose field is the features and whose hubs are all there are.
+
+    `leaves`: for each data class whether it may leave the device.
+    """
     return _POLICY.format(
         name=name,
         version=version,

@@ -1,6 +1,7 @@
-"""A scenario as TOML text that reads back equal: what a found fault is replayed from, with times in plain seconds.
+"""Formats a scenario as TOML text that reads back equal; replay files of the fuzzer are written by it.
 
-Law: whatever differs from the usual is written, and little else; files that the scenario was read from are written out.
+Rule: whatever differs from the default is written, and little else; files that the scenario was read from (trace,
+replay, policy) are written out inline. Times are plain seconds.
 """
 
 import math
@@ -18,7 +19,7 @@ _NESTED = ("regions", "load", "model", "events", "expect", "rollout", "policy", 
 
 
 def write(scenario: made.Scenario) -> str:
-    """`reader.read` of it gives an equal scenario."""
+    """Format a scenario as TOML; `simulations.scenario_files.read` of it gives an equal scenario."""
     top = {"schema": 1, **_plain(scenario, made.Scenario(), _SAID, _NESTED)}
     top["question"] = scenario.question or "What happens?"
     top |= {"load": _load(scenario.load), "model": _plain(scenario.model, made.Model())}
@@ -32,12 +33,14 @@ def write(scenario: made.Scenario) -> str:
 
 
 def _load(load: made.Load) -> Plain:
+    """Table `load`; the rate is written as the gap between samples."""
     values = _plain(load, made.Load(), ("kind",), ("samples_per_s", "trace", "classes"))
     values |= {"every": _gap_s(load.samples_per_s), "classes": dict(load.classes)}
     return values | ({"trace": [[row.at_s, row.samples] for row in load.trace]} if load.trace else {})
 
 
 def _region(region: made.Region) -> Plain:
+    """Table `region`, with its limits and link where they differ from the default."""
     always = ("name", "share", "cost_base_s", "cost_item_s")
     values = _plain(region, made.Region(), always, ("limits", "link", "named", "hubs"))
     values["hubs"] = list(region.named) or region.hubs
@@ -46,6 +49,7 @@ def _region(region: made.Region) -> Plain:
 
 
 def _event(event: made.Event) -> Plain:
+    """Table `event`, with its policy text and conditions."""
     values = _plain(event, made.Event(event.kind, 0.0), ("kind", "at_s"), ("climate", "policy"))
     link = {} if event.climate is None else {"link": _plain(event.climate, Climate())}
     return values | _policy(event.policy) | link
@@ -54,14 +58,14 @@ def _event(event: made.Event) -> Plain:
 def _plain(
     value: msgspec.Struct, usual: msgspec.Struct, always: tuple[str, ...] = (), without: tuple[str, ...] = ()
 ) -> Plain:
-    """By key of a file: the fields that differ from the usual, and those that are `always` said."""
+    """By key of a file: the fields that differ from `usual`, and those of `always`."""
     usually = msgspec.to_builtins(usual)
     found = {name: each for name, each in msgspec.to_builtins(value).items() if name not in without}
     return {_key(name): each for name, each in found.items() if name in always or each != usually[name]}
 
 
 def _key(field: str) -> str:
-    """Files give times with their units, so that a key names none."""
+    """Key of a field in a file; values carry their unit there, so that a key names none."""
     return field if field.endswith("_per_s") else field.removesuffix("_s")
 
 
@@ -70,7 +74,7 @@ def _unless_empty(**tables: Plain) -> Plain:
 
 
 def _policy(text: str) -> Plain:
-    """A text is told from the name of a file by a line break."""
+    """The policy key; a line break tells a text from the name of a file."""
     return {"policy": text if "\n" in text else text + "\n"} if text else {}
 
 

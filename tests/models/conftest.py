@@ -1,4 +1,4 @@
-"""Bundles for the tests: `made` needs no training (a graph written by hand), `forged` is a real but tiny forge run."""
+"""Test bundles: fixture `made` is a hand-written graph without training, fixture `forged` a real but tiny forge run."""
 
 import fcntl
 import os
@@ -40,6 +40,7 @@ def echo_graph(scale: float = 1.0, outputs: tuple[str, str] = ("logits", "featur
 
 
 def model(nodes, initializers, outputs=("logits", "features")) -> bytes:
+    """Checked ONNX bytes of a graph from `scores` `[batch, 10]` to two outputs."""
     shape: list[str | int | None] = ["batch", LABELS]
     graph = helper.make_graph(
         nodes,
@@ -58,6 +59,7 @@ def model(nodes, initializers, outputs=("logits", "features")) -> bytes:
 
 
 def contents(edge: bytes | None = None, scale: float = 1.0) -> dict[str, bytes]:
+    """Files of the echo bundle; `scale`: of the graph whose answers the golden set holds."""
     samples = np.random.default_rng(3).random((8, LABELS), np.float32)
     weights = np.exp(samples * np.float32(scale))
     codes = np.stack([i.features["features"] for i in EchoRunner(LABELS).infer(samples)])
@@ -66,7 +68,10 @@ def contents(edge: bytes | None = None, scale: float = 1.0) -> dict[str, bytes]:
 
 
 def make(path: Path, edge: bytes | None = None, scale: float = 1.0, **changes: object) -> Bundle:
-    """`scale`: of the graph whose answers the golden set holds."""
+    """Write the echo bundle at `path`, with `changes` of its manifest.
+
+    `scale`: of the graph whose answers the golden set holds.
+    """
     manifest: Manifest = msgspec.structs.replace(echo_manifest(LABELS), **changes)
     return write_bundle(path, manifest, contents(edge, scale))
 
@@ -78,9 +83,9 @@ def made(tmp_path) -> Bundle:
 
 @pytest.fixture(scope="session")
 def forged(tmp_path_factory) -> Bundle:
-    """A few steps on 300 digits: good for nothing but for being looked at. Its report lies beside it.
+    """A bundle of a few training steps on 300 digits, for reading only. Its report lies beside it.
 
-    One worker of pytest computes the stages, the others wait and take them.
+    One worker of pytest computes the stages, the others wait and load them.
     """
     KEPT.mkdir(mode=0o700, exist_ok=True)
     with (KEPT / "lock").open("w") as lock:
@@ -98,6 +103,7 @@ def forge(path: Path, *, kept: bool = False, **wishes: Any) -> Bundle:
 
 
 def tiny_wish(**wishes: Any) -> "Wish":
+    """Specification of the tiny bundle, with `wishes` changed."""
     from models.forge.spec import Effort, Wish  # noqa: PLC0415
 
     plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16}
@@ -117,6 +123,7 @@ def tiny_net() -> "nn.Module":
 
 
 def tiny_data() -> "Data":
+    """300, 100 and 100 digits, undamaged."""
     from models.forge.data import digits  # noqa: PLC0415
     from models.forge.data.types import Data, Part  # noqa: PLC0415
 
@@ -128,7 +135,7 @@ def tiny_data() -> "Data":
 
 
 def deadly_graph(percent: int = 77) -> bytes:
-    """As `echo_graph`, but a sample whose first score is so many hundredths ends the process.
+    """As `echo_graph`, but a sample whose first score is `percent` hundredths ends the process.
 
     It divides the least whole number by -1, which the processor answers with a signal.
     """

@@ -1,4 +1,4 @@
-"""Scenario files: what is read is what was written, and what cannot be meant is one line that names the key."""
+"""Scenario files: reading gives back what was written, and an invalid file is one line that names the key."""
 
 import contextlib
 import importlib.util
@@ -72,7 +72,7 @@ WRONG = {
     "no such hub": (EVENT + 'kind = "kill_hub"\nhub = "eu-9"', "event[0].hub: 'eu-9' is none of local-1"),
     "no such device": (EVENT + 'kind = "kill_agents"\ndevice = 100', "event[0].device: 100 is none of"),
     "no such label": (EVENT + 'kind = "regressed"\nlabel = 10', "event[0].label: 10 is none of"),
-    "weather without any": (EVENT + 'kind = "weather"', "event[0]: link: the weather that comes"),
+    "weather without any": (EVENT + 'kind = "weather"', "event[0]: link: required for kind 'weather'"),
     "regions too large": (TOP + TWO.replace("0.5", "0.6"), "region: shares sum to 1.2, not to 1"),
     "twice the same region": (TOP + TWO.replace("us", "eu"), "region names 'eu' twice"),
     "failover to nowhere": (TOP + '[[region]]\nname = "eu"\nfailover = ["us"]', "region[0].failover: 'us' is no other"),
@@ -87,8 +87,8 @@ WRONG = {
     "a trace of less than none": (TRACE + "[[0, -1], [900, 1]]", "load.trace: row 1: -1 samples"),
     "a policy of nowhere": (TOP + 'policy = "no.toml"', "policy: No such file"),
     "a policy that is none": (TOP + 'policy = """\nschema = 2\n"""', "policy: name: is missing"),
-    "recorded nowhere": (TOP + '[model]\nreplay = "no.npz"', "model.replay: no.npz: no outcomes can be read"),
-    "recorded and stated": (TOP + "[model]\nbundle = 'b'\nreplay = 'r'", "model: replay and bundle: one of them"),
+    "recorded nowhere": (TOP + '[model]\nreplay = "no.npz"', "model.replay: no.npz: cannot be read as outcomes"),
+    "recorded and stated": (TOP + "[model]\nbundle = 'b'\nreplay = 'r'", "model: replay and bundle: give only one"),
     "recorded in part": (
         TOP + "[model]\nreplay = { confidence = [0.5], edge_right = [], hub_right = [true] }",
         "confidence, edge_right and hub_right are of one length",

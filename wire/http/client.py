@@ -1,7 +1,7 @@
 """Blocking HTTP client for short exchanges: one request on one connection, over TCP, TLS or a Unix socket.
 
 Rule: it follows no redirect and keeps nothing between requests, so a token goes to the address named and nowhere else;
-whatever goes wrong is an `ExitError` of one line.
+every failure is an `ExitError` of one line.
 """
 
 import http.client
@@ -23,22 +23,24 @@ _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server boun
 
 
 class HttpReply(msgspec.Struct, frozen=True):
+    """Status and body of a reply."""
+
     status: int
     body: bytes
 
     @property
     def ok(self) -> bool:
-        """Any 2xx."""
+        """Whether the status is a 2xx."""
         return http.HTTPStatus.OK <= self.status < http.HTTPStatus.MULTIPLE_CHOICES
 
     @property
     def error_line(self) -> str:
-        """The server's own `{"error": line}`, made printable: it is text of another machine. "" if it gave none."""
+        """The server's own `{"error": line}`, made printable, at most `MAX_ERROR_CHARS`; "" if there is none."""
         line = (self.json_object() or {}).get("error")
         return _printable(line) if isinstance(line, str) else ""
 
     def json_object(self) -> dict[str, Any] | None:
-        """None for whatever is no JSON object."""
+        """The body as a JSON object; None for anything else."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -47,10 +49,11 @@ class HttpReply(msgspec.Struct, frozen=True):
 
 
 class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks one server. `url`: http://..., https://... or unix:PATH; a path in it is put before that of each request.
+    """HTTP client of one server.
 
-    `server`: what should answer there ("hub"), for the lines of errors, as is `hint`. `token_file`: of the bearer
-    token, "" for none. `tls`: makes the context of an https connection.
+    `url`: http://..., https://... or unix:PATH; a path in it is put before that of each request.
+    `server`: what should answer there ("hub"), for error lines, as is `hint`. `token_file`: holds the bearer token,
+    "" for none. `tls`: makes the context of an https connection. `max_reply_bytes`: a longer reply is an error.
     """
 
     url: str
@@ -62,7 +65,11 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
     max_reply_bytes: int = 1 << 20
 
     def send(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
-        """ExitError(HUB) if nobody answers, (USAGE) if `url` is no address, (CREDENTIALS) without the token."""
+        """Send one request and read the whole reply, whatever its status.
+
+        Raises ExitError(HUB) if nobody answers or the reply is too long, (USAGE) if `url` is no address, (CREDENTIALS)
+        if the token cannot be read.
+        """
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self.token_file:
             headers["Authorization"] = f"Bearer {read_private(Path(self.token_file)).decode('latin-1').strip()}"
@@ -78,7 +85,10 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         return HttpReply(status, reply)
 
     def read_object(self, reply: HttpReply) -> dict[str, Any]:
-        """The JSON object of a reply, whatever its status. ExitError(HUB) if it has none: another server answered."""
+        """The JSON object of a reply, whatever its status.
+
+        Raises ExitError(HUB) if it has none: another server answered.
+        """
         found = reply.json_object()
         if found is None:
             raise ExitError(Exit.HUB, f"{self.url} is no {self.server}: it answers {reply.status} and no JSON")
@@ -94,7 +104,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
             connection.close()
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
-        """Not opened yet; and the path that `url` names."""
+        """Connection that is not opened yet, and the path prefix that `url` names."""
         if self.url.startswith("unix:"):
             return _UnixConnection(self.url.removeprefix("unix:"), self.timeout_s), ""
         try:
@@ -114,11 +124,12 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _printable(text: str) -> str:
+    """One line of another machine's text: printable and at most `MAX_ERROR_CHARS`."""
     return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_ERROR_CHARS])
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket; the host name stands in the request only."""
+    """HTTP over a Unix socket; the host name stands in the Host header only."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)

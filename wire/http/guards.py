@@ -1,7 +1,7 @@
-"""The checks before any route of a local or hub HTTP server: who may connect, from where, with what, how much.
+"""HTTP server security: listening address, TLS, bearer token, Host and Origin checks, body limits (aiohttp).
 
-Law: closed unless opened. A loopback address or a Unix socket needs nothing; every other address needs TLS and a bearer
-token, or the server does not start. `Host` and `Origin` are checked always (DNS rebinding), whatever the address.
+Rule: closed unless opened. A loopback address or a Unix socket needs nothing; every other address needs TLS and a
+bearer token, or the server does not start. `Host` and `Origin` are always checked (DNS rebinding).
 """
 
 import asyncio
@@ -33,7 +33,11 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
 class ServerAccess(msgspec.Struct, frozen=True):
-    """Where a server listens. `unix` beats host and port. `names` are further host names callers may use."""
+    """Where a server listens and how callers authenticate.
+
+    `unix` (socket path) beats host and port; port 0 = any free one. `names`: further host names callers may use.
+    `token_file`: holds the bearer token, "" for none.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -45,20 +49,22 @@ class ServerAccess(msgspec.Struct, frozen=True):
 
     @property
     def local(self) -> bool:
-        """Reachable from this machine alone."""
+        """Whether it can be reached from this machine alone."""
         return bool(self.unix) or is_loopback(self.host)
 
     @property
     def tls(self) -> bool:
+        """Whether a certificate and a key are named."""
         return bool(self.tls_cert and self.tls_key)
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Names and addresses that may stand in `Host`."""
+        """Names and addresses that may stand in `Host`, in lower case."""
         return frozenset(text.lower() for text in (*LOCAL_NAMES, self.host, *self.names) if text not in WILDCARDS)
 
 
 def is_loopback(host: str) -> bool:
+    """Whether `host` is "localhost" or a loopback address (127.0.0.0/8, ::1)."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -66,7 +72,7 @@ def is_loopback(host: str) -> bool:
 
 
 def validate_access(access: ServerAccess) -> None:
-    """ExitError(CONFIG) unless this address may be opened: what is not local needs TLS and a token file."""
+    """Refuse a non-local address without TLS and a token file. Raises ExitError(CONFIG)."""
     if access.local:
         return
     missing = [key for key in ("tls_cert", "tls_key", "token_file") if not getattr(access, key)]
@@ -75,7 +81,10 @@ def validate_access(access: ServerAccess) -> None:
 
 
 def token_of(access: ServerAccess) -> str:
-    """The bearer token; made with mode 0600 at first start. "" where none is asked for."""
+    """Read the bearer token, creating it with mode 0600 at first start; "" where none is asked for.
+
+    Raises ExitError(CREDENTIALS) if the file is readable by others or holds no token.
+    """
     if not access.token_file:
         return ""
     path = Path(access.token_file)
@@ -90,9 +99,9 @@ def token_of(access: ServerAccess) -> str:
 
 
 def tls_context(access: ServerAccess) -> ssl.SSLContext | None:
-    """TLS 1.3 and 1.2 with the server's certificate; None where it has none.
+    """TLS context (1.2 and 1.3) with the server's certificate; None where it has none.
 
-    ExitError(CREDENTIALS) if it cannot be loaded.
+    Raises ExitError(CREDENTIALS) if the certificate or key cannot be loaded.
     """
     if not access.tls:
         return None
@@ -106,10 +115,10 @@ def tls_context(access: ServerAccess) -> ssl.SSLContext | None:
 
 
 async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLContext | None = None) -> str:
-    """Listen, and return the address to print.
+    """Start listening, and return the address to print.
 
-    ExitError(PORT) if it is taken, ExitError(CONFIG) if it may not be opened. `tls`: made before with
-    `tls_context(access)`, for whoever wants to change its certificate later.
+    `tls`: made before with `tls_context(access)`, for a caller that replaces its certificate later. A Unix socket gets
+    mode 0600. Raises ExitError(PORT) if the address is taken, ExitError(CONFIG) if it may not be opened.
     """
     validate_access(access)
     context = tls or tls_context(access)
@@ -129,13 +138,19 @@ async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLCon
 
 
 def security_middlewares(access: ServerAccess, token: str, open_routes: frozenset[str]) -> list[Middleware]:
-    """The usual checks in the usual order. A local server without a token is open to everybody on this machine."""
+    """All middlewares of this module in their order; the bearer check only with a `token`.
+
+    A local server without a token is open to everybody on this machine. `open_routes`: as in `bearer`.
+    """
     checks = [one_line_errors(), known_host(access), plain_bodies()]
     return [*checks, bearer(token, open_routes)] if token else checks
 
 
 def one_line_errors() -> Middleware:
-    """Every refusal is `{"error": one line}`. A defect of ours is left to aiohttp: logged, answered with a bare 500."""
+    """Middleware that answers every error with `{"error": one line}`.
+
+    A defect of ours is left to aiohttp: logged, answered with a bare 500.
+    """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -152,7 +167,10 @@ def one_line_errors() -> Middleware:
 
 
 def known_host(access: ServerAccess) -> Middleware:
-    """403 for a foreign `Host` or `Origin`: a page of another site must not speak to this server."""
+    """Middleware that refuses a foreign `Host` or `Origin` with 403.
+
+    A page of another site, or a name rebound to this address, cannot use the server.
+    """
     hosts = access.hosts
 
     @web.middleware
@@ -169,7 +187,7 @@ def known_host(access: ServerAccess) -> Middleware:
 
 
 def plain_bodies() -> Middleware:
-    """415 for a compressed body: a small one can hold gigabytes."""
+    """Middleware that refuses compressed bodies with 415: a small one can hold gigabytes."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -182,7 +200,10 @@ def plain_bodies() -> Middleware:
 
 
 def bearer(token: str, open_routes: frozenset[str]) -> Middleware:
-    """401 without the token, on every route that `open_routes` (as registered, e.g. "/v1/x/{id}") does not list."""
+    """Middleware that answers 401 without the token, except on `open_routes`.
+
+    `open_routes`: patterns as registered, e.g. "/v1/x/{id}". Raises ValueError for an empty token.
+    """
     if not token:
         raise ValueError("an empty token would open every route")
     expected = sha256(token.encode()).digest()
@@ -203,7 +224,10 @@ def has_token(request: web.Request, expected_sha256: bytes) -> bool:
 
 
 def given_token(request: web.Request) -> str | None:
-    """What stands in the one `Authorization: Bearer`; "" for any other or doubled header, None where there is none."""
+    """Bearer token of the request's one Authorization header.
+
+    "" for any other or a doubled header, None where there is none.
+    """
     values = request.headers.getall("Authorization", [])
     if not values:
         return None
@@ -212,12 +236,15 @@ def given_token(request: web.Request) -> str | None:
 
 
 def is_token(token: str, expected_sha256: bytes) -> bool:
-    """Compared by digest and in constant time: neither length nor prefix shows in the time taken."""
+    """Compare a token by its digest and in constant time: neither length nor prefix shows in the time taken."""
     return hmac.compare_digest(sha256(token.encode(errors="surrogateescape")).digest(), expected_sha256)
 
 
 async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY_TIMEOUT_S) -> bytes:
-    """The whole body. OipError 413 as soon as it is known to be too long, 408 if it does not come in time."""
+    """Read the whole request body.
+
+    Raises OipError 413 as soon as it is known to be longer than `max_bytes`, 408 if it takes longer than `within_s`.
+    """
     if (request.content_length or 0) > max_bytes:
         raise OipError(413, f"a body of {request.content_length} bytes, at most {max_bytes}")
     try:
@@ -228,6 +255,7 @@ async def read_body(request: web.Request, max_bytes: int, within_s: float = BODY
 
 
 async def _whole(request: web.Request, max_bytes: int) -> bytes:
+    """Read a body chunk by chunk, so that a long one is refused early."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
@@ -237,23 +265,25 @@ async def _whole(request: web.Request, max_bytes: int) -> bytes:
 
 
 def refusal(status: int, line: str, headers: dict[str, str] | None = None) -> web.Response:
-    """`{"error": line}`."""
+    """Error response with the body `{"error": line}`."""
     body = msgspec.json.encode({"error": line})
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 def _route(request: web.Request) -> str:
-    """The route as registered; "" for a path that has none, so that it is never an open one."""
+    """Pattern of the matched route; "" for a path that has none, so that it is never an open one."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""
 
 
 def _host_name(host: str) -> str:
+    """Host name of a `Host` header without the port; "" for an invalid one."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").lower() if match else ""
 
 
 def _same_origin(origin: str, host: str) -> bool:
+    """Whether an `Origin` header names this host over http or https."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -262,4 +292,5 @@ def _same_origin(origin: str, host: str) -> bool:
 
 
 def _kept(error: web.HTTPException) -> list[tuple[str, str]]:
+    """Headers of an aiohttp error that its reply keeps."""
     return [(key, error.headers[key]) for key in ("Allow", "Retry-After") if key in error.headers]

@@ -1,16 +1,14 @@
-"""The Open Inference Protocol v2 over HTTP: JSON and the binary tensor extension, parsed and written, nothing else.
+"""Open Inference Protocol v2 over HTTP: inference requests and replies in JSON and the binary tensor extension.
 
-Law: bytes in, values out, one error type. Tensors are little-endian numpy arrays in C order; text tensors (BYTES) are
-object arrays of `bytes`. Sources: KServe "Open Inference Protocol" v2 (REST), Triton "Binary Tensor Data Extension".
+Rule: bytes in, values out, one error type (`OipError`). Tensors are little-endian numpy arrays in C order; text tensors
+(BYTES) are object arrays of `bytes`. Sources: KServe "Open Inference Protocol" v2 (REST), Triton "Binary Tensor Data
+Extension".
 
-Does a request's JSON name a key twice? Two readers that disagree on which counts can be played against each other.
+Rule: a request whose JSON names a key twice is refused: two readers that disagree on which one counts could be played
+against each other.
 
-Law: decoding keeps the last of equal keys, so fewer are left than stand in the text. Numbers are skipped, not read.
-
-How an answer looks in the protocol, on a device and on the hub alike: a classifier's outputs and a regressor's.
-
-Law: a classifier has `scores`, `label`, `confidence`, `label_name`; a regressor has `value` and `confidence`. Nobody
-has an output that means nothing.
+Rule: a classifier answers with `scores`, `label`, `confidence`, `label_name`; a regressor with `value` and
+`confidence`. Device and hub have the same outputs.
 """
 
 import re
@@ -26,12 +24,12 @@ from wire.http.tensors import (
     Array,
     OipError,
     TensorHead,
-    bad,
     binary_size,
     count_of,
     datatype_of,
     from_bytes,
     from_json,
+    input_error,
     shape_text,
     short,
     to_bytes,
@@ -42,7 +40,7 @@ _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+(:)?')
 
 
 class _Shape(msgspec.Struct):
-    """What of a request may hold objects; everything else is counted by `_Top`."""
+    """Parts of a request that may hold objects."""
 
     inputs: list[dict[str, msgspec.Raw]] = []
     outputs: list[dict[str, msgspec.Raw]] = []
@@ -54,7 +52,11 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def named_twice(text: bytes) -> bool:
-    """`text` is a request that was decoded without complaint."""
+    """Whether a JSON request names a key twice.
+
+    Decoding keeps the last of equal keys, so fewer are left than stand in the text; strings before a colon are counted.
+    `text` is a request that was decoded without an error.
+    """
     shape = _shape.decode(text)
     tensors = [*shape.inputs, *shape.outputs]
     kept = len(_object.decode(text)) + len(shape.parameters) + sum(len(tensor) for tensor in tensors)
@@ -100,7 +102,7 @@ Parameter = bool | int | float | str
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """An input or output as model metadata names it. A size of -1 is free (the batch). `datatype` as in `DTYPES`."""
+    """An input or output in model metadata. A size of -1 is free (the batch). `datatype` as in `DTYPES`."""
 
     name: str
     datatype: str
@@ -108,7 +110,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """What `GET /v2/models/{name}` answers."""
+    """Model metadata: what `GET /v2/models/{name}` answers."""
 
     name: str
     versions: tuple[str, ...]
@@ -118,14 +120,14 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """One output the caller asks for; `binary` says how it wants it."""
+    """One output the caller asks for, as binary data or as JSON."""
 
     name: str
     binary: bool
 
 
 class InferRequest(msgspec.Struct, frozen=True):
-    """`wanted` empty = every output, in binary if `binary_default`."""
+    """A parsed inference request; `wanted` empty = every output, in binary if `binary_default`."""
 
     id: str
     inputs: dict[str, Array]
@@ -135,7 +137,10 @@ class InferRequest(msgspec.Struct, frozen=True):
 
 
 class InferResponse(msgspec.Struct, frozen=True):
-    """`outputs` are whole arrays (any byte order, any memory order); `parameters` go into the answer as they stand."""
+    """An inference response before encoding.
+
+    `outputs`: whole arrays (any byte order, any memory order); `parameters` go into the reply as they are.
+    """
 
     model: str
     version: str
@@ -152,6 +157,7 @@ class Encoded(NamedTuple):
     header_length: int
 
     def headers(self) -> dict[str, str]:
+        """HTTP headers of this body."""
         length = {HEADER_LENGTH: str(self.header_length)} if self.header_length else {}
         return {"Content-Type": self.content_type, **length}
 
@@ -172,7 +178,10 @@ _decoder = msgspec.json.Decoder(_Request)
 
 
 def parse_infer(body: bytes, header_length: str | None = None) -> InferRequest:
-    """A request body; `header_length` is the `HEADER_LENGTH` header, if it came. OipError(400) names what is wrong."""
+    """Parse the body of an inference request.
+
+    `header_length`: the `HEADER_LENGTH` header, if it came. Raises OipError(400) that names what is wrong.
+    """
     head, tail = _split(body, header_length)
     request = _decode_request(head)
     if named_twice(head):
@@ -187,9 +196,10 @@ def parse_infer(body: bytes, header_length: str | None = None) -> InferRequest:
 
 
 def require(request: InferRequest, specs: Sequence[TensorSpec], max_batch: int) -> dict[str, Array]:
-    """The inputs if they are exactly what `specs` names: names, types, shapes, one batch size, finite numbers.
+    """Return the inputs if they are exactly what `specs` names: names, types, shapes, one batch size, finite numbers.
 
-    OipError(400) names the first that is not. The batch is the first axis of a spec that begins with -1.
+    Raises OipError(400) that names the first that is not. The batch is the first axis of a spec that begins with -1;
+    its size is 1 to `max_batch`.
     """
     names = [spec.name for spec in specs]
     for name in request.inputs:
@@ -204,14 +214,14 @@ def require(request: InferRequest, specs: Sequence[TensorSpec], max_batch: int) 
 
 
 def check_wanted(request: InferRequest, outputs: Collection[str]) -> None:
-    """OipError(400) if the caller asks for an output that is none of `outputs`: to be called before any work."""
+    """Refuse an unknown output before any work. Raises OipError(400)."""
     for want in request.wanted:
         if want.name not in outputs:
             raise OipError(400, f"unknown output '{short(want.name)}', there are {', '.join(outputs)}")
 
 
 def encode_infer(response: InferResponse, request: InferRequest) -> Encoded:
-    """The reply in the form `request` asks for. OipError(400) if it asks for an output that does not exist."""
+    """Encode a reply in the form that `request` asks for. Raises OipError(400) for an output that does not exist."""
     wanted = request.wanted or tuple(Wanted(name, request.binary_default) for name in response.outputs)
     check_wanted(request, response.outputs)
     outputs: list[dict[str, Any]] = []
@@ -227,7 +237,7 @@ def encode_infer(response: InferResponse, request: InferRequest) -> Encoded:
 
 
 def encode_request(inputs: Mapping[str, Array], parameters: Mapping[str, Parameter] | None = None) -> Encoded:
-    """A request body with binary inputs that asks for binary outputs: what a small client of ours sends."""
+    """Encode a request with binary inputs that asks for binary outputs."""
     heads, chunks = [], []
     for name, array in inputs.items():
         entry, chunk = _output(Wanted(name, binary=True), array)
@@ -238,12 +248,12 @@ def encode_request(inputs: Mapping[str, Array], parameters: Mapping[str, Paramet
 
 
 def server_metadata(name: str, version: str, extensions: Sequence[str] = ()) -> dict[str, Any]:
-    """What `GET /v2` answers. `extensions`: of the server, beside the one that is always there."""
+    """Server metadata: what `GET /v2` answers. `extensions`: beside binary_tensor_data."""
     return {"name": name, "version": version, "extensions": ["binary_tensor_data", *extensions]}
 
 
 def model_metadata(card: ModelCard) -> dict[str, Any]:
-    """What `GET /v2/models/{name}` answers."""
+    """JSON form of model metadata."""
     return {
         "name": card.name,
         "versions": list(card.versions),
@@ -254,15 +264,17 @@ def model_metadata(card: ModelCard) -> dict[str, Any]:
 
 
 def text_tensor(values: Iterable[str]) -> Array:
-    """A one-axis BYTES tensor of UTF-8 texts."""
+    """One-axis BYTES tensor of UTF-8 texts."""
     return np.array([value.encode() for value in values], dtype=object)
 
 
 def numpy_dtype(dtype: DType) -> "np.dtype[Any]":
+    """Numpy type of a link tensor's element type."""
     return DTYPES[dtype.value]
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
+    """Split a body into JSON and binary data by the header's length."""
     if header_length is None:
         return body, b""
     if not header_length.isascii() or not header_length.isdigit() or len(header_length) > 12:
@@ -285,11 +297,12 @@ def _decode_request(head: bytes) -> _Request:
 
 
 def _inputs(heads: list[TensorHead], tail: bytes) -> dict[str, Array]:
+    """Inputs of a request by name, from JSON or from the binary data."""
     inputs: dict[str, Array] = {}
     offset = 0
     for head in heads:
         if head.name in inputs:
-            raise bad(head, "stands there twice")
+            raise input_error(head, "is named twice")
         size = binary_size(head)
         count = count_of(head)
         if size is None:
@@ -303,6 +316,7 @@ def _inputs(heads: list[TensorHead], tail: bytes) -> dict[str, Array]:
 
 
 def _require_one(inputs: Mapping[str, Array], spec: TensorSpec, max_batch: int) -> None:
+    """Check one input against its spec. Raises OipError(400)."""
     if spec.name not in inputs:
         raise OipError(400, f"input '{spec.name}' is missing")
     array = inputs[spec.name]
@@ -318,6 +332,7 @@ def _require_one(inputs: Mapping[str, Array], spec: TensorSpec, max_batch: int) 
 
 
 def _wants_binary(output: _Output, *, default: bool) -> bool:
+    """Whether a requested output is wanted as binary data. Raises OipError(400) for extensions not offered."""
     if "classification" in output.parameters:
         raise OipError(400, f"output '{short(output.name)}': the classification extension is not offered here")
     if any(key.startswith("shared_memory") for key in output.parameters):
@@ -329,6 +344,7 @@ def _wants_binary(output: _Output, *, default: bool) -> bool:
 
 
 def _reply_head(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """JSON head of a reply, without its outputs' binary data."""
     head: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id:
         head["id"] = response.id
@@ -336,6 +352,7 @@ def _reply_head(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[
 
 
 def _output(want: Wanted, array: Array) -> tuple[dict[str, Any], bytes]:
+    """JSON entry of an output, and its binary data if it is wanted so."""
     datatype = datatype_of(array)
     entry: dict[str, Any] = {"name": want.name, "datatype": datatype, "shape": list(array.shape)}
     if not want.binary:
@@ -346,7 +363,7 @@ def _output(want: Wanted, array: Array) -> tuple[dict[str, Any], bytes]:
 
 
 def answer_outputs(labels: Sequence[str], outputs: int) -> tuple[TensorSpec, ...]:
-    """For model metadata. No labels = a regressor of `outputs` values."""
+    """Output specs of a model for its metadata. No labels = a regressor of `outputs` values."""
     if not labels:
         return TensorSpec("value", "FP32", (-1, outputs)), TensorSpec("confidence", "FP32", (-1,))
     return (
@@ -358,7 +375,7 @@ def answer_outputs(labels: Sequence[str], outputs: int) -> tuple[TensorSpec, ...
 
 
 def answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str]) -> dict[str, Array]:
-    """The same, filled: `scores` or `value` [n, k], the others [n]."""
+    """Output tensors of predictions: `scores` or `value` [n, k] float32, the others [n]."""
     numbers = np.array([p.scores for p in predictions], np.float32)
     confidence = np.array([p.confidence for p in predictions], np.float32)
     if not labels:
@@ -372,5 +389,5 @@ def answer_tensors(predictions: Sequence[Prediction], labels: Sequence[str]) -> 
 
 
 def name_of(label: int, labels: Sequence[str]) -> str:
-    """Empty for what is no label of the model."""
+    """Label text of a class index; "" if it is out of range."""
     return labels[label] if 0 <= label < len(labels) else ""

@@ -1,6 +1,7 @@
-"""One tensor of the Open Inference Protocol v2: from JSON or from bytes to an array, and back.
+"""Tensors of the Open Inference Protocol v2: conversion between JSON or binary data and numpy arrays.
 
-Law: an array that comes out of here has exactly the type, shape and size its head names; else OipError(400) says why.
+Rule: an array parsed here has exactly the type, shape and size its head names; otherwise OipError(400) says why.
+Source: KServe Open Inference Protocol v2; Triton binary tensor data extension.
 """
 
 import math
@@ -24,18 +25,22 @@ Array = np.ndarray[Any, "np.dtype[Any]"]
 
 
 class OipError(Exception):
-    """One line for the caller, and the HTTP status that carries it. `{"error": line}` is the body."""
+    """Error of a request: one line for the caller, and the HTTP status that carries it.
+
+    The body of the response is `{"error": line}`.
+    """
 
     def __init__(self, status: int, line: str) -> None:
         super().__init__(line)
         self.status = status
 
     def body(self) -> bytes:
+        """JSON body of the response."""
         return msgspec.json.encode({"error": str(self)})
 
 
 class TensorHead(msgspec.Struct, frozen=True):
-    """An input as the request's JSON names it; `data` is still JSON, and empty where binary data follows."""
+    """An input as the request's JSON describes it; `data` is still JSON, and empty where binary data follows."""
 
     name: str
     datatype: str
@@ -44,12 +49,13 @@ class TensorHead(msgspec.Struct, frozen=True):
     data: msgspec.Raw = msgspec.Raw()
 
 
-def bad(head: TensorHead, line: str) -> OipError:
+def input_error(head: TensorHead, line: str) -> OipError:
+    """OipError(400) that names the input."""
     return OipError(400, f"input '{short(head.name)}': {line}")
 
 
 def datatype_of(array: Array) -> str:
-    """The protocol's name of an array's element type. OipError(500) for a type that has none."""
+    """Protocol name of an array's element type. Raises OipError(500) for a type that has none."""
     little = array.dtype.newbyteorder("<")
     for name, dtype in DTYPES.items():
         if dtype == little:
@@ -58,65 +64,78 @@ def datatype_of(array: Array) -> str:
 
 
 def binary_size(head: TensorHead) -> int | None:
-    """How many bytes after the JSON are this input's; None if its data stands in the JSON."""
+    """Number of bytes after the JSON that belong to this input; None if its data stands in the JSON.
+
+    Raises OipError(400) for shared memory, an invalid size, or data in both places.
+    """
     if any(key.startswith("shared_memory") for key in head.parameters):
-        raise bad(head, "shared memory is not offered here")
+        raise input_error(head, "shared memory is not offered here")
     size = head.parameters.get("binary_data_size")
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise bad(head, "binary_data_size is not a size")
+        raise input_error(head, "binary_data_size is not a size")
     if bytes(head.data):
-        raise bad(head, "has both data and binary_data_size")
+        raise input_error(head, "has both data and binary_data_size")
     return size
 
 
 def count_of(head: TensorHead) -> int:
-    """How many elements the shape names; -1 and the like are refused, and so is an unknown datatype."""
+    """Number of elements that the shape names.
+
+    Raises OipError(400) for an unknown datatype, a negative size or more than `MAX_DIMENSIONS` axes.
+    """
     if head.datatype not in DTYPES:
-        raise bad(head, f"unknown datatype '{short(head.datatype)}'")
+        raise input_error(head, f"unknown datatype '{short(head.datatype)}'")
     if not head.shape or len(head.shape) > MAX_DIMENSIONS or not all(0 <= n < 2**31 for n in head.shape):
-        raise bad(head, f"shape {shape_text(head.shape)} is not a shape")
+        raise input_error(head, f"shape {shape_text(head.shape)} is not a shape")
     return math.prod(head.shape)
 
 
 def from_bytes(head: TensorHead, data: bytes, count: int) -> Array:
-    """`data` is this input's part of the bytes after the JSON; the array is a read-only view of it."""
+    """Parse binary tensor data into an array of `count` elements.
+
+    `data`: this input's part of the bytes after the JSON; the array is a read-only view of it, object arrays excepted.
+    Raises OipError(400) if the sizes do not agree.
+    """
     if head.datatype == BYTES:
         return _texts(head, data, count)
     dtype = DTYPES[head.datatype]
     if len(data) != count * dtype.itemsize or head.parameters["binary_data_size"] != len(data):
         named = head.parameters["binary_data_size"]
-        raise bad(
+        raise input_error(
             head,
             f"{head.datatype}{shape_text(head.shape)} takes {count * dtype.itemsize} bytes, "
             f"binary_data_size says {named}, {len(data)} came",
         )
     if head.datatype == "BOOL" and data.strip(b"\0\1"):
-        raise bad(head, "a BOOL byte is neither 0 nor 1")
+        raise input_error(head, "a BOOL byte is neither 0 nor 1")
     return np.frombuffer(data, dtype).reshape(head.shape)
 
 
 def _texts(head: TensorHead, data: bytes, count: int) -> Array:
-    """`u32 length | bytes`, once per element."""
+    """Parse `u32 length | bytes`, once per element."""
     texts: list[bytes] = []
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "little")
         if at + 4 + size > len(data):
-            raise bad(head, "a text ends outside the binary data")
+            raise input_error(head, "a text ends outside the binary data")
         texts.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     if len(texts) != count or head.parameters["binary_data_size"] != len(data):
-        raise bad(head, f"shape {shape_text(head.shape)} and {len(texts)} texts")
+        raise input_error(head, f"shape {shape_text(head.shape)} and {len(texts)} texts")
     return _objects(texts, head.shape)
 
 
 def from_json(head: TensorHead, count: int) -> Array:
-    """`data` flat or nested as the shape says."""
+    """Parse JSON data, flat or nested as the shape says, into an array of `count` elements.
+
+    Raises OipError(400) for another number of values, values of another type, or an integer out of range.
+    """
     values = _json_values(head)
     if values.size != count or (values.ndim != 1 and values.shape != tuple(head.shape)):
-        raise bad(
+        raise input_error(
             head,
             f"shape {shape_text(head.shape)} wants {count} values, the data has shape {shape_text(values.shape)}",
         )
@@ -126,57 +145,64 @@ def from_json(head: TensorHead, count: int) -> Array:
 
 
 def _json_values(head: TensorHead) -> Array:
+    """Values of the JSON data as an array of any type."""
     if not bytes(head.data):
-        raise bad(head, "has no data")
+        raise input_error(head, "has no data")
     try:
         data = msgspec.json.decode(head.data)
         dtype = object if head.datatype == BYTES else None  # a numpy text array would drop trailing zeros
         values: Array = np.asarray(data if isinstance(data, list) else [data], dtype)
     except RecursionError:
-        raise bad(head, "the data is nested too deeply") from None
+        raise input_error(head, "the data is nested too deeply") from None
     except (msgspec.DecodeError, ValueError, OverflowError):
-        raise bad(head, "the data is not a regular list of values") from None
+        raise input_error(head, "the data is not a regular list of values") from None
     return values
 
 
 def _cast(head: TensorHead, values: Array) -> Array:
-    """JSON knows numbers only: whole ones for integer types, any for floating ones, true and false for BOOL."""
+    """Cast JSON numbers to the datatype.
+
+    Integers for integer types, any number for floating ones, true and false for BOOL.
+    """
     dtype = DTYPES[head.datatype]
     accepted = {"b": "b", "f": "iuf"}.get(dtype.kind, "iu")
     if values.size and values.dtype.kind not in accepted:
-        raise bad(head, f"the data is not {head.datatype}")
+        raise input_error(head, f"the data is not {head.datatype}")
     if dtype.kind in "iu" and values.size:
         limits = np.iinfo(dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
-            raise bad(head, f"a value does not fit {head.datatype}")
+            raise input_error(head, f"a value does not fit {head.datatype}")
     with np.errstate(over="ignore"):  # becomes infinite, which `require` refuses by name
         return values.astype(dtype)
 
 
 def _utf8(head: TensorHead, values: list[object]) -> list[bytes]:
+    """Encode texts as UTF-8. Raises OipError(400) if one is no text."""
     texts = [value.encode() for value in values if isinstance(value, str)]
     if len(texts) != len(values):
-        raise bad(head, "the data is not text")
+        raise input_error(head, "the data is not text")
     return texts
 
 
 def to_bytes(array: Array, datatype: str) -> bytes:
-    """The binary extension's form: little-endian in C order; texts each behind their u32 length."""
+    """Serialise an array for the binary extension: little-endian in C order; texts each behind their u32 length."""
     if datatype == BYTES:
         return b"".join(len(text).to_bytes(4, "little") + text for text in array.ravel())
     return array.astype(DTYPES[datatype], copy=False).tobytes()
 
 
 def _objects(texts: list[bytes], shape: list[int]) -> Array:
+    """Object array of texts in this shape."""
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
     return array.reshape(shape)
 
 
 def short(text: str) -> str:
-    """A name of the caller's, printable and short enough for one line."""
+    """First 60 characters of a caller's text, unprintable ones replaced, for an error line."""
     return "".join(c if c.isprintable() else "?" for c in text[:60])
 
 
 def shape_text(shape: Iterable[int]) -> str:
+    """Format a shape as "[1,28,28]"."""
     return "[" + ",".join(str(size) for size in shape) + "]"

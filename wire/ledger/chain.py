@@ -47,8 +47,8 @@ class Kind(IntEnum):
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What many entries have in common: which fields left, after which transforms, where to.
 
-    `fields`: by schema name with their level ("P2"); `transforms`: by field. `rule`: the policy rules that let it leave,
-    joined by "+"; `accounts`: the budgets it was charged to.
+    `fields`: by schema name with their level ("P2"); `transforms`: by field.
+    `rule`: the policy rules that let it leave, joined by "+"; `accounts`: the budgets it was charged to.
     """
 
     fields: dict[str, str]

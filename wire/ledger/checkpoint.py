@@ -77,4 +77,5 @@ def _signs(line: str, origin: str, key: bytes, body: bytes) -> bool:
 
 
 def _key_hash(name: str, key: bytes) -> bytes:
+    """Key id of a signed note: the first 4 bytes of SHA-256(name, newline, 0x01, public key)."""
     return sha256(name.encode() + b"\n" + _ED25519 + key).digest()[:_KEY_HASH_BYTES]

@@ -46,7 +46,10 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def append(size: int, leaf: bytes, node: Node) -> list[Made]:
-    """Nodes to store when a leaf of hash `leaf` is appended to a tree of `size` leaves; the leaf itself is the first."""
+    """Append a leaf of hash `leaf` to a tree of `size` leaves; returns the nodes to store, the leaf itself first.
+
+    `node` must know every complete subtree of the first `size` leaves.
+    """
     made = [Made(0, size, leaf)]
     while made[-1].place & 1:
         level, index, right = made[-1]
@@ -55,12 +58,15 @@ def append(size: int, leaf: bytes, node: Node) -> list[Made]:
 
 
 def root(size: int, node: Node) -> bytes:
-    """Root hash of the first `size` leaves."""
+    """Root hash of the first `size` leaves; SHA-256 of nothing for an empty tree."""
     return _root(0, size, node) if size else EMPTY
 
 
 def inclusion(index: int, size: int, node: Node) -> tuple[bytes, ...]:
-    """Inclusion proof PATH(index, D[size]) of RFC 9162, 2.1.3.1. Raises ValueError if there is no such leaf."""
+    """Inclusion proof PATH(index, D[size]) of RFC 9162, 2.1.3.1: sibling hashes from the leaf up.
+
+    Raises ValueError if there is no such leaf.
+    """
     if not 0 <= index < size:
         raise ValueError(f"no leaf {index} in a tree of {size}")
     path: list[bytes] = []
@@ -77,7 +83,10 @@ def inclusion(index: int, size: int, node: Node) -> tuple[bytes, ...]:
 
 
 def consistency(first: int, second: int, node: Node) -> tuple[bytes, ...]:
-    """Consistency proof PROOF(first, D[second]) of RFC 9162, 2.1.4.1. Raises ValueError unless 0 < first <= second."""
+    """Consistency proof PROOF(first, D[second]) of RFC 9162, 2.1.4.1.
+
+    Raises ValueError unless 0 < first <= second.
+    """
     if not 0 < first <= second:
         raise ValueError(f"no proof from {first} to {second} leaves")
     path: list[bytes] = []
@@ -162,9 +171,10 @@ def _root(start: int, stop: int, node: Node) -> bytes:
 
 
 def _left(count: int) -> int:
-    """The largest power of two below `count`."""
+    """Largest power of two below `count`: where RFC 9162 splits a tree."""
     return 1 << ((count - 1).bit_length() - 1)
 
 
 def _hashes(*values: bytes) -> bool:
+    """Whether each value is bytes of the length of a SHA-256."""
     return all(type(value) is bytes and len(value) == HASH_BYTES for value in values)

@@ -1,4 +1,4 @@
-"""Configuration of a process: one TOML file, then the environment (`SKERRY_..._API__PORT=8443`), read once at start.
+"""Configuration of a process: one TOML file, overridden by the environment (`SKERRY_..._API__PORT=8443`), read once.
 
 Rule: closed. An unknown key is an error that names the nearest known one; nothing is guessed and nothing is ignored.
 Paths in the file are relative to the file; paths from the environment to the working directory.
@@ -19,13 +19,13 @@ DELIMITER = "__"
 
 
 class ConfigSection(BaseModel):
-    """A table of the file."""
+    """Base class of one table of the configuration file: frozen, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ProcessConfig(BaseSettings):
-    """The file as a whole. A subclass names its `env_prefix`."""
+    """Base class of a whole configuration file. A subclass names its `env_prefix`."""
 
     model_config = SettingsConfigDict(env_nested_delimiter=DELIMITER, extra="forbid", frozen=True)
 
@@ -38,7 +38,7 @@ class ProcessConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment beats the file; nothing else is read."""
+        """Order of the sources: the environment beats the file; nothing else is read (no dotenv, no secrets folder)."""
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
@@ -49,9 +49,9 @@ C = TypeVar("C", bound=ProcessConfig)
 def build_config(
     model: type[C], values: dict[str, Any], file: Path | None, environment: Mapping[str, str] | None = None
 ) -> C:
-    """The values of `file` under those of the environment.
+    """Validate the values of `file`, overridden by those of the environment.
 
-    ExitError(CONFIG) with one line that names the faulty key.
+    `environment` None: that of the process. Raises ExitError(CONFIG) with one line that names the faulty key.
     """
     check_environment(model, os.environ if environment is None else environment)
     try:
@@ -65,9 +65,10 @@ def build_config(
 def make_absolute(
     values: dict[str, Any], keys: Iterable[tuple[str, ...]], folder: Path, is_path: Callable[[str], bool]
 ) -> None:
-    """Put `folder` before the relative paths at `keys`, in place. What is no text is left to the types to refuse.
+    """Put `folder` before the relative paths at `keys`, in place.
 
-    A key is ("name",) or ("table", "name"); a value may be a list of paths, and a table a list of tables.
+    A key is ("name",) or ("table", "name"); a value may be a list of paths, and a table a list of tables. `is_path`:
+    which texts are paths. A value that is no text is left for validation to refuse.
     """
     for *table, key in keys:
         sections = values.get(table[0]) if table else values
@@ -83,13 +84,13 @@ def _absolute(value: Any, folder: Path, is_path: Callable[[str], bool]) -> Any:
 
 
 def find_sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The tables of the file, by name."""
+    """Tables of a configuration file, by name."""
     kinds = {name: field.annotation for name, field in model.model_fields.items()}
     return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ConfigSection)}
 
 
 def known_keys(model: type[BaseModel]) -> Iterator[str]:
-    """Every key as it stands in the file, e.g. "api.port"."""
+    """Yield every key as it stands in the file, e.g. "api.port"."""
     sections = find_sections(model)
     for name in model.model_fields:
         if name in sections:
@@ -99,12 +100,15 @@ def known_keys(model: type[BaseModel]) -> Iterator[str]:
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str:
-    """The one most like it, however little; "" if none is known."""
+    """Closest match of `key` among the known ones, however distant; "" if none is known."""
     return next(iter(difflib.get_close_matches(key, sorted(known), 1, 0.0)), "")
 
 
 def check_environment(model: type[ProcessConfig], environment: Mapping[str, str]) -> None:
-    """ExitError(CONFIG) for a variable with our prefix that names nothing: pydantic-settings passes over it."""
+    """Refuse unknown environment variables with our prefix; pydantic-settings would ignore them.
+
+    Raises ExitError(CONFIG) that names the nearest known variable.
+    """
     prefix = model.model_config["env_prefix"]
     names = (*known_keys(model), *find_sections(model))
     known = {prefix + name.replace(".", DELIMITER).upper() for name in names}
@@ -115,7 +119,7 @@ def check_environment(model: type[ProcessConfig], environment: Mapping[str, str]
 
 
 def _first_error(model: type[BaseModel], error: ValidationError) -> str:
-    """The first of pydantic's complaints as one line."""
+    """First of pydantic's errors as one line."""
     found = error.errors(include_url=False, include_input=False)[0]
     key = ".".join(str(part) for part in found["loc"])
     if found["type"] == "missing":
@@ -127,7 +131,7 @@ def _first_error(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def _section_at(model: type[BaseModel], where: Iterable[str | int]) -> type[BaseModel]:
-    """The table at this place of the document; an integer is a place in a list of tables."""
+    """Table at this place of the document; an integer is a place in a list of tables."""
     kind: Any = model
     for part in where:
         kind = get_args(kind)[0] if isinstance(part, int) else kind.model_fields[part].annotation

@@ -1,4 +1,7 @@
-"""What a long-running process owes its machine: one owner per folder, word to its service manager, no core dumps."""
+"""Helpers of a long-running process: folder lock, systemd notification and watchdog, no core dumps.
+
+Each talks to the operating system (fcntl, resource limits, sd_notify(3)); none keeps a thread or a task.
+"""
 
 import fcntl
 import os
@@ -12,12 +15,15 @@ from wire.process.exit_codes import Exit, ExitError
 
 
 def no_core_dumps() -> None:
-    """A dump of our memory would hold samples and keys; for this process and its children there is none."""
+    """Disable core dumps of this process and its children: a dump would contain samples and keys."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def notify(state: str) -> bool:
-    """Tell systemd "READY=1", "WATCHDOG=1" or "STOPPING=1" (sd_notify(3)). False where no service manager listens."""
+    """Send "READY=1", "WATCHDOG=1" or "STOPPING=1" to systemd (sd_notify(3)).
+
+    False where no service manager listens.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -31,7 +37,10 @@ def notify(state: str) -> bool:
 
 
 def watchdog_every_s() -> float | None:
-    """How often to send WATCHDOG=1: half of what systemd allows. None if it watches nobody, or somebody else."""
+    """Seconds between two WATCHDOG=1 messages: half of what systemd allows.
+
+    None if systemd watches no process, or another one (WATCHDOG_USEC, WATCHDOG_PID).
+    """
     limit_us = os.environ.get("WATCHDOG_USEC", "")
     if not limit_us.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
@@ -39,9 +48,10 @@ def watchdog_every_s() -> float | None:
 
 
 class Lock:
-    """One process per folder: `with Lock(folder):`.
+    """File lock that keeps a folder to one process: `with Lock(folder):`.
 
-    A second one gets ExitError(LOCKED); a dead owner's lock is free.
+    A second process gets ExitError(LOCKED) with the owner's id; a dead owner's lock is free. Raises ExitError(DISK) if
+    the lock file cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""Exit codes of every Skerry process: the one list, documented in docs/exit-codes.md."""
+"""Exit codes of every Skerry process, and the exception that carries one; documented in docs/exit-codes.md.
+
+Rule: a number never changes its meaning; a new one is added to the documentation first.
+"""
 
 import sys
 from collections.abc import Callable
@@ -6,6 +9,8 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
+    """Exit codes. 10 to 23: what a person can configure or fix; 30 to 33: this machine; 40 on: a check's result."""
+
     OK = 0
     INTERNAL = 1  # a defect of ours
     USAGE = 2  # the command line itself
@@ -34,7 +39,7 @@ class Exit(IntEnum):
 
 
 class ExitError(Exception):
-    """What a person did or met that ends a command: one line that says what to do next, and the code to exit with."""
+    """Error that ends a command: one line that says what to do next, and the exit code."""
 
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
@@ -42,10 +47,10 @@ class ExitError(Exception):
 
 
 def run_to_exit(program: str, work: Callable[[], int]) -> int:
-    """The exit code of a process: that of its work, or of the `ExitError` that ended it.
+    """Run `work` and return the exit code of the process: its result, or the code of the `ExitError` that ended it.
 
-    Of a task group's errors the first `ExitError` counts. Its line goes to stderr behind the name of the program; any
-    other exception goes on.
+    The error's line goes to stderr behind the name of the program. Of a task group's errors the first `ExitError`
+    counts; any other exception is raised on.
     """
     try:
         return work()
@@ -61,5 +66,6 @@ def run_to_exit(program: str, work: Callable[[], int]) -> int:
 
 
 def _first_of(group: BaseExceptionGroup[ExitError]) -> ExitError:
+    """First single error of a group, searched depth first."""
     error = group.exceptions[0]
     return _first_of(error) if isinstance(error, BaseExceptionGroup) else error

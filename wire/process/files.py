@@ -1,6 +1,6 @@
-"""Files of a process: secrets and durable state, mode 0600; and those that a person names, read up to a limit.
+"""File access of a process: private files (mode 0600), atomic durable writes, and reads with a size limit.
 
-Rule: a fault is an `ExitError` of one line; what a person names is never overwritten.
+Rule: a failure is an `ExitError` of one line; a file that a person names is never overwritten.
 """
 
 import os
@@ -17,7 +17,10 @@ PACKAGES_FOLDER = Path(__file__).parents[2]
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Atomic and durable, mode 0600 from the first byte on. ExitError(DISK) if the folder cannot take it."""
+    """Write a file atomically and durably, mode 0600 from the first byte on.
+
+    The data and the folder are synced. Raises ExitError(DISK) if the folder cannot take it.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -33,7 +36,10 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def read_private(path: Path, max_bytes: int = 65536) -> bytes:
-    """A secret file's bytes. ExitError(CREDENTIALS) if others may read it, or if it is missing or unreadable."""
+    """Read a secret file, at most `max_bytes`.
+
+    Raises ExitError(CREDENTIALS) if others may read it, or if it is missing or unreadable.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -45,7 +51,7 @@ def read_private(path: Path, max_bytes: int = 65536) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename is durable only after its folder is synced."""
+    """Sync a folder to disk: a rename is durable only after that."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -54,7 +60,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_bytes(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:
-    """ExitError(code) for anything else; `missing` is what to do next where there is no such file."""
+    """Read a file of at most `max_bytes`.
+
+    Raises ExitError(code) if it is missing, unreadable or longer; `missing` says what to do where there is no such
+    file.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
@@ -68,7 +78,10 @@ def read_bytes(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing:
 
 
 def read_text(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> str:
-    """UTF-8; ExitError(code) for anything else."""
+    """Read a UTF-8 text file of at most `max_bytes`.
+
+    Raises ExitError(code) as `read_bytes`, and for another encoding.
+    """
     try:
         return read_bytes(path, code, max_bytes, missing).decode()
     except UnicodeDecodeError:
@@ -76,7 +89,7 @@ def read_text(path: Path, code: Exit, max_bytes: int = MAX_FILE_BYTES, missing: 
 
 
 def read_toml(path: Path, code: Exit, missing: str = "") -> dict[str, Any]:
-    """Parsed, not judged; ExitError(code) for anything else."""
+    """Parse a TOML file; its keys are not checked here. Raises ExitError(code) if it is not TOML in UTF-8."""
     try:
         return tomllib.loads(read_bytes(path, code, missing=missing).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -84,7 +97,10 @@ def read_toml(path: Path, code: Exit, missing: str = "") -> dict[str, Any]:
 
 
 def write_new(path: Path, text: str) -> None:
-    """ExitError(CONFIG) if it is there, ExitError(DISK) if it cannot be written."""
+    """Write a file that must not exist yet.
+
+    Raises ExitError(CONFIG) if it does, ExitError(DISK) if it cannot be written.
+    """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -1,6 +1,7 @@
-"""Log lines of a long-running process: JSON on stderr, limited per event.
+"""Structured log of a process: JSON lines on stderr, rate-limited per event name.
 
-Rule: a line carries numbers, enums and checked names, never a payload; what is not one of these is withheld.
+Rule: a line carries numbers, enums and checked names, never a payload; any other value is withheld.
+The limit is a token bucket of `BURST_LINES`, refilled with `LINES_PER_S`.
 """
 
 import json
@@ -25,12 +26,12 @@ LEVELS = ("info", "warning", "error")
 
 
 def name(text: str) -> Name:
-    """An id, address, path or class name for a log line. Anything else is withheld and only its length is told."""
+    """Check an id, address, path or class name for a log line; anything else becomes "withheld:LENGTH"."""
     return Name(text) if _NAME.fullmatch(text) else Name(f"withheld:{len(text)}")
 
 
 def fault(error: BaseException) -> Name:
-    """An exception for a log line: its type and where it was raised; its message may hold a payload."""
+    """Describe an exception for a log line: its type, file and line; its message may hold a payload and is left out."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -39,7 +40,11 @@ def fault(error: BaseException) -> Name:
 
 
 class Log:
-    """JSON lines on stderr, each event name limited to 20 at once and one a second; `suppressed` counts the rest."""
+    """Writer of JSON log lines, each event name limited to 20 at once and one a second.
+
+    `suppressed` in a line counts the lines of its event left out before it. `least`: lowest level written, one of
+    `LEVELS`. `clock`: seconds since 1970.
+    """
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.time, least: str = "info"
@@ -50,16 +55,22 @@ class Log:
         self._buckets: dict[str, tuple[float, float, int]] = {}
 
     def info(self, event: str, **values: Safe) -> None:
+        """Write an "info" line; `values` become its further keys."""
         self._write("info", event, values)
 
     def warning(self, event: str, **values: Safe) -> None:
+        """Write a "warning" line."""
         self._write("warning", event, values)
 
     def error(self, event: str, **values: Safe) -> None:
+        """Write an "error" line."""
         self._write("error", event, values)
 
     def take_over(self) -> None:
-        """Send what libraries log this way too: logger, place and type of the error; their texts may hold payloads."""
+        """Send the records of Python's `logging` to this log: logger, place and type of the error.
+
+        Their texts may hold payloads and are left out.
+        """
         logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
 
     def _write(self, level: str, event: str, values: dict[str, Safe]) -> None:
@@ -78,7 +89,10 @@ class Log:
             return  # a full disk, a closed pipe or a closed file must not stop the work
 
     def _admit(self, event: str, now: float) -> int | None:
-        """How many lines were withheld since the last one written, or None to withhold this one too."""
+        """Take a token of the event's bucket.
+
+        Returns how many lines were left out since the last one written, or None to leave out this one too.
+        """
         if len(self._buckets) >= MAX_EVENTS and event not in self._buckets:
             self._buckets.clear()
         tokens, at, suppressed = self._buckets.get(event, (float(BURST_LINES), now, 0))
@@ -91,6 +105,7 @@ class Log:
 
 
 def _plain(value: Safe) -> bool | int | float | str | None:
+    """JSON value of a log value: enums by their value, floats rounded to 6 digits, names checked again."""
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, bool | int):
@@ -101,7 +116,7 @@ def _plain(value: Safe) -> bool | int | float | str | None:
 
 
 class _Handler(logging.Handler):
-    """Other people's log records, stripped of their texts."""
+    """Handler for `logging` records of libraries, stripped of their texts."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()

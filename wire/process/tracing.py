@@ -1,7 +1,7 @@
-"""Spans of a trace as both sides write them: W3C ids in, one flat value out. Pure.
+"""Trace spans of device and hub, with W3C trace ids and OpenTelemetry's field names. Pure.
 
-Law: a span's id is drawn from its trace, its name and what it is about, so that device and hub name the same span
-without a word between them. Source: W3C Trace Context; OpenTelemetry trace data model.
+Rule: a span's id is derived from its trace, its name and what it is about, so that device and hub name the same span
+without exchanging it. Source: W3C Trace Context; OpenTelemetry trace data model.
 """
 
 import re
@@ -17,7 +17,7 @@ Attribute = str | int | float | bool
 
 
 class Span(msgspec.Struct, frozen=True):
-    """`parent` "" = the first of its trace. Times in seconds since 1970."""
+    """One span; `parent` "" = the first of its trace. Times in seconds since 1970."""
 
     trace: str
     id: str
@@ -28,7 +28,7 @@ class Span(msgspec.Struct, frozen=True):
     attributes: dict[str, Attribute] = {}
 
     def line(self, service: str) -> bytes:
-        """One line of JSON, with the times as OpenTelemetry has them: nanoseconds."""
+        """Encode the span as one line of JSON, its times in nanoseconds as OpenTelemetry has them."""
         facts = {"traceId": self.trace, "spanId": self.id, "parentSpanId": self.parent, "name": self.name}
         times = {"startTimeUnixNano": int(self.start_s * NS), "endTimeUnixNano": int(self.end_s * NS)}
         told = {"ms": round((self.end_s - self.start_s) * 1000, 3), "service": service, "attributes": self.attributes}
@@ -36,21 +36,28 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where in a trace something happens: its trace, and the span that it belongs to."""
+    """Trace context: the trace, and the span under which new ones are recorded."""
 
     trace: str
     parent: str
 
     def span(self, name: str, about: str, times: tuple[float, float], attributes: dict[str, Attribute]) -> Span:
+        """Create a span below `parent`.
+
+        `about`: what it is about, e.g. a question's id; `times`: start and end in seconds since 1970.
+        """
         return Span(self.trace, span_id(self.trace, name, about), self.parent, name, *times, attributes)
 
 
 def place(traceparent: str) -> Place | None:
-    """None for what is no traceparent, and for a trace that its owner does not want recorded."""
+    """Parse a W3C traceparent header.
+
+    None for an invalid one, and for a trace that its owner does not want recorded (sampled flag not set).
+    """
     match = _TRACEPARENT.fullmatch(traceparent)
     return Place(match[1], match[2]) if match and int(match[3], 16) & 1 else None
 
 
 def span_id(trace: str, name: str, about: str) -> str:
-    """16 hex characters, never all zero."""
+    """Derive a span id: 16 hex characters, never all zero."""
     return sha256(f"{trace}/{name}/{about}".encode()).hexdigest()[:15] + "1"

@@ -178,7 +178,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Statuses(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="s"):
-    """Reply to an `Ask`: which questions are being worked on, and which the hub has never stored.
+    """Reply to `Ask`: which questions are being worked on, and which the hub has never stored.
 
     An `unknown` question is sent again, the same bytes.
     """

@@ -97,9 +97,9 @@ MOST_CELLS = 32
 class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Counts of audited samples of one data class at one audit `share`, with human feedback. Whole numbers.
 
-    `agreed`: the serving model agreed with the verdict of the *committed* model. `worse`: the committed model agreed with
-    it and the serving one did not; `better`: the other way round. A control device has neither. `told`: answers that a
-    person judged, `told_wrong` of these; `told_worse` and `told_better` where both models' answers are known.
+    `agreed`: the serving model agreed with the verdict of the *committed* model. `worse`: the committed model agreed
+    with it and the serving one did not; `better`: the other way round. A control device has neither. `told`: answers
+    that a person judged, `told_wrong` of these; `told_worse` and `told_better` where both models' answers are known.
     """
 
     data_class: str
@@ -154,7 +154,7 @@ class Signals(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class InstallReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="i"):
-    """Progress report of an assignment, on `up/report`; repeated until the hub has `ReportSeen` its `seq`.
+    """Progress report of an assignment, on `up/report`; repeated until the hub has sent a `ReportSeen`.
 
     `seq` only ever grows for a device, over new databases too: hub time in milliseconds, or one more than the last.
     `version` and `running` (digest of the packed bundle, hex) are of what serves at that moment, "" for nothing.

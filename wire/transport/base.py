@@ -45,7 +45,10 @@ class Transport(Protocol):
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that the socket has sent, all layers above TCP, each once; also after its end. 0 where nobody counts."""
+        """Bytes that the socket has sent, all layers above TCP, each once; also after its end.
+
+        0 where the transport does not count.
+        """
         ...
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
@@ -132,12 +135,14 @@ class MemoryTransport:
         broker.admit(self)
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
+        """Subscribe at the broker. Raises LinkLostError if the connection is lost."""
         if self._lost:
             raise LinkLostError("broker gone")
         for pattern in filters:
             self._broker.subscribe(pattern, self)
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        """Publish at once; the future is already done."""
         if len(payload) > self._max_bytes:
             raise LocalError(f"{len(payload)} bytes, the broker takes {self._max_bytes}")
         if self._lost or not self._broker.up:
@@ -148,6 +153,7 @@ class MemoryTransport:
         return future
 
     async def receive(self) -> list[Incoming]:
+        """Wait for a message, then take what else has arrived."""
         if self._lost and self._inbox.empty():
             raise LinkLostError("broker gone")  # every call says so, not only the first
         first = await self._inbox.get()
@@ -163,6 +169,7 @@ class MemoryTransport:
         raise LinkLostError("broker gone")
 
     async def close(self) -> None:
+        """Disconnect from the broker."""
         self._broker.forget(self)
         self.drop()
 
@@ -177,5 +184,6 @@ class MemoryTransport:
 
 
 def _matches(pattern: str, topic: str) -> bool:
+    """Whether a topic matches a filter in which `+` stands for one level."""
     wanted, levels = pattern.split("/"), topic.split("/")
     return len(wanted) == len(levels) and all(w in ("+", level) for w, level in zip(wanted, levels, strict=True))

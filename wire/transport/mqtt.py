@@ -52,7 +52,8 @@ class MqttTransport:
     ) -> "MqttTransport":
         """Connect to a broker; raises LinkLostError with the reason that the broker or TLS gave.
 
-        `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP. `timeout_s`: until the CONNACK.
+        `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
+        `timeout_s`: how long to wait for the CONNACK.
         """
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = session_expiry_s
@@ -136,7 +137,10 @@ class MqttTransport:
 
 
 class _Client(aiomqtt.Client):
-    """aiomqtt client that returns PUBACK reason codes and CONNACK limits, and fails at once where TLS 1.3 refuses late."""
+    """aiomqtt client with PUBACK reason codes and CONNACK limits.
+
+    It fails at once where TLS 1.3 refuses the certificate after the handshake.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -152,9 +156,11 @@ class _Client(aiomqtt.Client):
 
     @property
     def sent_bytes(self) -> int:
+        """Bytes sent by the current and all earlier sockets of this client."""
         return self._sent_before + (sent_on(self._socket) if self._socket is not None else 0)
 
     def post(self, topic: str, payload: bytes) -> "asyncio.Future[Delivery]":
+        """Publish at QoS 1; the future ends with the PUBACK, or with LOST when the connection does."""
         if self._disconnected.done():
             raise LinkLostError("not connected")
         # Not awaited: no task and no timer per message.
@@ -166,24 +172,29 @@ class _Client(aiomqtt.Client):
         return future
 
     def _wake_reader(self, ended: "asyncio.Future[None]") -> None:
+        """Wake a waiting reader when the connection ends."""
         if not ended.cancelled():
             ended.exception()  # retrieved here: the reader learns of it as LinkLostError
         self.inbox.put_nowait(None)
 
     async def next_message(self) -> aiomqtt.Message:
+        """Next received message. Raises LinkLostError when the connection has ended."""
         message = await self.inbox.get()
         if message is None:
-            self.inbox.put_nowait(None)  # for whoever asks again
+            self.inbox.put_nowait(None)  # so that every later call raises, too
             raise LinkLostError("connection ended")
         return message
 
     def abandon(self) -> None:
-        """Abandon a connection attempt: one that succeeded all the same would displace the next one of this client id."""
+        """Abandon a connection attempt.
+
+        One that succeeded all the same would displace the next connection of this client id.
+        """
         self._abandoned = True
         self._client._sock_close()  # noqa: SLF001
 
     def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
-        if self._abandoned:  # a handshake cannot be broken off: its thread only now comes to an end
+        if self._abandoned:  # a TLS handshake cannot be interrupted: its thread ends only now
             sock.close()
             return
         self._socket = sock
@@ -242,12 +253,14 @@ def sent_on(sock: socket.socket) -> int:
 
 
 def _delivery(code: int) -> Delivery:
+    """Outcome of a PUBACK reason code."""
     if code >= _FAILURE:
         return Delivery.DENIED
     return Delivery.NOBODY if code == _NOBODY else Delivery.TAKEN
 
 
 def _value(code: Any) -> int:
+    """Number of a reason code, whichever class paho gave."""
     return int(code.value) if isinstance(code, ReasonCode) else int(code)
 
 

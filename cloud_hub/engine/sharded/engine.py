@@ -1,8 +1,7 @@
-"""A model over several processes: gangs that are watched, killed and rebuilt, one gang for each replica.
+"""Sharded engine: supervises one group of rank processes per replica, and replaces a group that died or hangs.
 
-Rule: a lost generation costs the batch that was in it, which comes back as an `EngineError` after the generation is
-dead, so that whoever asks again is answered once. The next call, or the next idle moment, makes a new generation and
-warms it as the first was.
+Rule: a lost group costs the batch it had, which is reported as an `EngineError` once all its processes are dead, so
+that a retry is answered once. The next call, or the next idle moment, starts a new generation and warms it up.
 """
 
 import math
@@ -25,13 +24,17 @@ from models.bundle.manifest import BundleError
 from policies.monitoring.backoff import delay
 from wire.protocol.messages import Prediction
 
-_KEPT = 256  # seconds of steps, per graph and bucket
-_KNOWN = 8
+_KEPT = 256  # step times remembered per graph and batch size
+_KNOWN = 8  # step times needed before their percentile is used as a limit
 _REBUILD_CAP_S = 30.0
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`ready_s`: for a generation to get ready; `silence_s`: the least silence that counts as hung."""
+    """Time limits of supervision, in seconds.
+
+    `ready_s`: for a group to become ready; `silence_s`: shortest silence that counts as hung; `times_p99`: a step is
+    hung when it takes so many times the 99th percentile of its kind.
+    """
 
     ready_s: float = 60.0
     silence_s: float = 2.0
@@ -39,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class GangGraphs:
-    """One gang after another behind the `Graphs` seam."""
+    """Graph runner on a group of rank processes, restarted when it is lost."""
 
     inline = False
 
@@ -53,7 +56,8 @@ class GangGraphs:
         self._failures = 0
         self._not_before = 0.0
         self._steps: dict[tuple[str, int], deque[float]] = {}
-        self._rehearsed: dict[tuple[str, int], list[Array]] = {}  # the first batch of every bucket, to warm the next
+        # The first batch of each size, to warm up the next generation.
+        self._rehearsed: dict[tuple[str, int], list[Array]] = {}
         self.last: Answer | None = None
         self.rebuilt_s = 0.0
 
@@ -63,15 +67,16 @@ class GangGraphs:
 
     @property
     def gang(self) -> Gang | None:
-        """The living generation."""
+        """The current group of ranks, None if it is lost."""
         return self._gang
 
     def start(self) -> None:
-        """BundleError or EngineError; no process is left behind."""
+        """Start the first group. BundleError or EngineError; then no process is left behind."""
         if self._gang is None:
             self._build()
 
     def run(self, graph: str, columns: Sequence[Array]) -> npt.NDArray[np.float32]:
+        """Run one batch through the ranks, after a restart if the group was lost."""
         key = (graph, len(columns[0]))
         gang = self._gang or self._rebuild()
         self._rehearsed.setdefault(key, [column.copy() for column in columns])
@@ -79,7 +84,7 @@ class GangGraphs:
         return outputs
 
     def health(self) -> Health:
-        """Ask every rank for a sign of life; make a new generation if there is none."""
+        """Ping every rank; start a new group if the old one is lost."""
         try:
             if self._gang is None and self._generation and time.monotonic() >= self._not_before:
                 self._rebuild()
@@ -91,6 +96,7 @@ class GangGraphs:
         return Health(state, "" if self._gang else self._why, max(1, self._generation))
 
     def stop(self) -> None:
+        """Kill the ranks and the fork server."""
         if self._gang is not None:
             self._gang.kill()
         if self._nursery is not None:
@@ -98,7 +104,7 @@ class GangGraphs:
         self._gang = self._nursery = None
 
     def limit_s(self, graph: str, batch: int) -> float:
-        """How long a step may take before it counts as hung."""
+        """Seconds that a step of this graph and batch size may take before it counts as hung."""
         known = self._steps.get((graph, batch), ())
         if len(known) < _KNOWN:
             return self._limits.ready_s
@@ -152,9 +158,10 @@ class GangGraphs:
 
 
 class ShardedEngine:
-    """A gang for each recipe. BundleError or EngineError from `start`, with no process left behind.
+    """Engine of a model over several processes: one rank group per replica.
 
-    `bundle` was opened apart; its files stay open for the gangs to come, until `stop`.
+    `bundle` was opened without reading its weights; its files stay open for later generations, until `stop`.
+    BundleError or EngineError from `start`, with no process left behind.
     """
 
     inline = False
@@ -187,11 +194,11 @@ class ShardedEngine:
             part.warm()
 
     def infer(self, batch: Sequence[Work]) -> list[Prediction]:
-        """On the first replica; a lane calls the replicas themselves."""
+        """Predict on the first replica; `Lane` calls the replicas directly."""
         return self._parts[0].infer(batch)
 
     def health(self) -> Health:
-        """The worst of its replicas."""
+        """The worst health of its replicas."""
         return min((part.health() for part in self._parts), key=lambda health: health.state is State.READY)
 
     def drain(self) -> None:

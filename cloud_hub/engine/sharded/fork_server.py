@@ -1,7 +1,7 @@
-"""Where ranks come from: one child process that has imported everything already, and forks a rank when it is told to.
+"""Fork server of rank processes: one child process with all imports done, which forks a rank on request.
 
-Rule: the nursery has one thread, no graphics card and no weights, so that a fork of it is sound and takes milliseconds
-where a new interpreter takes seconds. When its socket ends, it ends; a rank that is killed is buried by the kernel.
+A fork takes milliseconds where a new interpreter takes seconds. Rule: the fork server has one thread, no CUDA context
+and no weights, so that forking is safe. It ends when its socket closes; killed ranks are reaped by the kernel.
 """
 
 import gc
@@ -22,22 +22,22 @@ _PID_BYTES = 8
 
 
 class NurseryError(OSError):
-    """It died, or said nothing in time."""
+    """The fork server died, or did not answer in time."""
 
 
 class Child:
-    """A rank as its supervisor sees it."""
+    """Handle of a rank process (a pidfd, so that a reused pid is never killed)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._handle = os.pidfd_open(pid)  # names this process for ever, a number may be given again
+        self._handle = os.pidfd_open(pid)  # stays bound to this process, while a pid may be reused
 
     @property
     def alive(self) -> bool:
         return not select.select([self._handle], [], [], 0)[0]
 
     def kill(self, patience_s: float) -> None:
-        """Gone when this returns, unless the kernel itself holds it."""
+        """Kill the process and wait up to `patience_s` until it is gone."""
         try:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         except ProcessLookupError:
@@ -49,6 +49,8 @@ class Child:
 
 
 class Nursery:
+    """Starts the fork server process and requests ranks from it."""
+
     def __init__(self) -> None:
         self._link, theirs = socket.socketpair()
         words = [sys.executable, "-m", "cloud_hub.engine.sharded.fork_server", str(theirs.fileno())]
@@ -63,13 +65,13 @@ class Nursery:
         return self._process.poll() is None
 
     def bear(self, theirs: socket.socket, files: Sequence[int], until: float) -> Child:
-        """A rank that speaks through `theirs` and has `files` open, by `until` (monotonic), or NurseryError."""
+        """Fork a rank that talks over `theirs` and inherits `files`, by `until` (monotonic). NurseryError otherwise."""
         try:
             self._link.settimeout(max(0.001, until - time.monotonic()))
             socket.send_fds(self._link, [_BEAR], [theirs.fileno(), *files])
             return Child(int.from_bytes(self._told(_PID_BYTES), "little"))
         except OSError as error:
-            raise NurseryError(f"no rank was born ({error.strerror or error})") from None
+            raise NurseryError(f"no rank could be started ({error.strerror or error})") from None
 
     def close(self) -> None:
         self._link.close()
@@ -81,20 +83,20 @@ class Nursery:
         while len(data) < size:
             piece = self._link.recv(size - len(data))
             if not piece:
-                raise NurseryError("the nursery died")
+                raise NurseryError("the fork server died")
             data += piece
         return data
 
 
 def main(descriptor: int) -> None:
-    """The child's side."""
-    from cloud_hub.engine.sharded.rank import main as live  # noqa: PLC0415 - the supervisor's side does without torch
+    """Main loop of the fork server process: forks a rank for each request on the socket `descriptor`."""
+    from cloud_hub.engine.sharded.rank import main as live  # noqa: PLC0415 - the supervisor must not import torch
     from cloud_hub.engine.sharded.rank import preheat  # noqa: PLC0415
 
     preheat()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # what is here now is never looked at again: its pages stay shared
+    gc.freeze()  # the collector never touches these objects again, so that their pages stay shared
     link = socket.socket(fileno=descriptor)
     while True:
         word, files, _, _ = socket.recv_fds(link, 1, _MOST_FILES)
@@ -110,7 +112,7 @@ def main(descriptor: int) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Loopback alone: a gang of one machine has no business on any network."""
+    """Environment of the child: without SKERRY_ secrets, and with gloo and NCCL bound to the loopback interface."""
     loop = "lo" if sys.platform == "linux" else "lo0"
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
     return kept | {"GLOO_SOCKET_IFNAME": loop, "NCCL_SOCKET_IFNAME": loop, "OMP_NUM_THREADS": "1"}

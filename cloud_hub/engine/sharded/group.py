@@ -1,7 +1,7 @@
-"""One generation of a gang: its processes from birth to death, and one batch at a time through all of them.
+"""Group of rank processes that run one sharded model: starts them, runs one batch at a time, kills all if one is lost.
 
-Rule: a generation that lost one rank, dead or silent, is dead as a whole: all are killed before anybody hears of it, so
-nothing of it can answer later. A new generation has new processes, new sockets and a new meeting place.
+Rule: a group that lost one rank, dead or silent, is dead as a whole: all are killed before the error is raised, so that
+none of them can answer later. A new generation has new processes, new sockets and a new rendezvous file.
 """
 
 import selectors
@@ -26,11 +26,14 @@ _GONE_S = 5.0
 
 
 class LostError(EngineError):
-    """A rank died, fell silent or failed; the whole generation is dead."""
+    """A rank died, hung or failed; all ranks of the group were killed."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What each generation is made from. `graphs`: JSON; `files`: the weights, open, which every rank inherits."""
+    """What each generation of a group is started from.
+
+    `graphs`: JSON; `files`: open weight files that every rank inherits.
+    """
 
     name: str
     charter: Charter
@@ -39,7 +42,10 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Answer(NamedTuple):
-    """`seconds`: of each rank, by its number; `meetings`: collectives of the first rank since it was born."""
+    """Outputs of one batch. `seconds`: compute time by rank.
+
+    `meetings`: collectives of the first rank since its start.
+    """
 
     outputs: list[npt.NDArray[Any]]
     seconds: tuple[float, ...]
@@ -47,7 +53,7 @@ class Answer(NamedTuple):
 
 
 class Gang:
-    """Its ranks are born by `until` (monotonic), or `LostError`; `await_ready` says when they can work."""
+    """One generation of rank processes, started by `until` (monotonic) or `LostError`; then call `await_ready`."""
 
     def __init__(self, recipe: Recipe, charter: Charter, nursery: Nursery, until: float) -> None:
         self._name = recipe.name
@@ -67,12 +73,15 @@ class Gang:
         return tuple(rank.pid for rank in self._ranks)
 
     def await_ready(self, until: float) -> None:
-        """LostError if it takes longer, BundleError if weights or plan are at fault; killed in both cases."""
+        """Wait until all ranks have loaded their weights.
+
+        LostError if it takes longer, BundleError if weights or plan are at fault; the ranks are killed in both cases.
+        """
         words = self._all(Ready, until, "was not ready in time")
         self.ready = tuple(word for word, _ in words if isinstance(word, Ready))
 
     def step(self, graph: str, columns: Sequence[Array], limit_s: float) -> Answer:
-        """LostError if a rank dies, or if any takes longer than `limit_s`."""
+        """Run one batch. LostError if a rank dies, or any takes longer than `limit_s` seconds."""
         self._ticket += 1
         until = time.monotonic() + limit_s
         batch = len(columns[0])
@@ -83,20 +92,20 @@ class Gang:
         words = self._all(Done, until, f"silent for {limit_s:.1f} s")
         dones = [word for word, _ in words if isinstance(word, Done)]
         if any(done.ticket != self._ticket for done in dones):
-            raise self._lost("speaks of another batch", 0)
+            raise self._lost("answered for another batch", 0)
         last = self._world - self._charter.tensor
         outputs = protocol.arrays_of(dones[last].forms, words[last][1])
         return Answer(outputs, tuple(done.seconds for done in dones), dones[0].meetings)
 
     def ping(self, limit_s: float) -> None:
-        """LostError unless every rank answers in time."""
+        """Check that every rank answers within `limit_s` seconds; LostError otherwise."""
         self._ticket += 1
         for at, link in enumerate(self._links):
             self._say(at, link, Ping(self._ticket))
         self._all(Pong, time.monotonic() + limit_s, f"silent for {limit_s:.1f} s")
 
     def kill(self) -> None:
-        """All of it, now."""
+        """Kill all ranks now and remove the rendezvous folder."""
         ranks, self._ranks = self._ranks, []
         for rank in ranks:
             rank.kill(_GONE_S)
@@ -130,7 +139,7 @@ class Gang:
             raise self._lost(str(error), at) from None
 
     def _all(self, kind: type, until: float, silent: str) -> list[tuple[protocol.Word, bytearray]]:
-        """One word of `kind` from every rank, in their order. The first that fails is the one that is named."""
+        """One message of `kind` from every rank, in rank order; the first failure is raised."""
         found: dict[int, tuple[protocol.Word, bytearray]] = {}
         while len(found) < self._world:
             events = self._selector.select(max(0.0, until - time.monotonic()))
@@ -149,11 +158,11 @@ class Gang:
             lost = self._lost(word.why, at)
             raise BundleError(f"{self._name}: {word.why}") if word.bundle else lost
         if not isinstance(word, kind):
-            raise self._lost("speaks out of turn", at)
+            raise self._lost("sent an unexpected message", at)
         return word, body
 
     def _lost(self, why: str, at: int) -> LostError:
-        """Names the rank that died, if one did: its fellows only say that they miss it."""
+        """Kill the group and return the error, which names a rank that died: the others only miss it."""
         dead = [rank for rank, child in enumerate(self._ranks) if not child.alive]
         if dead and at not in dead:
             at, why = dead[0], "died"
@@ -162,6 +171,6 @@ class Gang:
 
 
 def _device(first: str, at: int) -> str:
-    """Graphics cards one after another; there is one CPU."""
+    """Device of the rank number `at`: graphics cards are counted up from the first; there is one CPU."""
     kind, _, number = first.partition(":")
     return f"{kind}:{int(number) + at}" if number else kind

@@ -1,6 +1,7 @@
-"""What a gang's supervisor and its ranks say to each other: small typed heads, raw arrays behind them, over one socket.
+"""Socket protocol between the supervisor and its rank processes: typed msgpack messages, raw arrays behind them.
 
-Rule: never pickled. A head or an array of another form than this file's, or larger than allowed, ends the connection.
+Frame: `<IQ` (bytes of the message, bytes of the body), message, body. Rule: nothing is pickled; a message or array of
+any other form, or above `MAX_BYTES`, ends the connection.
 """
 
 import math
@@ -17,25 +18,26 @@ import numpy.typing as npt
 from models.bundle.manifest import BundleError
 
 MAX_BYTES = 1 << 31
-_LENGTHS = struct.Struct("<IQ")  # of the head, of everything behind it
+_LENGTHS = struct.Struct("<IQ")  # bytes of the message, bytes of the body
 Array = npt.NDArray[np.generic]
 
 
 class PipeError(OSError):
-    """The other side is gone, is silent for too long, or speaks nonsense."""
+    """The other side is gone, is silent for too long, or sent a malformed message."""
 
 
 class Form(msgspec.Struct, frozen=True):
-    """An array behind the head."""
+    """Type and shape of an array in the body of a message."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class Charter(msgspec.Struct, frozen=True, tag="charter"):
-    """What a rank is told at its birth; the graphs' JSON follows as bytes, the weights are open files.
+    """Start-up configuration of a rank; the graphs' JSON is the body, the weights are inherited files.
 
-    `rank` counts the ranks of a stage first; `store`: a file where all meet.
+    `rank`: counted within a stage first; `store`: the rendezvous file of torch.distributed; `timeout_s`: of
+    collectives.
     """
 
     generation: int
@@ -47,11 +49,11 @@ class Charter(msgspec.Struct, frozen=True, tag="charter"):
     device: str
     timeout_s: float
     threads: int = 1
-    half: bool = False  # weights and activations in bfloat16 (cuda alone)
+    half: bool = False  # weights and activations in bfloat16 (CUDA only)
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """One batch of one graph. The columns go to the ranks of the first stage alone."""
+    """Run one batch of one graph; the input columns are sent to the ranks of the first stage only."""
 
     ticket: int
     graph: str
@@ -60,11 +62,16 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Liveness check; answered by `Pong`."""
+
     number: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """`shard_bytes`: of its weights; `private_bytes`: of the process above what its imports alone took."""
+    """A rank has loaded its weights.
+
+    `shard_bytes`: size of its weights; `private_bytes`: memory of the process above that of its imports.
+    """
 
     shard_bytes: int
     private_bytes: int
@@ -72,7 +79,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The last stage's first rank has the outputs behind it. `meetings`: collectives so far, by kind."""
+    """A batch is computed; the last stage's first rank sends the outputs as body.
+
+    `meetings`: collectives so far, by kind.
+    """
 
     ticket: int
     seconds: float
@@ -81,11 +91,13 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Answer to a `Ping`, with its number."""
+
     number: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """`bundle`: it is the bundle's fault, and another try would end the same."""
+    """The last message of a rank that failed. `bundle`: the bundle is at fault, so that a retry would fail too."""
 
     why: str
     bundle: bool = False
@@ -97,7 +109,10 @@ _decoder = msgspec.msgpack.Decoder(Word)
 
 
 def send(link: socket.socket, word: Word, body: Sequence[bytes | memoryview] = ()) -> None:
-    """PipeError if the other side is gone or takes nothing for as long as the socket's timeout."""
+    """Send a message with its body.
+
+    PipeError if the other side is gone or reads nothing within the socket's timeout.
+    """
     head = _encoder.encode(word)
     size = sum(memoryview(part).nbytes for part in body)
     try:
@@ -109,28 +124,30 @@ def send(link: socket.socket, word: Word, body: Sequence[bytes | memoryview] = (
 
 
 def receive(link: socket.socket, until: float = math.inf) -> tuple[Word, bytearray]:
-    """The next word and what is behind it, by `until` on the monotonic clock. PipeError otherwise."""
+    """Receive the next message and its body, by `until` on the monotonic clock. PipeError otherwise."""
     head_bytes, body_bytes = _LENGTHS.unpack(_exactly(link, _LENGTHS.size, until))
     if head_bytes > MAX_BYTES or body_bytes > MAX_BYTES:
-        raise PipeError("it speaks nonsense")
+        raise PipeError("malformed message")
     head = _exactly(link, head_bytes, until)
     try:
         word: Word = _decoder.decode(head)
     except msgspec.DecodeError:
-        raise PipeError("it speaks nonsense") from None
+        raise PipeError("malformed message") from None
     return word, _exactly(link, body_bytes, until)
 
 
 def forms_of(arrays: Sequence[Array]) -> tuple[Form, ...]:
+    """Types and shapes of arrays, in order."""
     return tuple(Form(array.dtype.name, array.shape) for array in arrays)
 
 
 def bytes_of(arrays: Sequence[Array]) -> list[memoryview]:
+    """The raw bytes of arrays, without a copy where they are contiguous."""
     return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
 
 
 def arrays_of(forms: Sequence[Form], body: bytearray) -> list[npt.NDArray[Any]]:
-    """PipeError unless the bytes are these arrays and nothing more."""
+    """Arrays of a body, without a copy. PipeError unless its bytes are exactly these arrays."""
     found: list[npt.NDArray[Any]] = []
     at = 0
     try:
@@ -140,9 +157,9 @@ def arrays_of(forms: Sequence[Form], body: bytearray) -> list[npt.NDArray[Any]]:
             found.append(np.frombuffer(body, dtype, size, at).reshape(form.shape))
             at += size * dtype.itemsize
     except (TypeError, ValueError) as error:
-        raise PipeError(f"it speaks nonsense ({error})") from None
+        raise PipeError(f"malformed message ({error})") from None
     if at != len(body):
-        raise PipeError("it speaks nonsense")
+        raise PipeError("malformed message")
     return found
 
 
@@ -164,6 +181,6 @@ def _exactly(link: socket.socket, size: int, until: float) -> bytearray:
 
 
 def fault(error: BaseException) -> Failed:
-    """What a rank says before it ends."""
+    """The last message of a rank that ends with this error."""
     line = " ".join(str(error).split())[:300] or type(error).__name__
     return Failed(line, isinstance(error, BundleError))

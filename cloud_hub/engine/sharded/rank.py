@@ -1,9 +1,7 @@
-"""One rank of a gang: a process that holds its pieces of the weights and runs its stretch of every batch.
+"""Rank process of a sharded model: holds its pieces of the weights and runs its part of every batch.
 
-Rule: it knows its supervisor's socket and its fellow ranks, and nothing else: no key, no store, no question's name.
-When the socket ends, it ends. Gradients are off.
-
-What a process alone keeps in memory: the pages that would be free if it ended.
+Rule: it knows the supervisor's socket and the other ranks only: no key, no store, no device's name. It ends when the
+socket closes. Gradients are off.
 """
 
 import socket
@@ -28,7 +26,7 @@ _FIELDS = ("Private_Clean:", "Private_Dirty:")
 
 
 def private_bytes(pid: int | str = "self") -> int:
-    """USS of a process; 0 where the system does not tell (anything but Linux)."""
+    """Memory that a process alone uses (USS), in bytes: what would be free if it ended. 0 where unknown (not Linux)."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -37,11 +35,14 @@ def private_bytes(pid: int | str = "self") -> int:
 
 
 _TELL = (*FAULTS, BundleError, OSError, dist.DistError)
-_HANDED = 7  # tag of what stages hand on
+_HANDED = 7  # torch.distributed tag of activations sent to the next stage
 
 
 def main(descriptor: int, files: Sequence[int] = ()) -> int:
-    """0 when the supervisor went, 1 after an error, which is the last word on the socket. `files`: of the weights."""
+    """Run a rank on the socket `descriptor`; `files`: descriptors of the weights.
+
+    Returns 0 when the supervisor closed the socket, 1 after an error, which is sent as the last message.
+    """
     link = socket.socket(fileno=descriptor)
     try:
         _Rank(link, [f"/dev/fd/{file}" for file in files]).live()
@@ -54,7 +55,7 @@ def main(descriptor: int, files: Sequence[int] = ()) -> int:
 
 
 def preheat() -> None:
-    """Import and make what torch leaves for the first use, so that every fork has it."""
+    """Import and create what torch initialises on first use, so that every fork inherits it."""
     source = fx.Graph()
     given = source.placeholder("input_0")
     made = source.call_function(torch.ops.aten.relu.default, (given,))
@@ -66,11 +67,13 @@ def preheat() -> None:
 
 
 class _Rank:
+    """State of one rank: configuration, process groups and its stage of the model."""
+
     def __init__(self, link: socket.socket, files: Sequence[str]) -> None:
         started, baseline = time.monotonic(), private_bytes()
         word, body = protocol.receive(link)
         if not isinstance(word, protocol.Charter):
-            raise protocol.PipeError("no charter")
+            raise protocol.PipeError("no configuration")
         self._link, self._charter = link, word
         self._first, self._last = word.rank < word.tensor, word.rank >= word.tensor * (word.pipeline - 1)
         self._device = torch.device(word.device)
@@ -83,7 +86,7 @@ class _Rank:
         protocol.send(link, protocol.Ready(self._stage.shard_bytes, taken, time.monotonic() - started))
 
     def _groups(self) -> dist.ProcessGroup:
-        """Joins its fellows; the group of its own stage."""
+        """Join torch.distributed and return the process group of the rank's own stage."""
         told = self._charter
         world, patience = told.tensor * told.pipeline, timedelta(seconds=told.timeout_s)
         store = FileStore(told.store, world)
@@ -95,10 +98,11 @@ class _Rank:
             group = dist.new_group(ranks, timeout=patience)
             own = group if told.rank in ranks else own
         if own is None:
-            raise RuntimeError("a rank of no stage")
+            raise RuntimeError("the rank belongs to no stage")
         return own
 
     def live(self) -> None:
+        """Answer messages until the socket closes."""
         while True:
             word, body = protocol.receive(self._link)
             if isinstance(word, protocol.Ping):

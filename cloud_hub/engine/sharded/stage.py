@@ -1,10 +1,7 @@
-"""One rank's stretch of every graph, with its pieces of the weights in place.
+"""One rank's stage of a sharded model: its graphs with its pieces of the weights, and the collectives of the stage.
 
-Rule: what a batch hands on has the same shape whenever the batch has: it is worked out once per bucket.
-
-What the ranks of one stage do together, on torch.distributed: gloo on CPUs, nccl on graphics cards.
-
-Rule: every collective is counted, and none waits longer than the group's explicit timeout.
+Collectives run on torch.distributed (gloo on CPUs, NCCL on graphics cards); each is counted, and none waits longer than
+the group's timeout. Rule: the shapes sent between stages depend on the batch size only, and are computed once per size.
 """
 
 from collections import Counter
@@ -22,7 +19,7 @@ from models.sharding.weights import Share, read_pieces
 
 
 class GroupMeet:
-    """`models.sharding.program.Meet` among the ranks of `group`."""
+    """Collectives among the ranks of a stage; implements `models.sharding.program.Meet`."""
 
     def __init__(self, group: dist.ProcessGroup, at: int, ways: int) -> None:
         self._group = group
@@ -31,13 +28,14 @@ class GroupMeet:
         self.counts: Counter[str] = Counter()
 
     def reduce(self, x: Tensor) -> Tensor:
-        """The sum over all ranks, in place where that can be."""
+        """All-reduce: the sum over all ranks, in place where possible."""
         self.counts["all_reduce"] += 1
         whole = x.contiguous()
         dist.all_reduce(whole, group=self._group)
         return whole
 
     def gather(self, x: Tensor, axis: int) -> Tensor:
+        """All-gather: the parts of all ranks, joined along `axis`."""
         self.counts["all_gather"] += 1
         own = x.contiguous()
         parts = [torch.empty_like(own) for _ in range(self._ways)]
@@ -45,12 +43,14 @@ class GroupMeet:
         return torch.cat(parts, axis)
 
     def take(self, x: Tensor, axis: int) -> Tensor:
-        """The part of this rank of what all have: nobody is asked."""
+        """Slice of a tensor that all ranks have, for the own rank; no communication."""
         each = x.shape[axis] // self._ways
         return x.narrow(axis, self._at * each, each).contiguous()
 
 
 class Stage:
+    """Compiled graphs of one pipeline stage with this rank's weights in place."""
+
     def __init__(self, form: HubForm, files: Sequence[str], told: Charter, group: dist.ProcessGroup) -> None:
         shape = Shape(told.tensor, told.pipeline)
         self._at = told.rank // told.tensor
@@ -68,7 +68,7 @@ class Stage:
         }
 
     def edges(self, graph: str, batch: int) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
-        """What is taken from the stage before and given to the next, for a batch of this size."""
+        """Tensors received from the previous stage and sent to the next one, for a batch of this size."""
         if graph not in self._graphs:
             raise BundleError(f"graphs: there is no {graph!r}")
         if len(self._programs.stretches[graph]) == 1:
@@ -79,6 +79,7 @@ class Stage:
         return self._edges[graph, batch]
 
     def run(self, graph: str, values: Sequence[Tensor | int]) -> Sequence[Tensor]:
+        """Run the stage's part of a graph."""
         made: Sequence[Tensor] = self._graphs[graph](*values)
         return made
 

@@ -1,11 +1,9 @@
-"""How pictures may be varied while something learns from them: shifted, mirrored, with a square blanked.
+"""Image augmentation for training (crop, flip, cut-out) and image corruption (noise, occlusion, shift, contrast).
 
-Law: everything is drawn from the generator that is passed in. Crops, flips and cut-out: DeVries & Taylor 2017.
+Rule: everything is drawn from the generator that is passed in; the same seed changes the same samples in the same way.
 
-Damage that a real camera meets, for training and for held-out tests: noise, a covered patch, a shift, low contrast.
-
-Law: everything is drawn from the generator that is passed in; the same seed damages the same samples in the same way.
-The kinds follow Hendrycks & Dietterich 2019 (common corruptions), scaled to small pictures.
+Sources: crops, flips and cut-out: DeVries & Taylor 2017. Corruptions: the kinds of Hendrycks & Dietterich 2019, scaled
+to small images.
 """
 
 from collections.abc import Callable
@@ -19,9 +17,9 @@ from torch.nn.functional import pad
 
 
 class Shake(NamedTuple):
-    """A hook for teaching: `(pictures [n, c, h, w] in 0..1, generator)` -> the same pictures, varied.
+    """Random crop, horizontal flip and cut-out of images `[n, c, h, w]` in 0..1: a callable for training.
 
-    `crop`, `cutout`: pixels; `mirror`: half of the pictures are mirrored, left and right.
+    `crop`: largest shift in pixels; `cutout`: side of the blanked square in pixels; `mirror`: flip half of the images.
     """
 
     crop: int = 4
@@ -29,6 +27,7 @@ class Shake(NamedTuple):
     mirror: bool = True
 
     def __call__(self, pictures: Tensor, chance: torch.Generator) -> Tensor:
+        """Varied copies of `pictures`; every draw comes from `chance`."""
         count, _, height, width = pictures.shape
         reach = self.crop
         padded = pad(pictures, (reach,) * 4)
@@ -60,7 +59,10 @@ GREY = (0.3, 0.7)
 
 
 def corrupt(pictures: npt.NDArray[Any], rng: np.random.Generator, share: float) -> Pictures:
-    """A float32 copy of `[n, channels, height, width]` in 0..1 with about `share` (0..1) of the pictures damaged."""
+    """Copy of images with about `share` of them damaged, each by one kind of `KINDS`.
+
+    `pictures` `[n, channels, height, width]` in 0..1; `share` 0..1. Returns float32 of the same shape, clipped to 0..1.
+    """
     out = pictures.astype(np.float32)
     hit = rng.random(len(out)) < share
     kinds = rng.integers(len(KINDS), size=len(out))
@@ -71,10 +73,12 @@ def corrupt(pictures: npt.NDArray[Any], rng: np.random.Generator, share: float) 
 
 
 def noise(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Gaussian noise with a standard deviation of `NOISE_SIGMA`, not clipped."""
     return pictures + rng.normal(0.0, NOISE_SIGMA, pictures.shape)
 
 
 def occlusion(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """One square per image, of side `PATCH` of the shorter side, covered with a random grey."""
     count, _, height, width = pictures.shape
     side = round(PATCH * min(height, width))
     top, left = rng.integers(0, height - side + 1, count), rng.integers(0, width - side + 1, count)
@@ -85,7 +89,7 @@ def occlusion(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
 
 
 def shift(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
-    """By up to `SHIFT` in each direction; what comes in at the border is black."""
+    """Shift by up to `SHIFT` of the shorter side in each direction; what comes in at the border is black."""
     count, _, height, width = pictures.shape
     reach = max(1, round(SHIFT * min(height, width)))
     padded = np.pad(pictures, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
@@ -96,6 +100,7 @@ def shift(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
 
 
 def contrast(pictures: Pictures, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Contrast multiplied by a factor in `CONTRAST` around a mean grey in `GREY`."""
     factor = rng.uniform(*CONTRAST, (len(pictures), 1, 1, 1))
     grey = rng.uniform(*GREY, (len(pictures), 1, 1, 1))
     return (pictures - 0.5) * factor + grey

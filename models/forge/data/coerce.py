@@ -1,10 +1,8 @@
-"""Samples in any of the shapes people have them become one: `Data` of float32 and int64 arrays.
+"""Conversion of users' samples (numpy, torch, nested lists) to the forge's `Data`, and validation of that data.
 
-Law: nothing is dropped, scaled or reordered but by the one split of a fixed seed.
+Rule: nothing is dropped, scaled or reordered but by the one split of a fixed seed.
 
-Are these samples enough, and are they what they say? Asked before any work is done.
-
-Law: the first thing that is wrong is said in one line: where, what, and what to try.
+Rule: validation comes before any work and reports the first fault in one line: where, what, and what to try.
 """
 
 import math
@@ -22,7 +20,12 @@ _FEWEST = 10  # samples of any part: below this no figure means anything
 
 
 def check_data(data: Data, max_risk: float | None = None, confidence: float = 0.95) -> Data:
-    """The same data. ForgeError: lengths, shapes, NaN, labels out of range, or too few samples (for the guarantee)."""
+    """Validate all three parts; returns the same data.
+
+    `max_risk`, `confidence`: of a risk guarantee, which needs a least number of calibration samples. Raises ForgeError
+    for
+    lengths or shapes that differ, NaN, labels out of range, or too few samples.
+    """
     for name, part in _parts(data):
         lengths(name, part)
         _numbers(name, part)
@@ -39,7 +42,10 @@ def check_data(data: Data, max_risk: float | None = None, confidence: float = 0.
 
 
 def check_outputs(outputs: int, data: Data) -> None:
-    """Does the model answer what the data asks? `outputs`: of one sample."""
+    """Check that the model has one output per label, or one in all for a regressor. `outputs`: numbers per sample.
+
+    Raises ForgeError otherwise.
+    """
     wanted = len(data.labels) or 1
     if outputs != wanted:
         what = f"the data has {wanted} labels" if data.labels else "a regressor has one value"
@@ -47,14 +53,17 @@ def check_outputs(outputs: int, data: Data) -> None:
 
 
 def needed_samples(max_risk: float, confidence: float) -> int:
-    """Samples that bound a risk at all: with no error among n, the exact upper bound is 1 - (1 - confidence)^(1/n).
+    """Least number of calibration samples that can bound a risk at all, for use before any model has run.
 
-    Clopper and Pearson 1934 (for none of n, "rule of three").
+    With no error among n samples the exact upper bound is 1 - (1 - confidence)^(1/n). `max_risk`, `confidence`: in
+    0..1.
+    Source: Clopper and Pearson 1934 (for no error of n, the "rule of three").
     """
     return math.ceil(math.log(1 - confidence) / math.log(1 - max_risk))
 
 
 def lengths(name: str, part: Part) -> None:
+    """Raise ForgeError unless inputs, targets and sensitive columns of a part have one row per sample, ten or more."""
     count = len(part)
     if not part.x:
         raise ForgeError(f"data: {name} has no input; give an array x [n, ...]")
@@ -73,6 +82,7 @@ def _parts(data: Data) -> tuple[tuple[str, Part], ...]:
 
 
 def _numbers(name: str, part: Part) -> None:
+    """Raise ForgeError for an input without numbers, or with NaN or infinite values."""
     for i, one in enumerate(part.x):
         if one.size == 0:
             raise ForgeError(f"data: {name}: input {i} has shape {list(one.shape)}, no numbers; give [n, ...]")
@@ -82,6 +92,7 @@ def _numbers(name: str, part: Part) -> None:
 
 
 def _like(name: str, part: Part, training: Part) -> None:
+    """Raise ForgeError unless a part has the inputs, shapes, types and sensitive columns of the training part."""
     if len(part.x) != len(training.x):
         raise ForgeError(f"data: {name} has {len(part.x)} inputs, training {len(training.x)}; give as many in each")
     for i, (one, first) in enumerate(zip(part.x, training.x, strict=True)):
@@ -93,6 +104,7 @@ def _like(name: str, part: Part, training: Part) -> None:
 
 
 def _labels(name: str, part: Part, labels: tuple[str, ...]) -> None:
+    """Raise ForgeError unless labels are whole numbers from 0, or -1 for out of scope."""
     if part.y.dtype.kind != "i":
         raise ForgeError(f"data: {name}: labels are {part.y.dtype}, not whole numbers; leave labels away to fit values")
     wrong = part.y[(part.y < OUT_OF_SCOPE) | (part.y >= len(labels))]
@@ -104,6 +116,7 @@ def _labels(name: str, part: Part, labels: tuple[str, ...]) -> None:
 
 
 def _values(name: str, part: Part) -> None:
+    """Raise ForgeError unless a regressor's targets are finite and differ."""
     if part.y.dtype.kind != "f" or not bool(np.isfinite(part.y).all()):
         raise ForgeError(f"data: {name}: a target is NaN or infinite; drop that sample")
     if float(np.ptp(part.y)) == 0:
@@ -111,6 +124,7 @@ def _values(name: str, part: Part) -> None:
 
 
 def _kinds(data: Data) -> None:
+    """Raise ForgeError unless labels have different names and each has a training sample."""
     different = len(set(data.labels))
     if different < 2 or different != len(data.labels):
         raise ForgeError(f"data: {len(data.labels)} labels, {different} different; name at least 2, each once")
@@ -125,6 +139,7 @@ def _kinds(data: Data) -> None:
 
 
 def _enough(data: Data, max_risk: float, confidence: float) -> None:
+    """Raise ForgeError if the calibration part is too small for the requested risk and confidence."""
     if not 0 < max_risk < 1 or not 0 < confidence < 1:
         raise ForgeError(f"a risk of {max_risk:g} at confidence {confidence:g} is no pair of shares between 0 and 1")
     needed, given = needed_samples(max_risk, confidence), len(data.calibration)
@@ -136,12 +151,16 @@ def _enough(data: Data, max_risk: float, confidence: float) -> None:
 
 
 _SEED = 20
-_SHARES = (0.7, 0.85)  # ends of training and of calibration, of samples that come in one piece
+_SHARES = (0.7, 0.85)  # where training and calibration end, for samples that are not split yet
 _PARTS = ("training", "calibration", "heldout")
 
 
 def coerced(given: Any) -> Data:
-    """Data of float32 and int64 arrays. ForgeError: no reading of `given` makes sense."""
+    """Data of float32 and int64 arrays from whatever a user's function returned.
+
+    `given`: a `Data`, any object with training, calibration and heldout, or `(x, y[, labels[, sensitive]])`, which is
+    split 70 : 15 : 15 by a fixed seed. Raises ForgeError if `given` has none of these forms.
+    """
     if all(hasattr(given, name) for name in _PARTS):
         return _in_parts(given)
     if isinstance(given, Mapping) or not isinstance(given, Sequence) or not 2 <= len(given) <= 4:
@@ -152,6 +171,7 @@ def coerced(given: Any) -> Data:
 
 
 def _in_parts(given: Any) -> Data:
+    """Data from an object that is split already; targets of all parts are coerced together, to number labels alike."""
     names = tuple(str(label) for label in getattr(given, "labels", ()))
     raw = [getattr(given, name) for name in _PARTS]
     pairs = [_triple(part) for part in raw]
@@ -163,7 +183,7 @@ def _in_parts(given: Any) -> Data:
 
 
 def _triple(part: Any) -> tuple[Any, Any, Any]:
-    """Of a Part, of anything like it, or of (x, y)."""
+    """Inputs, targets and sensitive columns of a `Part`, of anything like it, or of (x, y)."""
     if hasattr(part, "y"):
         return part.x, part.y, getattr(part, "sensitive", {})
     return part[0], part[1], {}
@@ -176,13 +196,14 @@ def _part(x: Any, y: Values, sensitive: Mapping[str, Any]) -> Part:
 
 
 def _several(x: Any, count: int) -> bool:
-    """A sequence of arrays that have a row per sample each: several inputs, not a list of samples."""
+    """True for a sequence of arrays with a row per sample each: several inputs, not a list of samples."""
     if not isinstance(x, list | tuple) or not x:
         return False
     return all(isinstance(one, np.ndarray | Tensor) and one.ndim > 0 and len(one) == count for one in x)
 
 
 def _array(values: Any) -> npt.NDArray[Any]:
+    """A numpy array from an array, a tensor, a list of tensors or nested lists."""
     if isinstance(values, Tensor):
         return values.detach().cpu().numpy()
     if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
@@ -191,6 +212,7 @@ def _array(values: Any) -> npt.NDArray[Any]:
 
 
 def _plain(values: Any) -> Values:
+    """An input as int64 or float32. Raises ForgeError for anything but numbers of one shape."""
     array = _array(values)
     if array.dtype.kind in "iub":
         return np.ascontiguousarray(array, np.int64)
@@ -200,6 +222,7 @@ def _plain(values: Any) -> Values:
 
 
 def _column(name: str, values: Any) -> npt.NDArray[np.int64]:
+    """A sensitive column as whole numbers; other values are numbered in their order."""
     array = _array(values)
     numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.unique(array, return_inverse=True)[1]
     if array.ndim != 1:
@@ -208,7 +231,7 @@ def _column(name: str, values: Any) -> npt.NDArray[np.int64]:
 
 
 def _targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
-    """(int64 labels, their names) of a classifier, (float32 values, ()) of a regressor."""
+    """Targets and label names: (int64 labels, their names) of a classifier, (float32 values, ()) of a regressor."""
     array = _array(y)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     names = tuple(str(label) for label in labels)
@@ -227,6 +250,7 @@ def _targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
 
 
 def _split(part: Part, labels: tuple[str, ...]) -> Data:
+    """Split one part into three by a fixed seed, 70 : 15 : 15."""
     count = len(part)
     lengths("data", part)
     order = np.random.default_rng(_SEED).permutation(count)

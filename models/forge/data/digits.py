@@ -1,6 +1,6 @@
-"""The demo's data: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels (UCI, Alpaydin & Kaynak 1998).
+"""The demo's data set: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels (UCI, Alpaydin & Kaynak 1998).
 
-Law: the split is fixed; nothing is ever trained, tuned or chosen on what `heldout` returns. No torch is imported here.
+Rule: the split is fixed; nothing is ever trained, tuned or chosen on what `heldout` returns. No torch is imported here.
 """
 
 import numpy as np
@@ -21,19 +21,19 @@ Digits = tuple[Pictures, npt.NDArray[np.int64]]
 
 
 def heldout() -> Digits:
-    """500 clean samples `[n, 1, 8, 8]` float32 in 0..1 and their digits `[n]`."""
+    """The test part: 500 clean samples `[n, 1, 8, 8]` float32 in 0..1 and their digits `[n]` int64."""
     x, y = _shuffled()
     return x[:HELDOUT], y[:HELDOUT]
 
 
 def calibration() -> Digits:
-    """260 others, in the same form: for choosing temperatures and thresholds."""
+    """The calibration part: 260 other samples in the same form, for choosing temperatures and thresholds."""
     x, y = _shuffled()
     return x[HELDOUT : HELDOUT + CALIBRATION], y[HELDOUT : HELDOUT + CALIBRATION]
 
 
 def training() -> Digits:
-    """The other 1,037, in the same form."""
+    """The training part: the other 1,037 samples in the same form."""
     x, y = _shuffled()
     return x[HELDOUT + CALIBRATION :], y[HELDOUT + CALIBRATION :]
 

@@ -1,6 +1,6 @@
-"""A model of several inputs becomes a model of one: a row of numbers per sample.
+"""Packing of a model with several inputs into one input: a row of numbers per sample.
 
-Law: exact. Whole numbers beside measured values are float32 in the row, and refused where float32 could not hold them.
+Rule: exact. Whole numbers beside measured values are float32 in the row, and refused where float32 could not hold them.
 """
 
 import math
@@ -17,7 +17,10 @@ _EXACT = 1 << 24  # whole numbers beyond this are not all float32
 
 
 class Packed(NamedTuple):
-    """A model of one input and its data. `shapes`: of the user's inputs, one sample each, as they lie in a row."""
+    """A model of one input and its data.
+
+    `shapes`: of the user's inputs, one sample each, in the order in which they lie in a row.
+    """
 
     model: nn.Module
     data: Data
@@ -25,10 +28,11 @@ class Packed(NamedTuple):
 
 
 class Unpacking(nn.Module):
-    """Cuts a row `[n, width]` back into the inputs of the user's model: slices, reshapes and casts.
+    """Module that slices a row `[n, width]` back into the inputs of the user's model and casts each to its type.
 
-    `ends`: per input the least and the largest number ever seen, or nothing. Numbers of kinds in a row of measured
-    values are kept within them: the row's one range cannot say that there is no kind -3.
+    `ends`: per input the least and the largest number ever seen, or None. Category numbers in a row of measured values
+    are
+    clamped to them: the row's one range cannot say that there is no category -3.
     """
 
     def __init__(self, model: nn.Module, inputs: Sequence[Values], ends: Sequence[tuple[int, int] | None]) -> None:
@@ -50,7 +54,12 @@ class Unpacking(nn.Module):
 
 
 def pack_inputs(model: nn.Module, data: Data) -> Packed:
-    """One input stays as it is; several are laid side by side: int64 `[n, width]` if all are whole, else float32."""
+    """Model and data with one input: unchanged if there is one, else all inputs side by side.
+
+    The row is int64 `[n, width]` if all inputs are whole numbers, else float32. Raises ForgeError for whole numbers
+    that
+    float32 cannot hold.
+    """
     inputs = data.training.x
     shapes = tuple(tuple(one.shape[1:]) for one in inputs)
     if len(inputs) == 1:
@@ -64,7 +73,7 @@ def pack_inputs(model: nn.Module, data: Data) -> Packed:
 
 
 def _ends(data: Data, at: int) -> tuple[int, int] | None:
-    """Of the whole numbers of input `at`, over all parts; None for measured values."""
+    """Least and largest whole number of input `at` over all parts; None for measured values."""
     columns = [part.x[at] for part in (data.training, data.calibration, data.heldout)]
     if columns[0].dtype.kind != "i":
         return None

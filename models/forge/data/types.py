@@ -1,7 +1,7 @@
-"""What the forge is given beside a model: arrays of samples and targets, in three parts that share nothing.
+"""The forge's data types: samples and targets in training, calibration and held-out parts that share no sample.
 
-Law: numpy only. `training` teaches, `calibration` chooses every number (temperature, threshold, gate), `heldout` is
-only ever measured on.
+Rule: numpy only. `training` is learned from, `calibration` chooses every number (temperature, threshold, gate),
+`heldout` is only ever measured on.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,15 @@ Values = npt.NDArray[Any]
 
 
 class ForgeError(Exception):
-    """The data, the model or the wish cannot make a bundle; one line: what is wrong and what to try."""
+    """The data, the model or the specification cannot make a bundle; one line: what is wrong and what to try."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """`x`: one array `[n, ...]` per input of the model; `y`: `[n]` int64 labels (-1 = out of scope) or float32 values.
+    """Inputs, targets and sensitive columns of one part of the data.
 
-    `sensitive`: named columns `[n]` of whole numbers (speaker, patient, user) that the features must not tell.
+    `x`: one array `[n, ...]` per input of the model; `y`: `[n]` int64 labels (-1 = out of scope) or float32 values.
+    `sensitive`: named columns `[n]` of whole numbers (speaker, patient, user) that the features must not reveal.
     """
 
     x: tuple[Values, ...]
@@ -36,7 +37,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Data:
-    """`labels` empty = a regressor. `heldout` as published wherever there is a published test set."""
+    """Training, calibration and held-out parts, and the names of the labels; no `labels` means a regressor.
+
+    `heldout` is the published test set wherever there is one.
+    """
 
     training: Part
     calibration: Part

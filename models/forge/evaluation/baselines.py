@@ -1,6 +1,6 @@
-"""What a sample costs if it is simply compressed and sent: the figure every feature has to beat.
+"""Compression baselines: bytes of one raw sample as it is, by zlib, PNG-like bytes, JPEG and WebP.
 
-Law: sizes are of whole files that a usual decoder opens, headers included; JPEG and WebP only where Pillow is there.
+Rule: sizes are of whole files that a usual decoder opens, headers included; JPEG and WebP only where Pillow is there.
 """
 
 import io
@@ -18,14 +18,14 @@ _QUALITIES = (("JPEG", 75), ("JPEG", 50), ("WEBP", 50))
 
 
 class Baseline(NamedTuple):
-    """Mean bytes of one sample compressed in this way."""
+    """Mean bytes of one sample compressed by the method `name`."""
 
     name: str
     mean_bytes: float
 
 
 def baselines(x: Values) -> tuple[Baseline, ...]:
-    """Of samples `[n, *shape]`: as they are, by zlib, and as picture files if they are pictures in 0..1."""
+    """Mean sizes of samples `[n, *shape]`, over the first 500: raw, zlib, and image files for images in 0..1."""
     some = x[:_MOST]
     packed = np.mean([len(zlib.compress(np.ascontiguousarray(one).tobytes(), 9)) for one in some])
     found = [Baseline("raw", float(some[0].nbytes)), Baseline("zlib -9", float(packed))]
@@ -37,19 +37,19 @@ def baselines(x: Values) -> tuple[Baseline, ...]:
 
 
 def is_picture(x: Values) -> bool:
-    """`[n, 1 or 3, height, width]` with values in 0..1."""
+    """True for images `[n, 1 or 3, height, width]` of floats in 0..1, four pixels or more a side."""
     fits = x.ndim == 4 and x.shape[1] in {1, 3} and min(x.shape[2:]) >= 4
     return bool(fits and x.dtype.kind == "f" and x.min() >= 0 and x.max() <= 1)
 
 
 def as_bytes(picture: Values) -> npt.NDArray[np.uint8]:
-    """`[channels, height, width]` in 0..1 -> `[height, width]` or `[height, width, 3]` in 0..255."""
+    """Image `[channels, height, width]` in 0..1 -> uint8 `[height, width]` or `[height, width, 3]` in 0..255."""
     turned = np.clip(np.rint(picture * 255), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     return np.ascontiguousarray(turned[:, :, 0] if turned.shape[2] == 1 else turned)
 
 
 def png(picture: npt.NDArray[np.uint8]) -> bytes:
-    """A PNG file of `[height, width]` or `[height, width, 3]`."""
+    """A PNG file of a uint8 image `[height, width]` or `[height, width, 3]` (ISO/IEC 15948), without Pillow."""
     height, width = picture.shape[:2]
     colour = 0 if picture.ndim == 2 else 2
     rows = b"".join(b"\0" + row.tobytes() for row in picture)

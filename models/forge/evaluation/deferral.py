@@ -1,7 +1,7 @@
-"""The deferral frontier: how good the pair is at every share asked, beside the edge alone, the hub alone, an oracle.
+"""Deferral frontier: quality of the edge-hub pair at every escalated share, beside edge alone, hub alone and an oracle.
 
-Law: numpy only, on outcomes. Samples of equal confidence are asked together or not at all, so between them the frontier
-is what asking some by lot would give; nothing depends on the order of the samples.
+Rule: numpy only, on outcomes. Samples of equal confidence are escalated together or not at all, so between them the
+frontier is what escalating some at random would give; nothing depends on the order of the samples.
 """
 
 import math
@@ -18,7 +18,11 @@ _NO_GAP = 1e-9
 
 
 class Point(NamedTuple):
-    """`value`, `oracle`: accuracy or RMSE if this share is asked; `recovered`: of the gap between edge and hub."""
+    """The pair at one escalated share of the samples.
+
+    `value`, `oracle`: accuracy or RMSE of this gate and of the oracle; `recovered`: share of the gap between edge and
+    hub.
+    """
 
     share: float
     threshold: float
@@ -28,10 +32,12 @@ class Point(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """`oracle`: the best any gate could do, asking `oracle_share`. NaN for shares of a gap that is not there.
+    """Deferral figures of one gate over all escalated shares. NaN for shares of a gap that is not there.
 
-    `apgr`: mean share of the gap recovered over all shares asked; `cpt50`, `cpt80`: least share asked that recovers
-    half, and four fifths, of the gap (Ong et al. 2024, "RouteLLM"). A gate that draws lots has 0.5, 0.5 and 0.8.
+    `oracle`: the best any gate could do, escalating `oracle_share`. `apgr`: mean share of the gap recovered over all
+    escalated shares; `cpt50`, `cpt80`: least share escalated that recovers half, and four fifths, of the gap (Ong et
+    al.
+    2024, "RouteLLM"). A random gate has 0.5, 0.5 and 0.8.
     """
 
     metric: Metric
@@ -47,7 +53,10 @@ class Frontier(NamedTuple):
 
 
 def frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> Frontier:
-    """All of it. Where the hub is no better than the edge there is no gap, and what is counted in gaps is NaN."""
+    """Deferral figures at `shares` (0..1) and their summary.
+
+    Where the hub is no better than the edge there is no gap, and what is counted in gaps is NaN.
+    """
     ours, best = curve(outcomes), oracle_curve(outcomes)
     recovered = gap_recovered(ours, outcomes.metric)
     count = len(outcomes)
@@ -71,15 +80,15 @@ def frontier(outcomes: Outcomes, shares: tuple[float, ...] = SHARES) -> Frontier
 
 
 def curve(outcomes: Outcomes) -> Floats:
-    """`[n + 1]`: accuracy or RMSE of the pair when the k least confident samples are asked."""
+    """Accuracy or RMSE of the pair `[n + 1]` when the k least confident samples are escalated, k = 0..n."""
     _, group, sizes = np.unique(outcomes.confidence, return_inverse=True, return_counts=True)
     gain = outcomes.edge_loss - outcomes.hub_loss
-    shared = np.bincount(group, gain) / sizes  # of equals, each gains what they gain on average
+    shared = np.bincount(group, gain) / sizes  # samples of equal confidence share their mean gain
     return _values(outcomes, np.repeat(shared, sizes))
 
 
 def oracle_curve(outcomes: Outcomes) -> Floats:
-    """The same for a gate that knows both losses and asks at most k samples, the best ones."""
+    """As `curve`, for a gate that knows both losses and escalates at most k samples, the best ones."""
     gain = np.sort(outcomes.edge_loss - outcomes.hub_loss)[::-1]
     return _values(outcomes, np.maximum(gain, 0))
 
@@ -91,13 +100,19 @@ def _values(outcomes: Outcomes, gains: Floats) -> Floats:
 
 
 def gap_recovered(values: Floats, metric: Metric) -> Floats:
-    """Of a `curve`: 0 = as the edge alone, 1 = as the hub alone; NaN everywhere if the hub is no better."""
+    """Share of the edge-hub gap recovered along a `curve`: 0 = edge alone, 1 = hub alone.
+
+    NaN everywhere if the hub is no better than the edge.
+    """
     won = values[0] - values if metric is Metric.RMSE else values - values[0]
     return won / won[-1] if won[-1] > _NO_GAP else np.full(len(values), np.nan)
 
 
 def _least(recovered: Floats, wanted: float) -> float:
-    """Least share asked that recovers `wanted`; the end of the curve recovers all of it, but for rounding."""
+    """Least share escalated that recovers `wanted` of the gap.
+
+    The end of the curve recovers all of it, but for rounding.
+    """
     if math.isnan(recovered[0]):
         return math.nan
     reached = recovered >= wanted
@@ -105,7 +120,7 @@ def _least(recovered: Floats, wanted: float) -> float:
 
 
 def ask_below(confidence: Floats, count: int) -> float:
-    """The shortest decimal threshold below which `count` of these lie, or fewer if some of them are equal."""
+    """The shortest decimal threshold below which `count` of the confidences lie, or fewer if some of them are equal."""
     ranked: list[float] = np.sort(confidence).tolist()
     if count >= len(ranked):
         return 1.0

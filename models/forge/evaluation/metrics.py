@@ -1,7 +1,7 @@
-"""From what both halves answered to the figures of a manifest: temperature, threshold, accuracies, gate, outcomes.
+"""Evaluation of a candidate pair: temperatures, threshold, accuracies, gate statistics and deferral for a manifest.
 
-Law: temperatures, tolerance and threshold are chosen on the calibration part; every figure is taken on the held-out
-part. Samples out of scope (-1) have no right answer: they judge novelty and nothing else.
+Rule: temperatures, tolerance and threshold are chosen on the calibration part; every figure is taken on the held-out
+part. Samples out of scope (-1) have no right answer: they are used to measure novelty detection and nothing else.
 """
 
 import math
@@ -28,7 +28,7 @@ Values = npt.NDArray[Any]
 
 
 class Answered(NamedTuple):
-    """One part of the data with what both halves made of it."""
+    """One part of the data with the answers of both halves."""
 
     part: Part
     edge: EdgeAnswers
@@ -36,7 +36,10 @@ class Answered(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Out-of-scope samples of the held-out part: how many, and the area under the ROC curve of both scores."""
+    """Detection of out-of-scope samples of the held-out part.
+
+    Their number, and ROC AUC of novelty and of low confidence.
+    """
 
     samples: int
     novelty_auc: float
@@ -44,7 +47,11 @@ class Scope(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """`asked_figure`, `lost`: the pair if every sample is asked, and what that loses against the given model."""
+    """Everything measured of one pair.
+
+    `asked_figure`, `lost`: the pair if every sample is escalated, and what that loses against the given model. `bins`:
+    mean confidence, share right and samples per bin, for the reliability diagram.
+    """
 
     temperature: float
     hub_temperature: float
@@ -61,6 +68,12 @@ class Judged(NamedTuple):
 
 
 def judge(chosen_on: Answered, measured_on: Answered, wish: Wish, corrupted: float, *, regressor: bool) -> Judged:
+    """Fit temperatures and threshold on `chosen_on`, then take every figure on `measured_on`.
+
+    `corrupted`: share of the samples that were damaged on purpose, 0..1. Raises ForgeError if the specification's goal
+    for
+    the threshold cannot be met.
+    """
     return _Judge(wish, corrupted, regressor=regressor).judge(chosen_on, measured_on)
 
 
@@ -110,7 +123,7 @@ class _Judge:
         return classified(confidence, edge.logits.argmax(1), hub.asked.argmax(1), y)
 
     def _confidence(self, edge: EdgeAnswers) -> Values:
-        """As the device's runner has it."""
+        """Confidence `[n]` in 0..1 as the device's runner computes it."""
         if edge.confidence is not None:
             return np.clip(edge.confidence.astype(np.float64).reshape(-1), 0.0, 1.0)
         if self._regressor:
@@ -118,7 +131,7 @@ class _Judge:
         return np.asarray(calibrate.probabilities(edge.logits, self._temperature).max(1))
 
     def _asked(self, answered: Answered) -> tuple[float, float]:
-        """The pair if all is asked, and the given model: accuracy, or RMSE."""
+        """Accuracy or RMSE of the pair if every sample is escalated, and of the given model."""
         y = answered.part.y
         if self._regressor:
             return rmse(answered.hub.asked[:, 0], y), rmse(answered.hub.whole[:, 0], y)
@@ -144,7 +157,7 @@ class _Judge:
         )
 
     def _errors(self, answered: Answered, found: Outcomes) -> tuple[float, float]:
-        """Expected calibration error of the softmax as it was taught, and of the confidence that ships."""
+        """Expected calibration error of the plain softmax, and of the confidence that ships."""
         after = calibrate.confidence_error(found.confidence, found.edge_right)
         if self._regressor:
             return after, after
@@ -173,7 +186,10 @@ class _Judge:
 
 
 def choose_threshold(found: Outcomes, wish: Wish) -> tuple[float, Guarantee | None]:
-    """Below which confidence the hub is asked, by the wish, on calibration outcomes."""
+    """Escalation threshold by the specification's goal, on calibration outcomes, and its guarantee if there is one.
+
+    The hub is asked below it. Raises ForgeError if the goal cannot be met on these outcomes.
+    """
     if wish.max_risk is not None:
         promise = guarantee(found, Wanted(wish.max_risk, wish.confidence), wish.seed)
         kept = Guarantee(wish.max_risk, wish.confidence, promise.samples, promise.threshold, promise.method)
@@ -185,6 +201,7 @@ def choose_threshold(found: Outcomes, wish: Wish) -> tuple[float, Guarantee | No
 
 
 def rounded_threshold(found: Outcomes, share: float) -> float:
+    """Threshold below which at most `share` (0..1) of the samples lie."""
     return float(ask_below(found.confidence, math.floor(share * len(found))))
 
 
@@ -200,7 +217,7 @@ def _reaching(found: Outcomes, target: float) -> float:
 
 
 def in_scope(answered: Answered) -> Answered:
-    """Without the samples that belong to no label."""
+    """The answers without the samples that belong to no label."""
     y = answered.part.y
     if y.dtype.kind == "f" or not (y == OUT_OF_SCOPE).any():
         return answered
@@ -219,16 +236,18 @@ def _pair(found: Outcomes, threshold: float) -> float:
 
 
 def reliability(found: Outcomes, bins: int = 12) -> tuple[tuple[float, float, int], ...]:
-    """Mean confidence and share right of equally filled bins."""
+    """Mean confidence, share right and number of samples of equally filled bins, for a reliability diagram."""
     order = np.argsort(found.confidence, kind="stable")
     groups = [group for group in np.array_split(order, bins) if len(group)]
     return tuple((float(found.confidence[g].mean()), float(found.edge_right[g].mean()), len(g)) for g in groups)
 
 
 def deciles(values: Values) -> tuple[float, ...]:
+    """The nine inner deciles of values clipped to 0..1, with six places."""
     flat = np.clip(np.asarray(values, np.float64).reshape(-1), 0.0, 1.0)
     return tuple(round(float(value), 6) for value in np.quantile(flat, _DECILES))
 
 
 def rmse(found: Values, y: Values) -> float:
+    """Root of the mean squared error, in float64."""
     return float(np.sqrt(np.mean((np.asarray(found, np.float64) - y) ** 2)))

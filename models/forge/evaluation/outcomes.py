@@ -1,7 +1,7 @@
-"""What both halves made of the same samples: how sure the edge was, and whether the edge and the hub were right.
+"""Outcomes: per sample the edge's confidence, and whether edge and hub were right (or their errors, for a regressor).
 
-Law: three arrays are all that a gate is judged by; they are kept beside a bundle as plain numpy (no pickle), so that
-every figure can be taken again without a model.
+Rule: these arrays are all that a gate is evaluated by; they are kept beside a bundle as plain numpy (no pickle), so
+that every figure can be taken again without a model.
 """
 
 import io
@@ -25,9 +25,10 @@ _NONE = np.zeros(0)
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Arrays `[n]`: `confidence` in 0..1; `edge_right`, `hub_right`: bool.
+    """Results of both halves on the same samples: arrays `[n]`.
 
-    A regressor's errors (answer minus truth, in units of the target) are there too; right is |error| <= `tolerance`.
+    `confidence` in 0..1; `edge_right`, `hub_right`: bool. A regressor's errors (answer minus truth, in units of the
+    target) are there too; right is then |error| <= `tolerance`.
     """
 
     confidence: Floats
@@ -46,27 +47,35 @@ class Outcomes:
 
     @property
     def metric(self) -> Metric:
+        """RMSE for a regressor, else accuracy."""
         return Metric.RMSE if self.tolerance else Metric.ACCURACY
 
     @property
     def edge_loss(self) -> Floats:
-        """Wrong (0 or 1), or the squared error."""
+        """Loss of the edge per sample: wrong (0 or 1), or the squared error."""
         return self.edge_error**2 if self.tolerance else (~self.edge_right).astype(np.float64)
 
     @property
     def hub_loss(self) -> Floats:
+        """Loss of the hub per sample, as `edge_loss`."""
         return self.hub_error**2 if self.tolerance else (~self.hub_right).astype(np.float64)
 
 
 def classified(confidence: npt.NDArray[Any], edge: Whole, hub: Whole, y: Whole) -> Outcomes:
-    """Of labels. A sample of no label (-1) is right only where the answer is -1 too: see `rejecting`."""
+    """Outcomes of a classifier: labels `[n]` of edge and hub against the truth `y`.
+
+    A sample of no label (-1) is right only where the answer is -1 too: see `rejecting`.
+    """
     return checked(Outcomes(np.asarray(confidence, np.float64), edge == y, hub == y))
 
 
 def regressed(
     confidence: npt.NDArray[Any], edge: npt.NDArray[Any], hub: npt.NDArray[Any], y: npt.NDArray[Any], tolerance: float
 ) -> Outcomes:
-    """Of values `[n]`. ForgeError unless `tolerance`, the error that still counts as right, is more than 0."""
+    """Outcomes of a regressor: values `[n]` of edge and hub against the truth `y`.
+
+    Raises ForgeError unless `tolerance`, the error that still counts as right, is more than 0.
+    """
     if not tolerance > 0:
         raise ForgeError(
             f"tolerance {tolerance:g}: say what error still counts as right, more than 0 units of the target"
@@ -77,13 +86,11 @@ def regressed(
 
 
 def checked(outcomes: Outcomes) -> Outcomes:
-    """ForgeError for what cannot be outcomes: no samples, lengths that differ, a confidence outside 0..1."""
+    """The same outcomes. Raises ForgeError for no samples, lengths that differ, or a confidence outside 0..1."""
     size = len(outcomes)
     errors = [outcomes.edge_error, outcomes.hub_error] if outcomes.tolerance else []
     if not size or any(array.shape != (size,) for array in (outcomes.edge_right, outcomes.hub_right, *errors)):
-        raise ForgeError(
-            f"outcomes of {size} samples: one number each of the edge and the hub for every sample, please"
-        )
+        raise ForgeError(f"outcomes of {size} samples: give one value of the edge and one of the hub for every sample")
     confidence = outcomes.confidence
     if not (confidence.min() >= 0 and confidence.max() <= 1):
         raise ForgeError(f"confidence {confidence.min():g}..{confidence.max():g}: a gate needs values in 0..1")
@@ -93,7 +100,10 @@ def checked(outcomes: Outcomes) -> Outcomes:
 
 
 def encode_outcomes(outcomes: Outcomes) -> bytes:
-    """As .npz: `confidence, edge_right, hub_right`, and of a regressor `edge_error, hub_error, tolerance`."""
+    """Bytes of an .npz file.
+
+    `confidence, edge_right, hub_right`, and of a regressor `edge_error, hub_error, tolerance`.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {
         "confidence": outcomes.confidence,
         "edge_right": outcomes.edge_right,
@@ -108,12 +118,12 @@ def encode_outcomes(outcomes: Outcomes) -> bytes:
 
 
 def read_outcomes(path: Path | str) -> Outcomes:
-    """ForgeError if the file cannot be read or holds something else."""
+    """Outcomes of an .npz file. Raises ForgeError if it cannot be read or holds something else."""
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise ForgeError(f"{path}: no outcomes can be read there ({error})") from None
+        raise ForgeError(f"{path}: cannot be read as outcomes ({error})") from None
     try:
         return _decoded(found)
     except KeyError as error:

@@ -1,7 +1,7 @@
-"""A finished bundle on a user's own data: both halves answer, a threshold is chosen, the pair is measured.
+"""Recalibration of a finished bundle on a user's own data: runs both halves, chooses a threshold, measures the pair.
 
-Law: what runs is what ships: the device's runner on the edge graph, the hub's graphs on its codes. The threshold is
-chosen on the calibration part, every figure is taken on the held-out part. Samples of no label (-1) arrive in life, so
+Rule: what runs is what ships: the device's runner on the edge graph, the hub's graphs on its codes. The threshold is
+chosen on the calibration part, every figure is taken on the held-out part. Samples of no label (-1) occur in use, so
 they count here: the edge is wrong if it keeps one, the hub right if its own certainty is below `reject_below`.
 """
 
@@ -35,7 +35,10 @@ Values = npt.NDArray[Any]
 
 
 class Replayed(NamedTuple):
-    """What both halves said of one part. Classes: scores `[n, labels]`; a regressor's values: `[n, 1]`."""
+    """Answers of both halves and of the whole model to one part.
+
+    Classes: scores `[n, labels]`; a regressor's values: `[n, 1]`.
+    """
 
     confidence: Values
     certainty: Values  # the largest score, or the same as `confidence` for a regressor
@@ -46,7 +49,11 @@ class Replayed(NamedTuple):
 
 
 class Recalibrated(NamedTuple):
-    """`deferral` and the entry's figures: held out. `unscoped_asked`: share of the samples of no label, or NaN."""
+    """A chosen threshold with what was measured of it.
+
+    `deferral` and the entry's figures are of the held-out part. `unscoped_asked`: share escalated of the samples of no
+    label, or NaN if there are none.
+    """
 
     entry: ClassThreshold
     deferral: Frontier
@@ -57,7 +64,10 @@ class Recalibrated(NamedTuple):
 
 
 def recalibrate(bundle: Bundle, data: Data, wish: Wish, risk: Risk, tell: Tell) -> Recalibrated:
-    """ForgeError if the data is not the model's or the wish cannot be met; BundleError, SampleError as they arise."""
+    """Choose a threshold for a bundle on other data, and measure the pair with it.
+
+    Raises ForgeError if the data is not the model's or the goal cannot be met; BundleError, SampleError as they arise.
+    """
     data = _fitting(data, bundle.manifest)
     halves = _Halves(bundle, tell)
     chosen, measured = halves.replay(data.calibration, 0.0), halves.replay(data.heldout, 0.5)

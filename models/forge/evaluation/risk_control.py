@@ -1,7 +1,7 @@
-"""A threshold with a promise: with probability `confidence`, the risk of what it lets stand is at most `max_risk`.
+"""Risk control: a threshold below which, with probability `confidence`, the risk of what is kept is at most `max_risk`.
 
-Law: the promise is about samples not yet seen, drawn as the calibration samples were; a set that is too small for it is
-refused, never stretched. Method and sources stand in `guarantee`.
+Rule: the guarantee is about samples not yet seen, drawn as the calibration samples were; a set that is too small for
+it is refused, never stretched. Method and sources stand in `guarantee`.
 """
 
 import math
@@ -16,11 +16,11 @@ from models.forge.evaluation.outcomes import Flags, Floats, Outcomes
 
 PILOT = 0.1  # share of the samples that only places the thresholds to be tested
 _STEPS = 64
-_ROOMY = 10.0  # answers kept, times `max_risk`, with which a gate of less than half that risk passes as a rule
+_ROOMY = 10.0  # kept answers times `max_risk` at which a gate of less than half that risk usually passes
 
 
 class Risk(StrEnum):
-    """What is bounded. A regressor's answer is wrong if its error is more than the tolerance.
+    """The risk that is bounded. A regressor's answer is wrong if its error is more than the tolerance.
 
     `local`: wrong answers among those kept on the device (selective risk). `kept-wrong`: kept and wrong, among all
     samples ("escalate or be right"). `pair`: wrong answers among all, the hub's included.
@@ -32,7 +32,7 @@ class Risk(StrEnum):
 
 
 class Wanted(NamedTuple):
-    """`max_risk` and `confidence` strictly between 0 and 1."""
+    """The bound that is requested; `max_risk` and `confidence` strictly between 0 and 1."""
 
     max_risk: float
     confidence: float = 0.95
@@ -40,7 +40,10 @@ class Wanted(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """Ask below `threshold`. Of `tested` samples that count for this risk, `wrong` were; `kept`: share not asked."""
+    """A proved threshold: escalate below `threshold`.
+
+    Of `tested` samples that count for this risk, `wrong` were wrong; `kept`: share not escalated.
+    """
 
     wanted: Wanted
     threshold: float
@@ -51,15 +54,19 @@ class Promise(NamedTuple):
 
     @property
     def method(self) -> str:
+        """Name of the method and of the risk, as a manifest states it."""
         return f"learn-then-test/{self.wanted.risk}"
 
 
 class Coverage(NamedTuple):
-    """How often, of `resplits`, the risk was above the one promised. Nothing promised (`refused`) breaks no promise.
+    """How often, of `resplits` simulated calibrations, the true risk was above the guaranteed one.
+
+    `refused`: calibrations that proved nothing, and so broke nothing.
 
     `drawn`: calibration sets drawn with replacement from the outcomes, which are then the whole population: its risk is
-    known exactly, so this is the figure the promise is about. `halves`: random halves without replacement, judged on
-    the whole population. `rest`: the same halves judged on the other half alone: that rate has noise of its own (as
+    known exactly, so this is the figure the guarantee is about. `halves`: random halves without replacement, evaluated
+    on
+    the whole population. `rest`: the same halves evaluated on the other half alone: that rate has noise of its own (as
     much as the calibration's) and is above `max_risk` more often than the true one is.
     """
 
@@ -80,7 +87,7 @@ class _Counts(NamedTuple):
 
 
 def needed(wanted: Wanted) -> int:
-    """The least samples that could ever give this promise: all kept and none wrong."""
+    """Least number of samples that could ever give this guarantee: all kept and none wrong."""
     return math.ceil(_least_tested(wanted) / (1 - PILOT))
 
 
@@ -89,7 +96,7 @@ def _least_tested(wanted: Wanted) -> int:
 
 
 def guarantee(outcomes: Outcomes, wanted: Wanted, seed: int = 0) -> Promise:
-    """The lowest threshold that the outcomes prove. ForgeError, with what is needed, if they prove none.
+    """The lowest threshold that the outcomes prove, by Learn-then-Test. Raises ForgeError if they prove none.
 
     Learn-then-Test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): each threshold of a fixed list is the hypothesis
     "its risk is above `max_risk`", with the exact binomial tail as p-value (Clopper-Pearson; for selective risk given
@@ -149,7 +156,7 @@ def _lowest(outcomes: Outcomes, wanted: Wanted, rng: np.random.Generator) -> Pro
 
 
 def _starts(tested: int, wanted: Wanted) -> tuple[float, ...]:
-    """Shares kept at which testing starts: where a good gate passes as a rule, half way, and where all is kept.
+    """Shares kept at which testing starts: where a good gate usually passes, half way, and where all is kept.
 
     The last one serves a gate whose risk is the same everywhere; a small set cannot pay for more than one.
     """
@@ -168,7 +175,7 @@ def _grid(pilot: Floats, first: float) -> Floats:
     """Thresholds, falling from the one that keeps about the share `first` to 0, which keeps all."""
     shares = np.linspace(first, 1.0, _STEPS)
     found = np.quantile(pilot, 1 - shares)
-    found = np.where(found < 0.99, found.round(4), found.round(6))  # short numbers are pasted more surely
+    found = np.where(found < 0.99, found.round(4), found.round(6))  # short decimals are easier to copy into a policy
     found[shares >= 1.0] = 0.0
     if first == 0.0:
         found[0] = 1.0
@@ -197,15 +204,15 @@ def _running(flags: Flags) -> Floats:
 
 
 def _p_values(counts: _Counts, max_risk: float) -> Floats:
-    """P(as few wrong or fewer | risk = `max_risk`); 1 where nothing counts."""
+    """Binomial tail per threshold: P(as few wrong or fewer | risk = `max_risk`); 1 where nothing counts."""
     tail = bdtr(counts.wrong, np.maximum(counts.counted, 1).astype(np.int64), max_risk)
     return np.where(counts.counted > 0, tail, 1.0)
 
 
 def _passed(p_values: Floats, starts: list[int], error: float) -> int | None:
-    """The last threshold that passes: each start brings its part of `error`, a failure loses what was carried.
+    """Index of the last threshold that passes, or None.
 
-    Of several starts the first brings half.
+    Each start brings its part of `error`; a failure loses what was carried. Of several starts the first brings half.
     """
     parts = dict.fromkeys(starts[1:], 0.5 / max(1, len(starts) - 1))
     parts[starts[0]] = 0.5 if len(starts) > 1 else 1.0
@@ -220,7 +227,7 @@ def _passed(p_values: Floats, starts: list[int], error: float) -> int | None:
 
 
 def coverage(outcomes: Outcomes, wanted: Wanted, resplits: int = 1000, seed: int = 0) -> Coverage:
-    """Keep the promise `resplits` times on half of the outcomes and count how often it is broken: see `Coverage`."""
+    """Repeat the calibration `resplits` times on half of the outcomes and count broken guarantees: see `Coverage`."""
     rng = np.random.default_rng(seed)
     size = len(outcomes) // 2
     _check(outcomes[:size], wanted)

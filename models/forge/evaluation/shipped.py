@@ -1,6 +1,6 @@
-"""What the two shipped halves answer to whole arrays: the edge graph through ONNX Runtime, the hub's through torch.
+"""Batch inference of the two shipped halves: the edge graph by ONNX Runtime, the hub's half by torch.
 
-Law: every figure of a bundle is taken from these answers, never from the nets that were trained.
+Rule: every figure of a bundle is taken from these answers, never from the nets that were trained.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,10 @@ _BATCH = 256
 
 
 class EdgeAnswers(NamedTuple):
-    """Per sample: `logits` `[n, k]`, `codes` uint8 `[n, *codebook.shape]`; None for what the graph does not give."""
+    """Outputs of the edge graph per sample; None for what the graph does not give.
+
+    `logits` `[n, k]`; `codes` uint8 `[n, *codebook.shape]`; `confidence`, `novelty` `[n]` in 0..1.
+    """
 
     logits: Values
     codes: Values
@@ -28,13 +31,17 @@ class EdgeAnswers(NamedTuple):
 
 
 class HubAnswers(NamedTuple):
-    """`asked`: the tail's outputs on the codes; `whole`: the given model's on the raw samples; `[n, outputs]`."""
+    """Outputs `[n, outputs]` on the hub: `asked` of the tail on the codes.
+
+    `whole` of the given model on the raw samples.
+    """
 
     asked: Values
     whole: Values
 
 
 def edge_answers(graph: bytes, x: Values, feature: str) -> EdgeAnswers:
+    """Run an edge graph over samples `[n, *shape]` in batches. `feature`: name of its output of codes."""
     opened = session(graph)
     names = [node.name for node in opened.get_outputs()]
     feed = opened.get_inputs()[0].name
@@ -44,4 +51,5 @@ def edge_answers(graph: bytes, x: Values, feature: str) -> EdgeAnswers:
 
 
 def hub_answers(tail: nn.Module, whole: nn.Module, codes: Values, x: Values) -> HubAnswers:
+    """Run the tail on codes and the whole model on samples."""
     return HubAnswers(ask(tail, codes.astype(np.float32)).numpy(), ask(whole, x).numpy())

@@ -1,8 +1,8 @@
-"""How quick an edge graph is and how much memory it takes, on this machine, with the options a device uses.
+"""Latency and memory benchmark of edge graphs in ONNX Runtime on this machine, with the options a device uses.
 
-Law: graphs that are compared take turns in short blocks, so that what else the machine does strikes all of them; a
-ratio is the median over rounds of two blocks that followed each other. No torch and no onnx here: the child that loads
-a graph to be weighed imports this file.
+Rule: graphs that are compared take turns in short blocks, so that other load on the machine affects all of them; a
+ratio is the median over rounds of two blocks that followed each other. No torch and no onnx here: the child process
+that loads a graph to measure its memory imports this file.
 """
 
 import math
@@ -43,14 +43,14 @@ Values = npt.NDArray[Any]
 
 
 class Speed(NamedTuple):
-    """`p50_us`: median microseconds of one run. `ratio`: to the first graph that took part."""
+    """Median latency of a graph: `p50_us` microseconds of one run; `ratio` to the first graph that took part."""
 
     p50_us: float
     ratio: float
 
 
 def session(graph: bytes, providers: Sequence[str] = (CPU,)) -> ort.InferenceSession:
-    """As a device makes it: one thread, no arena; weights that are eight bits on disk become float here."""
+    """ONNX Runtime session as a device makes it: one thread, no arena; weights stored as int8 become float at load."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
@@ -61,7 +61,7 @@ def session(graph: bytes, providers: Sequence[str] = (CPU,)) -> ort.InferenceSes
 
 
 def eight_bits_on_disk_only(graph: bytes) -> bool:
-    """Weights are stored in eight bits and no activation ever is: such a graph is folded when it is loaded."""
+    """True if weights are stored in eight bits and no activation ever is: such a graph is folded when it is loaded."""
     found = read_model(graph).graph
     operators = {node.operator for node in found.nodes} if found else set()
     return "DequantizeLinear" in operators and not operators & _ACTIVE
@@ -82,7 +82,10 @@ def p50_us(graph: bytes, sample: Values) -> float:
 def compare(
     graphs: Sequence[bytes], sample: Values, providers: Sequence[str] = (CPU,), most_s: float = 4.0
 ) -> list[Speed]:
-    """One `Speed` per graph, in order; it takes as many rounds as the ratios need to hold still, at most `most_s`."""
+    """Latency of each graph, in order, and its ratio to the first.
+
+    Takes as many rounds as the ratios need to become stable, and stops after `most_s` seconds.
+    """
     runs = [_Run(graph, sample, providers) for graph in graphs]
     blocks: list[list[float]] = []
     end = time.perf_counter() + most_s
@@ -115,7 +118,7 @@ class _Run:
 
 
 def _round(runs: Sequence[_Run], number: int) -> list[float]:
-    """Each once; who is first changes, for the first finds the caches of the last."""
+    """Time each graph once; who is first rotates, for the first finds the caches of the last."""
     found = [0.0] * len(runs)
     for turn in range(len(runs)):
         index = (turn + number) % len(runs)
@@ -140,9 +143,9 @@ def _doubt(ratios: Sequence[float]) -> float:
 
 
 def resident_bytes(graph: bytes, sample: Values) -> int:
-    """What loading the graph and running it once adds to a fresh process, at its highest. 0 where that cannot be read.
+    """Peak memory that loading the graph and running it once adds to a fresh process, in bytes.
 
-    ForgeError if the process does not come back.
+    Returns 0 where that cannot be read. Raises ForgeError if the process fails.
     """
     with tempfile.TemporaryDirectory(prefix="skerry-forge-") as folder:
         model, given = Path(folder) / "graph.onnx", Path(folder) / "sample.npy"
@@ -158,10 +161,10 @@ def resident_bytes(graph: bytes, sample: Values) -> int:
 
 
 def weigh(model: str, given: str) -> int:
-    """The child's part. Bytes."""
+    """Entry point of the child process: peak resident bytes of loading and running a graph once."""
     graph, sample = Path(model).read_bytes(), np.load(given, allow_pickle=False)
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the highest starts anew from here
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak (VmHWM)
     before = _status("VmRSS")
     opened = session(graph)
     opened.run(None, {opened.get_inputs()[0].name: sample})

@@ -1,6 +1,6 @@
-"""How codes become bytes: the codec whose questions are smallest after padding, if the device can afford to encode.
+"""Codec choice: the feature codec whose padded payload is smallest, if the device can afford to encode with it.
 
-Law: what is compared is the padded question, for that is what travels; of equal ones the codec without tables wins.
+Rule: what is compared is the padded message, for that is what travels; of equal ones the codec without tables wins.
 Entropy coding ships only if encoding one sample takes at most a tenth of what the head takes, measured here.
 """
 
@@ -22,7 +22,12 @@ Codes = npt.NDArray[np.uint8]
 
 
 class Way(NamedTuple):
-    """One codec for these features. `question_bytes`: padded plaintext; `encode_us`: median of one sample, here."""
+    """One codec for these features.
+
+    `question_bytes`: plaintext bytes of an escalation after padding; `encode_us`: median microseconds to encode one
+    sample
+    on this machine.
+    """
 
     name: str
     tables: bytes
@@ -32,11 +37,12 @@ class Way(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
+        """Bytes of the codes of one sample."""
         return self.codec.total_bytes
 
 
 class Leaving(NamedTuple):
-    """`ways`: all that were compared."""
+    """The codec that ships, `ways`: all options that were compared, and why this one was chosen."""
 
     chosen: Way
     ways: tuple[Way, ...]
@@ -44,7 +50,10 @@ class Leaving(NamedTuple):
 
 
 def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, head_us: float) -> Leaving:
-    """`codes` `[n, *shape]`: what the shipped graph makes of training samples, of the one feature there is."""
+    """Compare plain packing with entropy coding for the one feature there is.
+
+    `codes` `[n, *shape]`: output of the shipped graph for training samples; `head_us`: latency of the edge graph.
+    """
     (spec,) = features
     plain = _way(smallest(round(spec.high) + 1), b"", spec, codes, ref)
     dense = _dense(spec, codes, ref)
@@ -53,7 +62,7 @@ def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, hea
     ways = (plain, dense)
     if dense.question_bytes >= plain.question_bytes:
         return Leaving(
-            plain, ways, f"{ANS} saves {plain.payload_bytes - dense.payload_bytes} B, and padding takes it back"
+            plain, ways, f"{ANS} saves {plain.payload_bytes - dense.payload_bytes} B, which padding fills up again"
         )
     if dense.encode_us > ENCODE_SHARE * head_us:
         return Leaving(
@@ -63,7 +72,7 @@ def choose_codec(features: Sequence[FieldSpec], codes: Codes, ref: ModelRef, hea
 
 
 def travelled(way: Way, spec: FieldSpec, codes: Codes) -> Codes:
-    """What arrives at the hub: the same codes, but where an entropy coder had to cut a sample short."""
+    """The codes as they arrive at the hub: the same, but where an entropy coder had to cut a sample short."""
     if way.name != ANS:
         return codes
     return np.stack([way.codec.decode(spec.name, way.codec.encode(spec.name, one)) for one in codes])

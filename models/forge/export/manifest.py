@@ -1,7 +1,7 @@
-"""The last step: what was taught and measured becomes a manifest, a golden set and files that make one bundle.
+"""Manifest fields derived from data and graphs: feature and input descriptions, message size, pipeline stages.
 
-Law: every question of a bundle has one size, whatever the sample, so that length tells nothing. Nothing that differs
-from run to run (seconds, microseconds) is content: that goes into `forge.json`.
+Rule: every escalation of a bundle has one size, whatever the sample, so that the length reveals nothing. Nothing that
+differs from run to run (seconds, microseconds) is content: that goes into `forge.json`.
 """
 
 import math
@@ -22,12 +22,15 @@ from wire.protocol.messages import DType, Escalation, FieldSpec, Level, ModelRef
 INPUT = "sample"
 FEATURE = "features"
 ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed question
-_ROOM = 4.0  # a measured value may be this often as far from zero as any sample the forge has seen
+_ROOM = 4.0  # factor between the largest value in the data and the input range of the manifest
 _MAX_STAGES = 64
 
 
 def field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSpec, ...]:
-    """`features`, or `features-0`, `features-1`.. if several tensors leave: codes 0..levels-1 of a person or scene."""
+    """Descriptions of the feature tensors: uint8 codes 0..levels-1 of privacy level P2.
+
+    Named `features`, or `features-0`, `features-1`.. if several tensors leave the device.
+    """
     names = [FEATURE] if len(shapes) == 1 else [f"{FEATURE}-{i}" for i in range(len(shapes))]
     top = float(levels - 1)
     return tuple(
@@ -37,7 +40,7 @@ def field_specs(shapes: Sequence[tuple[int, ...]], levels: int) -> tuple[FieldSp
 
 
 def question_bytes(ref: ModelRef, payloads: Mapping[str, int], values: int = 1) -> int:
-    """Padded plaintext of the longest question: every optional field, a full trace, a region of 32 characters.
+    """Padded plaintext bytes of the longest escalation: every optional field, a full trace, a region of 32 characters.
 
     `payloads`: feature -> bytes; `values`: numbers in the local answer (a label is one).
     """
@@ -50,7 +53,7 @@ def question_bytes(ref: ModelRef, payloads: Mapping[str, int], values: int = 1) 
 
 
 def input_spec(parts: Sequence[npt.NDArray[Any]], rows: int = 0) -> InputSpec:
-    """One sample as the arrays `[n, *shape]` show it.
+    """Type, shape and range of one sample, from arrays `[n, *shape]`.
 
     Values in 0..1 stay there; other measured values get room, for a device will see some that no set has shown; whole
     numbers are what was seen, or `0..rows-1` if they look up one of so many rows.
@@ -73,7 +76,7 @@ _DTYPES = {"float32": DType.FP32, "int64": DType.INT64, "int32": DType.INT32, "u
 
 
 def vocabulary(graph: fx.GraphModule) -> int:
-    """Rows of the table in which the graph looks its input up; 0 if it does anything else with it."""
+    """Rows of the embedding table in which the graph looks its input up; 0 if it does anything else with it."""
     sample = next(node for node in graph.graph.nodes if node.op == "placeholder")
     rows = []
     for user in sample.users:
@@ -84,7 +87,10 @@ def vocabulary(graph: fx.GraphModule) -> int:
 
 
 def stages(tail: fx.GraphModule) -> tuple[Stage, ...]:
-    """Where the tail may become a pipeline: after every tensor that alone is needed later; with the weights before."""
+    """Pipeline stages of the tail, each with the bytes of its weights.
+
+    A stage ends after every tensor that alone is needed later.
+    """
     live_until = _last_uses(tail)
     found: list[Stage] = []
     counted: set[str] = set()
@@ -138,9 +144,10 @@ def _thinned(found: list[Stage]) -> list[Stage]:
 
 
 def machine() -> str:
+    """The processor architecture, as `platform.machine` names it."""
     return platform.machine()
 
 
 def rounded(value: float) -> float:
-    """Figures of a manifest have four places: the fifth is noise."""
+    """A figure with four places, as manifests have them: the fifth is noise. NaN becomes 0."""
     return round(float(np.nan_to_num(value)), 4)

@@ -1,11 +1,11 @@
-"""The device's half in torch becomes one ONNX graph with a free batch axis.
+"""ONNX export of the device's half: one graph with a free batch axis, without `Range` nodes or traces of the machine.
 
-Law: the graph says nothing of the machine that made it (no source paths, no traces), so equal weights give equal bytes.
+Rule: the graph says nothing of the machine that made it (no source paths, no traces), so equal weights give equal
+bytes.
 
-`Range` written with operators that a device's lint allows: a running sum of ones.
-
-Law: only a range from 0 in steps of 1 is rewritten, and it is equal for every length; any other stays, and the lint
-says so. Such ranges number the samples of a batch (masks of text encoders): their length follows from a shape.
+Rule: only a `Range` from 0 in steps of 1 is rewritten, as a running sum of ones that a device's lint allows; it is
+equal for every length. Any other stays, and the lint reports it. Such ranges number the samples of a batch (masks of
+text encoders): their length follows from a shape.
 """
 
 import logging
@@ -29,7 +29,7 @@ _WHOLE = (np.dtype(np.int64), np.dtype(np.int32))
 
 
 def without_ranges(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model, changed in place."""
+    """Replace each `Range` from 0 in steps of 1 by a running sum; returns the same model, changed in place."""
     graph = model.graph
     constants = _constants(graph)
     nodes: list[onnx.NodeProto] = []
@@ -78,7 +78,7 @@ _DTYPES = {DType.INT64: torch.int64, DType.INT32: torch.int32, DType.UINT8: torc
 
 
 def export_edge(module: nn.Module, spec: InputSpec, outputs: Sequence[str]) -> onnx.ModelProto:
-    """Float32 ONNX of `pieces.edge_module`: input `[batch, *spec.shape]`, `outputs` in the module's order.
+    """Float32 ONNX model of `pieces.edge_module`: input `[batch, *spec.shape]`, `outputs` in the module's order.
 
     The example batch is 2: a batch of 1 would be frozen in.
     """
@@ -90,7 +90,10 @@ def _example(spec: InputSpec) -> Tensor:
 
 
 def graph_of(module: nn.Module, example: Tensor, names: Sequence[str]) -> onnx.ModelProto:
-    """What the exporter makes of `module`: `names` of the input, then of the outputs; the batch axis stays free."""
+    """ONNX model of `module` by torch's exporter.
+
+    `names`: of the input, then of the outputs; the batch axis stays free.
+    """
     with _quiet():
         program: Any = torch.onnx.export(
             module,
@@ -124,13 +127,14 @@ def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def serialise(model: onnx.ModelProto) -> bytes:
+    """Deterministic protobuf bytes of a model."""
     data: bytes = model.SerializeToString(deterministic=True)
     return data
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns of its own deprecations and of packages that are not installed: no caller can act on it."""
+    """Silence the exporter: it warns of its own deprecations and missing packages, and no caller can act on it."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

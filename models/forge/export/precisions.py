@@ -1,6 +1,6 @@
-"""One float32 graph in other precisions: static int8, dynamic int8, int8 weights on disk, float16.
+"""Precision conversion of an ONNX graph: static int8 (QDQ), dynamic int8, int8 weights on disk, float16.
 
-Law: what follows the last layer that has weights (scaling, clipping and rounding to codes, softmax, quantiles) stays
+Rule: what follows the last layer that has weights (scaling, clipping and rounding to codes, softmax, quantiles) stays
 float32 in all of them: a second rounding there would move codes and coarsen confidences. Equal graph and samples give
 equal bytes: names come from names, and the order of nodes and tensors from the names.
 """
@@ -35,7 +35,7 @@ _NARROW = 16  # columns: a table narrower than this has one scale per column and
 
 
 class UnfitError(Exception):
-    """A graph cannot be kept in the precision asked; one line says why."""
+    """A graph cannot be converted to the requested precision; one line says why."""
 
 
 class _Weight(NamedTuple):
@@ -44,9 +44,9 @@ class _Weight(NamedTuple):
 
 
 def static_int8(model: onnx.ModelProto, samples: Values, activation: Activation) -> onnx.ModelProto:
-    """QDQ int8: weights per channel, activations in the ranges that `samples` `[n, *shape]` show (Jacob et al. 2018).
+    """Static int8 in QDQ form: weights per channel, activations in the ranges that `samples` `[n, *shape]` show.
 
-    UnfitError if no layer has weights.
+    Source: Jacob et al. 2018. Raises UnfitError if no layer has weights.
     """
     if not any(node.op_type in WEIGHTED - _RECURRENT for node in model.graph.node):
         raise UnfitError("no convolution and no product with weights in it")
@@ -72,9 +72,9 @@ def static_int8(model: onnx.ModelProto, samples: Values, activation: Activation)
 
 
 def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Products with weights in int8, the range of activations found anew for each sample. Convolutions stay float32.
+    """Dynamic int8: products with weights in int8, the range of activations found anew for each sample.
 
-    UnfitError where most weights are convolutions' or there is no such product.
+    Convolutions stay float32. Raises UnfitError where most weights are convolutions' or there is no such product.
     """
     convolved, multiplied = _weight_elements(model.graph)
     if not multiplied or convolved > multiplied:
@@ -91,11 +91,12 @@ def dynamic_int8(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Weights and tables as int8 with one scale per channel, each through a DequantizeLinear; arithmetic is float32.
+    """Int8 weights on disk with one scale per channel, each through a DequantizeLinear; arithmetic is float32.
 
     A session with `session.disable_quant_qdq` = 1 computes the products once, at load (ONNX Runtime's constant folding
-    skips DequantizeLinear only without that option), and is as quick as the float32 graph. UnfitError if nothing is
-    large enough.
+    skips DequantizeLinear only without that option), and is as quick as the float32 graph. Raises UnfitError if no
+    weight
+    is large enough.
     """
     found = onnx.ModelProto()
     found.CopyFrom(model)
@@ -112,7 +113,7 @@ def int8_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def float16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Weights and arithmetic in float16, inputs and outputs as they were."""
+    """Weights and arithmetic in float16; inputs and outputs keep their types."""
     from onnxruntime.transformers import float16 as runtime  # noqa: PLC0415  imports much, and few targets want it
 
     copy = onnx.ModelProto()
@@ -123,7 +124,7 @@ def float16(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def closing(graph: onnx.GraphProto) -> set[str]:
-    """Names of the nodes behind which no layer with weights comes any more."""
+    """Names of the nodes after which no layer with weights comes any more."""
     before_weights: set[str] = set()  # values that some layer with weights still depends on
     ending: set[str] = set()
     for node in reversed(graph.node):
@@ -136,7 +137,7 @@ def closing(graph: onnx.GraphProto) -> set[str]:
 
 
 def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Nodes and tensors in the one order that names and dependencies give; makers of graphs go through sets."""
+    """Put nodes and tensors into the one order that names and dependencies give; the converters iterate over sets."""
     graph = model.graph
     nodes, tensors = _sorted_nodes(graph.node), sorted(graph.initializer, key=lambda tensor: tensor.name)
     del graph.node[:], graph.initializer[:], graph.value_info[:]
@@ -146,7 +147,7 @@ def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The smallest first output first, of those whose inputs are all there."""
+    """Topological order of nodes; of those whose inputs are all there, the smallest first output comes first."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     needs = [{makers[name] for name in node.input if name in makers} for node in nodes]
     users: list[list[int]] = [[] for _ in nodes]
@@ -168,9 +169,9 @@ def _sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _prepare(model: onnx.ModelProto, path: str, *, shapes: bool = True) -> None:
-    """Batch normalisations go into their convolutions, shapes become known, every node has a name.
+    """Fold batch normalisations into their convolutions, infer shapes and name every node.
 
-    The dynamic quantiser turns weights over and then stumbles upon their shapes of before: it gets none.
+    `shapes` False drops the shapes: the dynamic quantiser transposes weights and then fails on their former shapes.
     """
     source = f"{path}.source"
     onnx.save(model, source)
@@ -208,7 +209,7 @@ def _readers(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
 
 
 def _join(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) -> None:
-    """One value instead of two, under the name that the graph's outputs know."""
+    """Make two values one, under the name that the graph's outputs know."""
     old, new = (before, after) if after in outputs else (after, before)
     for names in (names for node in graph.node for names in (node.input, node.output)):
         for index in [index for index, name in enumerate(names) if name == old]:
@@ -216,7 +217,7 @@ def _join(graph: onnx.GraphProto, before: str, after: str, outputs: set[str]) ->
 
 
 def _weights(graph: onnx.GraphProto) -> list[_Weight]:
-    """Every constant that a layer takes as its weights or table, once, with the axis its values differ along."""
+    """Every constant that a layer takes as its weights or table, once, with the axis its scales differ along."""
     ranks = {
         tensor.name: len(tensor.dims) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT
     }
@@ -253,7 +254,7 @@ def _worth(tensor: onnx.TensorProto) -> bool:
 
 
 def _stored(graph: onnx.GraphProto, tensor: onnx.TensorProto, axis: int) -> onnx.NodeProto:
-    """Replace a constant by its int8 form; the node that makes the same name of it again."""
+    """Replace a constant by its int8 form; returns the node that computes the original again under its name."""
     values = numpy_helper.to_array(tensor)
     others = tuple(index for index in range(values.ndim) if index != axis)
     scale = np.abs(values).max(others, keepdims=True) / np.float32(127)
@@ -289,7 +290,10 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The quantisers advise on the root logger, even of what was done already; no caller can act on it."""
+    """Silence the quantisers.
+
+    They warn on the root logger, even of what was done already, and no caller can act on it.
+    """
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
-"""The edge graph in every precision the target may like, each measured; and the choice of the one that ships.
+"""Choice of the edge graph's precision: each candidate is converted, scored and timed, and the smallest fit one ships.
 
-Law: nothing is kept for belief. Never slower than float32, never more than the allowed loss of accuracy, then the
-smallest; whatever is not shipped is told with its reason. Timings go to the report, not to the manifest: they differ
-from run to run.
+Rule: every reason to drop a candidate is measured. Never slower than float32, never more than the allowed loss of
+accuracy, then the smallest; whatever is not shipped is reported with its reason. Timings go to the report, not to the
+manifest: they differ from run to run.
 """
 
 import math
@@ -25,11 +25,11 @@ __all__ = ["Candidate", "Choice", "Dropped", "candidates", "choose", "p50_us", "
 Values = npt.NDArray[Any]
 Score = Callable[[bytes], float]
 MAX_LOSS = 0.005  # half a point
-NOISE = 0.03  # a median ratio of turns taken side by side: two equal graphs stay within this on a busy machine
-_ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes nobody would tell apart: the quicker one ships
+NOISE = 0.03  # of a median ratio: two equal graphs, timed in turns on a busy machine, stay within this
+_ALIKE_SHARE, _ALIKE_BYTES = 1.15, 16 << 10  # sizes within this count as equal: the quicker one ships
 _QUICKER = 0.9
 _ROUNDING = 1e-9  # 0.483 - 0.478 is a little more than 0.005
-# the converters of ONNX Runtime promise nothing: one that fails is told, and the others still stand
+# ONNX Runtime documents no exceptions of its converters: one that fails is reported, the others stay candidates
 _CONVERTER_ERRORS = (
     *ORT_ERRORS,
     onnx.checker.ValidationError,
@@ -43,10 +43,11 @@ _FLOATING = frozenset({Precision.FLOAT32, Precision.INT8_WEIGHTS, Precision.FLOA
 
 
 class Candidate(NamedTuple):
-    """One way to ship the edge graph. What was not measured is NaN or 0; `fault` says why it cannot ship, if so.
+    """The edge graph in one precision. What was not measured is NaN or 0; `fault` says why it cannot ship, if so.
 
-    `p50_us`: microseconds per sample at batch 1, one thread, on this machine. `ratio`: to float32, taking turns.
-    `rss_bytes`: what loading and one run add to a fresh process, at its highest.
+    `p50_us`: microseconds per sample at batch 1, one thread, on this machine. `ratio`: of that to float32, taking
+    turns.
+    `rss_bytes`: peak memory that loading and one run add to a fresh process.
     """
 
     precision: str
@@ -60,12 +61,14 @@ class Candidate(NamedTuple):
 
 
 class Dropped(NamedTuple):
+    """A precision that does not ship, and why."""
+
     precision: str
     reason: str
 
 
 class Choice(NamedTuple):
-    """`candidates` are all, with their accuracy; `dropped` are those that do not ship."""
+    """The candidate that ships; `candidates` are all, with their accuracy; `dropped` are those that do not ship."""
 
     shipped: Candidate
     dropped: tuple[Dropped, ...]
@@ -73,9 +76,11 @@ class Choice(NamedTuple):
 
 
 def candidates(model: onnx.ModelProto, samples: Values, profile: Profile) -> tuple[Candidate, ...]:
-    """float32 first, then what else the profile names. `samples` `[n, *shape]` show the range of every activation.
+    """Convert and time the graph in every precision of the profile, float32 first.
 
-    Speed and memory are measured if the profile's provider is on this machine. ForgeError if float32 does not run.
+    `samples` `[n, *shape]` show the range of every activation. Speed and memory are measured if the profile's provider
+    is
+    on this machine. Raises ForgeError if float32 does not run.
     """
     made = [_made(precision, model, samples, profile) for precision in profile.precisions]
     if made[0].fault:
@@ -94,9 +99,11 @@ def candidates(model: onnx.ModelProto, samples: Values, profile: Profile) -> tup
 
 
 def choose(found: Sequence[Candidate], score: Score, max_loss: float = MAX_LOSS) -> Choice:
-    """The smallest that is not slower than float32 and within `max_loss` of its score; of equals, the quicker one.
+    """The smallest candidate that is not slower than float32 and within `max_loss` of its score.
 
-    `score(graph)`: accuracy as a share, or anything else of which more is better and `max_loss` is said in. `found`
+    Of equals, the quicker one.
+
+    `score(graph)`: accuracy as a share, or anything else of which more is better, in the unit of `max_loss`. `found`
     begins with float32. Where nothing was timed only float arithmetic may ship.
     """
     scored = [_scored(candidate, score) for candidate in found]
@@ -158,7 +165,7 @@ def _against(candidate: Candidate, exact: Candidate, max_loss: float) -> str:
         return f"loses {loss * 100:.2f} points, at most {max_loss * 100:g} are allowed"
     if math.isnan(candidate.ratio):
         known = candidate.precision in _FLOATING
-        return "" if known else "nobody knows its speed on the target: forge there, and it is measured"
+        return "" if known else "its speed on the target is unknown: forge on the target to measure it"
     if candidate.ratio > 1 + NOISE:
         return f"{candidate.ratio:.2f} x the time of float32 ({candidate.p50_us:.0f} against {exact.p50_us:.0f} us)"
     return ""

@@ -1,7 +1,7 @@
-"""The machines a bundle can be made for: which execution providers run it there, and which precisions are tried.
+"""Device profiles: per target its ONNX Runtime execution providers, activation type and the precisions that are tried.
 
-Law: only a profile whose first provider is on this machine is measured; for every other the graph is converted and
-scored, and what is said of its speed is that nobody has looked. No torch, no onnx: the table is plain values.
+Rule: only a profile whose first provider is on this machine is timed; for every other the graph is converted and
+scored, and its speed is reported as unknown. No torch, no onnx: the table is plain values.
 """
 
 import platform
@@ -33,7 +33,10 @@ _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
 class Activation(StrEnum):
-    """Form of eight-bit activations: x86 multiplies unsigned by signed, ARM signed by signed, TensorRT wants 0 = 0."""
+    """Form of eight-bit activations that a processor multiplies fastest.
+
+    x86 multiplies unsigned by signed, ARM signed by signed; TensorRT needs zero at code 0.
+    """
 
     UNSIGNED = "unsigned"
     SIGNED = "signed"
@@ -41,7 +44,10 @@ class Activation(StrEnum):
 
 
 class Profile(NamedTuple):
-    """`machine` as `platform.machine()` says it, or "any". `providers` of ONNX Runtime, the wanted one first."""
+    """Execution environment of a target.
+
+    `machine` as `platform.machine()` names it, or "any". `providers` of ONNX Runtime, the preferred one first.
+    """
 
     name: str
     machine: str
@@ -51,7 +57,10 @@ class Profile(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """`providers` that are there, in the order wanted; `note` is empty, or one line that tells what is missing."""
+    """`providers` that are installed, in the preferred order.
+
+    `note` is empty, or one line that names what is missing.
+    """
 
     providers: tuple[str, ...]
     note: str
@@ -80,7 +89,7 @@ PROFILES = {
 
 
 def profile_named(name: str) -> Profile:
-    """ForgeError, naming what there is, for a target nobody has described; "" is this machine's processor."""
+    """Profile of a target by name; "" is this machine's processor. Raises ForgeError, listing the names, if unknown."""
     if not name:
         return here()
     if name not in PROFILES:
@@ -89,7 +98,7 @@ def profile_named(name: str) -> Profile:
 
 
 def here() -> Profile:
-    """The profile of the processor we run on."""
+    """The profile of this machine's processor. Raises ForgeError if none describes it."""
     found = _machine(platform.machine())
     for profile in PROFILES.values():
         if profile.machine == found and profile.providers == (CPU,):
@@ -98,13 +107,13 @@ def here() -> Profile:
 
 
 def measured_here(profile: Profile, available: Sequence[str] | None = None) -> bool:
-    """Whether its speed can be measured on this machine: right processor, and the first provider is installed."""
+    """Whether a profile's speed can be measured here: the processor fits, and the first provider is installed."""
     there = ort.get_available_providers() if available is None else available
     return profile.machine in {ANY_MACHINE, _machine(platform.machine())} and profile.providers[0] in there
 
 
 def pick(wanted: Sequence[str], available: Sequence[str] | None = None) -> Picked:
-    """The wanted providers that are installed, the processor last whatever is wanted; and what is said of the rest."""
+    """The preferred providers that are installed, the CPU always last, and a note about the rest."""
     there = ort.get_available_providers() if available is None else available
     kept = tuple(dict.fromkeys([name for name in wanted if name in there] + [CPU]))
     missing = [name for name in wanted if name not in kept]

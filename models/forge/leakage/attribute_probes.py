@@ -1,6 +1,6 @@
-"""What the codes tell of a sensitive column (speaker, patient, user): probes that guess it, against chance.
+"""Attribute inference attack: probes that guess a sensitive column (speaker, patient, user) from the codes.
 
-Law: every guess is about a sample that the probe did not learn from (cross-validation); the score is balanced accuracy
+Rule: every guess is about a sample that the probe did not learn from (cross-validation); the score is balanced accuracy
 minus chance, so that neither a common value nor a large number of values looks like success.
 """
 
@@ -26,7 +26,10 @@ _RESAMPLES = 1000
 
 
 class Probed(NamedTuple):
-    """Advantage over chance, 0..1 - `chance`; `attack` is the better probe. `values`: how many could be guessed."""
+    """Advantage of the better probe over chance, 0..1 - `chance`, with its interval.
+
+    `attack`: name of that probe; `pairs`: samples used; `values`: how many values could be guessed.
+    """
 
     score: Interval
     attack: str
@@ -35,9 +38,10 @@ class Probed(NamedTuple):
 
 
 def probe(codes: Sequence[Values], column: npt.NDArray[np.int64], *, quick: bool = False) -> Probed | None:
-    """The better of logistic regression and a small network. None if the column has not two values with samples enough.
+    """Guess a sensitive column from codes by logistic regression and by a small network; returns the better score.
 
-    Balanced accuracy: the mean over values of the share of their samples that is guessed (Brodersen et al. 2010).
+    `codes`: per feature `[n, ...]`; `column` `[n]`. None if the column has not two values with samples enough. Balanced
+    accuracy: the mean over values of the share of their samples that is guessed (Brodersen et al. 2010).
     """
     rows, classes = _usable(column, _QUICK_SAMPLES if quick else _MOST_SAMPLES)
     count = len(np.unique(classes))
@@ -52,7 +56,10 @@ def probe(codes: Sequence[Values], column: npt.NDArray[np.int64], *, quick: bool
 
 
 def by_label_alone(y: Values, column: npt.NDArray[np.int64]) -> float:
-    """The floor: the same figure for who sees the answer only (of a value: its tenth); one half teaches the other."""
+    """Baseline of `probe`: the same score for an attacker who sees the answer only (of a value: its tenth).
+
+    One half of the samples teaches the other.
+    """
     classes = y if np.issubdtype(y.dtype, np.integer) else np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y)
     rows, values = _usable(column, _MOST_SAMPLES)
     count = len(np.unique(values))
@@ -77,7 +84,7 @@ def _usable(column: npt.NDArray[np.int64], most: int) -> tuple[npt.NDArray[np.in
 
 
 def _folds(classes: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Which fold holds a sample back; every value is spread over all of them."""
+    """Fold that holds each sample back; every value is spread over all folds."""
     order = np.argsort(classes + np.random.default_rng(0).random(len(classes)), kind="stable")
     folds = np.empty(len(classes), np.int64)
     folds[order] = np.arange(len(classes)) % count
@@ -97,7 +104,7 @@ def _right(
 
 
 def fitted_scores(x: Values, y: npt.NDArray[np.int64], learns: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """How much a small network that learned from the rows `learns` takes each row for a 1, of two classes, `[n]`."""
+    """Score `[n]` of each row for class 1 of 2, by a small network trained on the rows `learns`."""
     scaled = _scaled(x.astype(np.float32), learns)
     logits = _logits(_learned(scaled[learns], y[learns], _HIDDEN), scaled)
     return np.asarray(logits[:, 1] - logits[:, 0], np.float64)
@@ -109,7 +116,7 @@ def _scaled(flat: npt.NDArray[np.float32], learns: npt.NDArray[np.bool_]) -> npt
 
 
 def _learned(x: npt.NDArray[np.float32], y: npt.NDArray[np.int64], hidden: int) -> nn.Module:
-    """Values are weighted as if all were equally common."""
+    """Train a probe; values are weighted as if all were equally common."""
     count = int(y.max()) + 1
     with repeatable(0):
         net = nn.Sequential(nn.Linear(x.shape[1], hidden or count))
@@ -136,7 +143,7 @@ def _logits(net: nn.Module, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float3
 
 
 def _advantage(right: npt.NDArray[np.bool_], classes: npt.NDArray[np.int64]) -> Interval:
-    """Balanced accuracy minus chance; samples are drawn again within each value."""
+    """Balanced accuracy minus chance, with a bootstrap interval that resamples within each value."""
     totals = np.bincount(classes)
     hits = np.bincount(classes, right)
     rng = np.random.default_rng(0)

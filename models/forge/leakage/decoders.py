@@ -1,6 +1,6 @@
-"""The attacker's networks: from the codes of one sample back to the sample. Small enough for one processor thread.
+"""The inversion attack's networks: from the codes of one sample back to the sample, small enough for one thread.
 
-Law: they know shapes and nothing else of the model under attack: black box, no weights, no gradients of it.
+Rule: they know shapes and nothing else of the model under attack: black box, no weights, no gradients of it.
 """
 
 import math
@@ -12,16 +12,17 @@ from torch.nn import functional
 
 Shape = tuple[int, ...]
 
-_GLOBAL = 1024  # features of so few values are also seen as a whole, not only place by place
+_GLOBAL = 1024  # features of at most so many values also go through a global layer
 _NARROW = 16
 _FINE = 256  # cells of a grid
 
 
 class PictureDecoder(nn.Module):
-    """Codes `[n, ...]` per feature, standardised -> pictures `[n, channels, height, width]`.
+    """Inverse network from standardised codes `[n, ...]` per feature to images `[n, channels, height, width]`.
 
-    An inverse network as in He, Zhang, Lee (ACSAC 2019): convolutions at the codes' own grid, then doubling by
-    sub-pixel convolutions (Shi et al. 2016). What it predicts is added to the mean picture of the attacker's pairs.
+    As in He, Zhang, Lee (ACSAC 2019): convolutions at the codes' own grid, then doubling by sub-pixel convolutions (Shi
+    et
+    al. 2016). What it predicts is added to the mean image of the attacker's pairs.
     """
 
     def __init__(self, shapes: Sequence[Shape], mean: Tensor, width: int) -> None:
@@ -29,7 +30,7 @@ class PictureDecoder(nn.Module):
         self.mean = nn.Parameter(mean)
         self._size = tuple(mean.shape[1:])
         self._grid = _grid(shapes, self._size)
-        fine = math.prod(self._grid) > _FINE  # the codes are almost the picture: little is left to be invented
+        fine = math.prod(self._grid) > _FINE  # fine codes are almost the image: a narrow network is enough
         width = min(width, _NARROW) if fine else width
         self.near = nn.ModuleList(nn.Conv2d(s[0], width, 3, padding=1) if _is_map(s) else nn.Identity() for s in shapes)
         self.far = nn.ModuleList(_far(s, width, self._grid) for s in shapes)
@@ -57,6 +58,8 @@ class PictureDecoder(nn.Module):
 
 
 class Residual(nn.Module):
+    """Two convolutions beside the identity (He et al. 2016)."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.steps = nn.Sequential(
@@ -71,7 +74,10 @@ class Residual(nn.Module):
 
 
 class FlatDecoder(nn.Module):
-    """Codes, standardised -> `[n, outputs]`: a linear map plus two hidden layers, so that a plain copy is easy."""
+    """Network from standardised codes to `[n, outputs]`.
+
+    The sum of a linear map and two hidden layers, so that a plain copy is easy to learn.
+    """
 
     def __init__(self, inputs: int, outputs: int, width: int) -> None:
         super().__init__()
@@ -88,7 +94,7 @@ class FlatDecoder(nn.Module):
 
 
 def work(net: nn.Module, example: Sequence[Tensor]) -> int:
-    """Multiply-accumulates of one sample: what decides how many steps a budget buys."""
+    """Multiply-accumulates of a network for one sample, which decide how many steps a budget buys."""
     total = 0
 
     def count(layer: nn.Module, _: object, made: Tensor) -> None:
@@ -111,7 +117,7 @@ def _is_map(shape: Shape) -> bool:
 
 
 def _grid(shapes: Sequence[Shape], size: Shape) -> tuple[int, int]:
-    """The finest grid of any feature, at most the picture's own; a quarter of the picture if none has a grid."""
+    """The finest grid of any feature, at most the image's own; a quarter of the image if none has a grid."""
     maps = [shape[1:] for shape in shapes if _is_map(shape)]
     finest = max(maps, key=math.prod) if maps else tuple(min(side, max(4, side // 4)) for side in size)
     return min(finest[0], size[0]), min(finest[1], size[1])

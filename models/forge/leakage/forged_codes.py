@@ -1,6 +1,6 @@
-"""What the attacks on the codes of one bundle are given, and their findings kept by content.
+"""Leakage measurement of a new bundle: collects what the attacks need from a forge run, and caches their results.
 
-Law: attackers get samples that the model was not taught with, and the codes exactly as they arrive.
+Rule: attackers get samples that the model was not trained with, and the codes exactly as they arrive at the hub.
 """
 
 import io
@@ -28,7 +28,7 @@ _CHUNK = 250
 
 
 class Sent(NamedTuple):
-    """What leaves and what both halves made of it, of the parts that the model was not taught with."""
+    """What leaves the device, and the answers of both halves, for the parts that the model was not trained with."""
 
     cut: Cut
     feature: FieldSpec
@@ -37,7 +37,7 @@ class Sent(NamedTuple):
 
 
 def attack(found: Given, sent: Sent, effort: Effort, timed: Callable[[str, float], None]) -> Measured:
-    """`measure` on calibration and held-out samples."""
+    """Run `measure` on calibration and held-out samples. `timed(stage, share)` reports progress."""
     timed("attacking", 0.0)
     exposed = _exposed(found, sent.answered, MOST[effort])
     chain = chain_digest(sent.cut.name, sent.codec, [Field(sent.feature)])
@@ -78,7 +78,7 @@ def _outputs(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _earliest(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """Features of the first cut, if they can be held in memory: what an attack must be able to invert."""
+    """Features of the first cut, if they fit in memory: what an attack must be able to invert."""
     cut = found.cuts[0]
     if len(cut.nodes) != 1 or cut.values * 4 * len(x) > _MOST_FEATURE_BYTES:
         return None
@@ -92,6 +92,7 @@ def _earliest(found: Given, x: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
 
 
 def encode_measured(measured: Measured) -> dict[str, bytes]:
+    """Files of a measurement for the cache: rows as JSON, images as .npz."""
     buffer = io.BytesIO()
     pictures = measured.pictures
     arrays = {"originals": pictures.originals, "rebuilt": pictures.rebuilt} if pictures else {}
@@ -106,6 +107,7 @@ class _Rows(msgspec.Struct):
 
 
 def decode_measured(kept: dict[str, bytes]) -> Measured:
+    """The measurement from its cached files."""
     found = msgspec.json.decode(kept["rows.json"], type=_Rows)
     with np.load(io.BytesIO(kept["pictures.npz"]), allow_pickle=False) as file:
         pictures = Pictures(file["originals"], file["rebuilt"]) if file.files else None

@@ -1,7 +1,7 @@
-"""Black-box inversion: an attacker who has pairs of codes *as they leave* and samples learns to rebuild the sample.
+"""Black-box model inversion attack: learns from pairs of codes and samples to rebuild a sample from its codes.
 
-Law: adaptive (it learns on the defended codes), scored on samples it never saw, the same answer for the same input on
-the same machine: work is bounded by a count of multiplications, never by a clock.
+Rule: adaptive (it learns on the defended codes, exactly as they leave), scored on samples it never saw, the same result
+for the same input on the same machine: work is bounded by a count of multiplications, never by a clock.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,23 @@ from models.forge.training.determinism import repeatable
 
 Values = npt.NDArray[Any]
 
-MIN_SAMPLES = 60  # fewer measure nothing
+MIN_SAMPLES = 60  # least samples for a measurement
 _RATE, _BATCH = 2e-3, 64
 _LEAST_STEPS = 120
 _MOST_IDS = 2000
-_ENOUGH = 0.95  # nothing is left to be shown by a second attack
+_ENOUGH = 0.95  # success above which the second attack is skipped
 _PLEASE = 0.1
 _RIDGE_INPUTS = 2048  # of the linear attack, the smaller of pairs and inputs
 _RIDGES = tuple(10.0**power for power in range(-2, 6))
 
 
 class Effort(NamedTuple):
-    """Upper limits. `macs`: multiply-accumulates of one training, forward and backward."""
+    """Upper limits of one attack.
+
+    `pairs`, `tests`: samples; `macs`: multiply-accumulates of one training, forward and backward; `width`: of the
+    network;
+    `steps`: of its training.
+    """
 
     pairs: int
     tests: int
@@ -48,7 +53,7 @@ FULL = Effort(pairs=10_000, tests=1000, macs=2e12, width=48, steps=5000)  # one 
 class Metric(StrEnum):
     """Success of a reconstruction; each is 1 for a perfect one.
 
-    `SSIM` for pictures; `EXPLAINED` (1 - error / error of the mean predictor) for tables and sequences; `IDS` (micro F1
+    `SSIM` for images; `EXPLAINED` (1 - error / error of the mean predictor) for tables and sequences; `IDS` (micro F1
     of which token ids were there, as the share of the way from blind guessing to perfect).
     """
 
@@ -58,7 +63,10 @@ class Metric(StrEnum):
 
 
 class Truth(NamedTuple):
-    """The samples in the form that is attacked. `pictures`: `[n, c, h, w]` in 0..1; else flat columns `[n, d]`."""
+    """The samples in the form that is attacked, split into the attacker's pairs and tests.
+
+    `values`: images `[n, c, h, w]` in 0..1, else flat columns `[n, d]`; `train`, `test`: row numbers.
+    """
 
     metric: Metric
     values: npt.NDArray[np.float32]
@@ -76,7 +84,10 @@ class Inversion(NamedTuple):
 
 
 def truth_of(x: Values, effort: Effort, *, ids: bool = False) -> Truth:
-    """Split and put into form: pictures into 0..1, columns to mean 0 and variance 1, token ids into sets."""
+    """Split samples into pairs and tests and normalise them.
+
+    Images into 0..1, columns to mean 0 and variance 1, token ids into sets. `ids`: whole numbers are token ids.
+    """
     order = np.random.default_rng(0).permutation(len(x))
     tests = min(effort.tests, len(x) // 3)
     train, test = order[: len(x) - tests][: effort.pairs], order[len(x) - tests :]
@@ -124,7 +135,7 @@ def invert(truth: Truth, codes: Sequence[Values], effort: Effort, pairs: int | N
 
 
 def scored(truth: Truth, rebuilt: Values) -> Interval:
-    """Success of guesses for `truth.test`, with its interval."""
+    """Success of guesses for `truth.test`, with its bootstrap interval."""
     originals = truth.values[truth.test]
     if truth.metric is Metric.SSIM:
         return metrics.interval(Ratio.mean(metrics.ssim(originals, rebuilt)))
@@ -136,7 +147,7 @@ def scored(truth: Truth, rebuilt: Values) -> Interval:
 
 
 def label_only(truth: Truth, y: Values) -> Interval:
-    """The floor: the mean sample of each label (of each tenth of a regressor's values), for who knows only that."""
+    """Baseline of an attacker who knows only the label: the mean sample of each label (of each tenth of a value)."""
     classes = y if np.issubdtype(y.dtype, np.integer) else np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y)
     guess = _blind(truth)
     for each in np.unique(classes[truth.train]):
@@ -145,7 +156,7 @@ def label_only(truth: Truth, y: Values) -> Interval:
 
 
 def _blind(truth: Truth) -> Values:
-    """The mean predictor."""
+    """The mean predictor: the mean training sample for every test."""
     mean = truth.values[truth.train].mean(0)
     return np.repeat(mean[None], len(truth.test), 0)
 
@@ -181,7 +192,10 @@ def _linear(truth: Truth, seen: Sequence[Values]) -> Values:
 
 
 class _Ridge:
-    """One factorisation for every strength: of inputs x inputs, or of samples x samples where that is smaller."""
+    """Ridge regression with one factorisation for every strength.
+
+    The Gram matrix is of inputs x inputs, or of samples x samples where that is smaller.
+    """
 
     def __init__(self, x: Values, y: Values) -> None:
         self._x, self._y = x.astype(np.float64), y.astype(np.float64)
@@ -201,7 +215,7 @@ def _network(truth: Truth, seen: Sequence[Values], effort: Effort) -> Values:
         net = _decoder(truth, [each.shape[1:] for each in seen], effort.width)
         inputs = [torch.from_numpy(each) for each in seen]
         steps = effort.macs / (3 * _BATCH * max(1, work(net, inputs)))
-        # one pass over few pairs is nothing, hundreds of passes learn them by heart
+        # few pairs need several passes, but hundreds of passes overfit
         most = min(effort.steps, 60 * max(1, len(truth.train) // _BATCH) + 200)
         _teach(net, truth, inputs, int(min(max(steps, _LEAST_STEPS), most)))
         net.eval()
@@ -235,7 +249,7 @@ def _loss(metric: Metric, guess: Tensor, aim: Tensor) -> Tensor:
     if metric is Metric.IDS:
         return functional.binary_cross_entropy_with_logits(guess, aim)
     error = functional.mse_loss(guess, aim)
-    if metric is Metric.SSIM:  # the attacker pleases the figure it is scored by: a harder test than squared error alone
+    if metric is Metric.SSIM:  # optimising the score itself is a stronger attack than squared error alone
         return error + _PLEASE * (1 - metrics.ssim_torch(aim, guess).mean())
     return error
 

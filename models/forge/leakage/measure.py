@@ -1,6 +1,6 @@
-"""What the codes of one chain give away, as rows of a manifest: reconstruction, attributes, membership.
+"""Leakage measurement of one transform chain: reconstruction, attribute and membership attacks as rows of a manifest.
 
-Law: an attack that cannot rebuild what it is given almost untouched (the earliest cut, or the sample itself) proves
+Rule: an attack that cannot rebuild what it is given almost untouched (the earliest cut, or the sample itself) proves
 nothing about the codes: then the measurement is void, says so, and gives no row of reconstruction.
 """
 
@@ -52,14 +52,14 @@ class Exposed:
 
 
 class Pictures(NamedTuple):
-    """For the report: originals and what the attacker made of their codes, both `[m, c, h, w]` in 0..1."""
+    """Images for the report: originals and what the attacker made of their codes, both `[m, c, h, w]` in 0..1."""
 
     originals: Values
     rebuilt: Values
 
 
 class Measured(NamedTuple):
-    """`void`: why there is no row of reconstruction, "" if there is one."""
+    """Leakage rows of one chain. `void`: why there is no row of reconstruction, "" if there is one."""
 
     rows: tuple[Leakage, ...]
     pictures: Pictures | None
@@ -67,7 +67,10 @@ class Measured(NamedTuple):
 
     @property
     def upper95(self) -> float:
-        """Of the strongest reconstruction, on the scale 0..1; 1 if nothing was measured: what is not known is all."""
+        """Upper 95 % bound of the strongest reconstruction, 0..1.
+
+        1 if nothing was measured, for the unknown may be all.
+        """
         about = [r.upper95 for r in self.rows if r.kind == LeakKind.RECONSTRUCTION and r.metric in set(Metric)]
         return max(about, default=1.0)
 
@@ -75,10 +78,10 @@ class Measured(NamedTuple):
 def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: Tell | None = None) -> Measured:
     """How much of the samples the codes of one chain give away, as the strongest of several attacks finds it.
 
-    `chain`: `models.runtime.chain.digest(...)`.
-    `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your own.
+    `chain`: `models.runtime.chain.digest(...)`. `effort`: "quick" (seconds), "full" (bounded minutes) or limits of your
+    own.
 
-    Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for pictures, the same
+    Rows: reconstruction by the strongest attack from 100, 1,000 and all pairs (quick: all) and, for images, the same
     by peak signal to noise and by distance in random features; the advantage of guessing each sensitive column; and
     the advantage of telling members of the training set.
     """
@@ -87,7 +90,7 @@ def measure(exposed: Exposed, chain: str, effort: str | Effort = "full", tell: T
 
 
 def quick_upper95(x: Values, codes: tuple[Values, ...], *, ids: bool = False) -> float:
-    """For a frontier of many cuts: upper bound of a quick attack's score, 0..1. Seconds on one thread."""
+    """Upper bound of a quick inversion attack's score, 0..1, for a table of many cuts. Seconds on one thread."""
     truth = inversion.truth_of(x, QUICK, ids=ids)
     return float(min(1.0, max(0.0, inversion.invert(truth, codes, QUICK).score.high)))
 
@@ -137,7 +140,10 @@ class _Run:
         return rows, Pictures(shown, best.rebuilt[:_SHOWN]), ""
 
     def _power(self, truth: Truth) -> float:
-        """The same attack, on what hides nothing. It may be given fewer samples: features of early cuts are large."""
+        """Score of the same attack on what hides nothing.
+
+        It may be given fewer samples: features of early cuts are large.
+        """
         if self._of.earliest is None:
             seen: Values = truth.values if truth.metric is Metric.IDS else self._of.x
             return inversion.invert(truth, (seen,), self._effort).score.value
@@ -149,9 +155,9 @@ class _Run:
         return [most] if self._quick else [*(few for few in _FEW if few < most), most]
 
     def _more(self, truth: Truth, best: Inversion) -> Iterator[Leakage]:
-        """The strongest picture by other figures: decibels, and closeness in random features.
+        """The strongest image reconstruction by other metrics: decibels, and closeness in random features.
 
-        Of the latter 1 = equal, 0 = as far away as the mean picture.
+        Of the latter 1 = equal, 0 = as far away as the mean image.
         """
         originals = truth.values[truth.test]
         mean = np.repeat(truth.values[truth.train].mean(0)[None], len(originals), 0)
@@ -195,7 +201,10 @@ class _Run:
 def row(
     chain: str, kind: LeakKind, subject: str, how: tuple[str, str, int], figures: tuple[Interval, float, float]
 ) -> Leakage:
-    """`how`: attack, metric, pairs; `figures`: score, floor, ceiling. Rounded, the upper bound never down."""
+    """A manifest's leakage row from one attack's result.
+
+    `how`: attack, metric, pairs; `figures`: score, floor, ceiling. The upper bound is rounded up.
+    """
     (name, metric, pairs), (score, floor, ceiling) = how, figures
     upper = math.ceil(max(score.high, score.value) * 1e4) / 1e4
     return Leakage(
@@ -204,4 +213,4 @@ def row(
 
 
 def _silent(_stage: str, _share: float) -> None:
-    """Nobody is told."""
+    """Progress callback that does nothing."""

@@ -1,7 +1,8 @@
-"""Do the hub's answers tell whether a sample was in the training set? An advantage of 0 says no.
+"""Membership inference attack: whether the hub's answers reveal that a sample was in the training set.
 
-Law: the attacker sees what the tail answers to the codes, and knows the truth (`y`) of the sample: more than a hub that
-answers gives away. Members and outsiders in equal number; thresholds are chosen on one half and scored on the other.
+Rule: the attacker sees what the tail answers to the codes, and knows the truth (`y`) of the sample: more than a hub
+that answers gives away. Members and outsiders in equal number; thresholds are chosen on one half and scored on the
+other. An advantage of 0 means no leakage.
 """
 
 from typing import Any, NamedTuple
@@ -20,17 +21,18 @@ _FALSE_ALARMS = 0.01
 
 
 class Answers(NamedTuple):
-    """What the hub says: `logits` `[n, labels]` (a regressor: `[n, values]`) about samples whose truth is `y` `[n]`."""
+    """The hub's outputs `logits` `[n, labels]` (a regressor: `[n, values]`) for samples whose truth is `y` `[n]`."""
 
     logits: Values
     y: Values
 
 
 class Membership(NamedTuple):
-    """`advantage`: true minus false positive rate (Yeom et al. 2018).
+    """Success of the better attack.
 
-    `found_at_1`: share of members found when one outsider in a hundred is taken for one (Carlini et al. 2022); blind
-    guessing has 0.01.
+    `advantage`: true minus false positive rate (Yeom et al. 2018). `found_at_1`: share of members found when one
+    outsider
+    in a hundred is taken for one (Carlini et al. 2022); blind guessing has 0.01.
     """
 
     advantage: Interval
@@ -40,7 +42,7 @@ class Membership(NamedTuple):
 
 
 def membership(members: Answers, outsiders: Answers) -> Membership | None:
-    """The better of the threshold on the loss and a learned attack. None with fewer than 40 of a kind."""
+    """The better of a threshold on the loss and a learned attack. None with fewer than 40 samples of a kind."""
     count = min(len(members.y), len(outsiders.y), _MOST)
     if count < 40:
         return None
@@ -54,7 +56,7 @@ def membership(members: Answers, outsiders: Answers) -> Membership | None:
 
 
 def _clues(answers: Answers, count: int) -> npt.NDArray[np.float32]:
-    """Loss first; then what a learned attack may use as well: entropy and the three largest probabilities."""
+    """Features of the attack: the loss first; then entropy and the three largest probabilities, for the learned one."""
     rows = np.random.default_rng(0).permutation(len(answers.y))[:count]
     logits, y = answers.logits[rows].astype(np.float64), answers.y[rows]
     if not np.issubdtype(y.dtype, np.integer):

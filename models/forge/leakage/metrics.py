@@ -1,6 +1,6 @@
-"""How close a reconstruction is to its original, each figure with a bootstrap interval.
+"""Reconstruction metrics (SSIM, PSNR, feature distance, explained variance, F1) with bootstrap intervals.
 
-Law: a figure is a ratio of two sums over samples, and its interval comes from drawing samples again (Efron 1979,
+Rule: a figure is a ratio of two sums over samples, and its interval comes from drawing samples again (Efron 1979,
 percentile method): 95 of 100 such intervals hold the truth. `upper95` is the upper end of the two-sided interval.
 """
 
@@ -24,7 +24,7 @@ _SCALES = 3
 
 
 class Interval(NamedTuple):
-    """`value` measured, and the ends of its 95 % bootstrap interval."""
+    """A measured `value` and the ends of its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -39,15 +39,20 @@ class Ratio(NamedTuple):
 
     @classmethod
     def mean(cls, values: Values) -> "Ratio":
+        """The plain mean of values `[n]` as a ratio."""
         wide = np.asarray(values, np.float64)
         return cls(wide, np.ones(len(wide)))
 
     def value(self) -> float:
+        """The ratio of the two sums; 0 if the lower one is 0."""
         return _quotient(float(self.over.sum()), float(self.under.sum()))
 
 
 def interval(figure: Ratio, seed: int = 0) -> Interval:
-    """Of the ratio of sums, samples drawn with replacement 1,000 times. The same seed gives the same interval."""
+    """Value and 95 % interval of a ratio of sums, samples drawn with replacement 1,000 times.
+
+    The same seed gives the same interval.
+    """
     rng, count = np.random.default_rng(seed), len(figure.over)
     drawn = np.empty(_RESAMPLES)
     for at in range(_RESAMPLES):
@@ -62,9 +67,9 @@ def _quotient(over: float, under: float) -> float:
 
 
 def ssim(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores:
-    """Structural similarity per picture, 1 = equal (Wang, Bovik, Sheikh, Simoncelli 2004), `[n]`.
+    """Structural similarity per image, 1 = equal (Wang, Bovik, Sheikh, Simoncelli 2004), `[n]`.
 
-    Pictures are `[n, channels, height, width]` in 0..`top`. Gaussian window of 11 (less where the picture is smaller)
+    Images are `[n, channels, height, width]` in 0..`top`. Gaussian window of 11 (less where the image is smaller)
     and sigma 1.5, only where the whole window lies inside; the mean over window positions and channels.
     """
     found = [
@@ -75,7 +80,7 @@ def ssim(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores:
 
 
 def ssim_torch(first: torch.Tensor, second: torch.Tensor, top: float = 1.0) -> torch.Tensor:
-    """As `ssim`, differentiable: an attacker may learn to please it."""
+    """As `ssim`, differentiable, so that an attacker may train on it."""
     channels, height, width = first.shape[1:]
     size = min(_WINDOW, height - 1 + height % 2, width - 1 + width % 2)
     at = torch.arange(size, dtype=first.dtype) - size // 2
@@ -95,14 +100,14 @@ def ssim_torch(first: torch.Tensor, second: torch.Tensor, top: float = 1.0) -> t
 
 
 def psnr_db(originals: Values, rebuilt: Values, top: float = 1.0) -> Scores:
-    """Peak signal to noise ratio per picture in dB, at most 100 (equal pictures), `[n]`."""
+    """Peak signal to noise ratio per image in dB, at most 100 (equal images), `[n]`."""
     wide = (originals.astype(np.float64) - rebuilt).reshape(len(originals), -1)
     error = (wide**2).mean(1)
     return np.asarray(10 * np.log10(top**2 / np.maximum(error, 1e-10 * top**2)))
 
 
 def feature_distance(originals: Values, rebuilt: Values, seed: int = 0) -> Scores:
-    """Distance of pictures in the features of a fixed *random* filter bank, per picture, 0 = equal, `[n]`.
+    """Distance of images in the features of a fixed *random* filter bank, per image, 0 = equal, `[n]`.
 
     Like LPIPS (Zhang et al. 2018) in form: at three scales, feature vectors of unit length are subtracted, squared and
     averaged; but its 32 filters of 5 x 5 are orthogonal random ones, not those of a trained network. It compares edges

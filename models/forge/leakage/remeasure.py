@@ -1,13 +1,8 @@
-"""A finished bundle attacked on a user's own samples: the chain that a policy makes of its codes gets its rows.
+"""Leakage measurement of a finished bundle on a user's samples, under a policy's transforms and under usual defences.
 
-Law: what is attacked is what leaves: the device's graph, the policy's transforms, the codec there and back. The
-attacker gets calibration and held-out samples; the training part only says who was a member.
-
-What may be done to codes or scores before they leave, through the very steps of a device:
-
-`models/runtime/transforms.py`.
-
-Law: the attacker is trained on what comes out of here, never on what went in.
+Rule: what is attacked is what leaves: the device's graph, the policy's transforms (`models/runtime/transforms.py`, as
+on a device), the codec there and back. The attacker gets calibration and held-out samples; the training part only says
+who was a member. It is trained on transformed codes, never on the original ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +27,14 @@ from models.runtime.onnx_runner import OnnxRunner
 
 CodeArray = npt.NDArray[np.uint8]
 NOISE, TOP_K = "noise", "top_k"
-_KEY = bytes(32)  # the attacker learns from pairs: which key it was is nothing to it
+_KEY = bytes(32)  # any key will do: the attacker learns from pairs under the same key
 
 
 def changed(codes: CodeArray, steps: Sequence[Transform], field: Range) -> CodeArray:
-    """Codes `[n, ...]` of a feature after the steps, noise drawn from seed 0. ForgeError if a step cannot be done."""
+    """Codes `[n, ...]` of a feature after a policy's transforms, noise drawn from seed 0.
+
+    Raises ForgeError if a transform cannot be applied.
+    """
     rng = np.random.default_rng(0)
 
     def drawn(sigma: float, count: int) -> npt.NDArray[np.float64]:
@@ -45,17 +43,17 @@ def changed(codes: CodeArray, steps: Sequence[Transform], field: Range) -> CodeA
     try:
         return device.changed(codes, steps, field, device.Tools(drawn, _KEY))
     except device.StepError as error:
-        raise ForgeError(f"{error}, so nothing would be sent; choose others") from None
+        raise ForgeError(f"{error}, so nothing would be sent; choose other transforms") from None
 
 
 def top_k(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.float32]:
-    """The `count` largest scores of each row, the rest set to that row's least kept one: what a short answer tells."""
+    """The `count` largest scores of each row, the rest set to the least of these: what a short answer reveals."""
     bar = -np.partition(-scores, count - 1, axis=1)[:, count - 1 : count]
     return np.asarray(np.maximum(scores, bar), np.float32)
 
 
 def usual(levels: int) -> dict[str, tuple[Step, ...]]:
-    """The defences shown beside a chain that has none.
+    """Transforms by name that are shown beside a chain that has none.
 
     Noise of a tenth and a quarter of the range, half the range alone, and steps of a quarter of it.
     """
@@ -93,18 +91,17 @@ class _Score(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """Of all samples in order: codes before any transform, and the device's own scores."""
+    """Codes before any transform, and the device's own scores, of all samples in order."""
 
     codes: Codes
     scores: Values
 
 
 def remeasure(bundle: Bundle, data: Data, steps: Mapping[str, Sequence[Any]], effort: str, tell: Tell) -> Case:
-    """The attacks on one chain.
+    """Attack one chain of a finished bundle.
 
-    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.Step`.
-
-    ForgeError if the data is not the model's; BundleError, SampleError as they arise.
+    `steps`: transforms per feature, as `policies.model.policy.TransformSpec` or `chain.Step`. Raises ForgeError if the
+    data is not the model's; BundleError, SampleError as they arise.
     """
     what = ", ".join(f"{name}: {' then '.join(map(_said, each))}" for name, each in steps.items() if each) or BARE
     return _Bench(bundle, data).case(what, steps, effort, tell)
@@ -123,7 +120,10 @@ def defended(bundle: Bundle, data: Data, tell: Tell) -> tuple[Case, ...]:
 
 
 def with_rows(bundle: Bundle, cases: Sequence[Case]) -> Bundle:
-    """The bundle written again with the rows of these chains, in place of older ones of the same chains."""
+    """Write the bundle again with the rows of these chains, in place of older ones of the same chains.
+
+    Raises ForgeError if there would be more than `MAX_ROWS`.
+    """
     fresh = {case.chain for case in cases}
     kept = [row for row in bundle.manifest.leakage if row.chain not in fresh]
     rows = (*kept, *(row for case in cases for row in case.found.rows))
@@ -135,7 +135,7 @@ def with_rows(bundle: Bundle, cases: Sequence[Case]) -> Bundle:
 
 
 class _Bench:
-    """One bundle run once over the samples; then any number of chains are attacked on what it gave."""
+    """One bundle run once over the samples; then any number of chains are attacked on its outputs."""
 
     def __init__(self, bundle: Bundle, data: Data) -> None:
         self._bundle = bundle
@@ -147,6 +147,7 @@ class _Bench:
         self._members = self._run(self._data.training.x[0][:count])
 
     def case(self, what: str, steps: Mapping[str, Sequence[Any]], effort: str, tell: Tell) -> Case:
+        """Attack the codes after these transforms."""
         manifest = self._bundle.manifest
         plans: list[Plan] = [Field(spec, tuple(steps.get(spec.name, ()))) for spec in manifest.features]
         chain = digest(manifest.cut, manifest.codec, plans)
@@ -165,7 +166,7 @@ class _Bench:
         return Case(what, chain, measure(_cut(exposed), chain, effort, tell))
 
     def answers(self) -> list[Case]:
-        """What the device's own scores give away, whole and cut to the largest few."""
+        """Attack the device's own scores, whole and cut to the largest few."""
         part, scores, found = self._attacked, self._seen.scores, []
         for count in (*(k for k in _TOP if k < scores.shape[1]), scores.shape[1]):
             step = Step(TOP_K, step=float(count))
@@ -185,7 +186,7 @@ class _Bench:
         return _Seen({name: np.stack(each) for name, each in codes.items()}, np.array(scores, np.float32))
 
     def _left(self, codes: Codes, plans: Sequence[Plan]) -> Codes:
-        """As they arrive at the hub."""
+        """The codes as they arrive at the hub, after transforms and codec."""
         codec, found = self._runner.codec, {}
         for plan in plans:
             name = plan.spec.name
@@ -222,7 +223,7 @@ def _fitting(data: Data, manifest: Manifest) -> Data:
 
 
 def _joined(calibration: Part, heldout: Part) -> Part:
-    """Held-out samples last, and never fewer of them than fit."""
+    """Calibration and held-out samples as one part: held-out ones last, and as many of them as fit."""
     first = max(0, _MOST - len(heldout))
     parts = (calibration, heldout)
     names = set(calibration.sensitive) & set(heldout.sensitive)
@@ -239,4 +240,4 @@ def _said(step: Any) -> str:
 
 
 def _silent(_stage: str, _share: float) -> None:
-    """Nobody is told."""
+    """Progress callback that does nothing."""

@@ -1,6 +1,6 @@
-"""What the cheapest codes of a cut give away before anything is learned: the leakage column of the cuts' frontier.
+"""Quick leakage of every cut's untrained codes: the leakage column of the table of cuts.
 
-Law: a quick attack on training-free codes, bounded in samples and cuts; it ranks cuts, and is no row of a manifest.
+Rule: a quick attack on training-free codes, bounded in samples and cuts; it ranks cuts, and is no row of a manifest.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _CHUNK = 100
 def attacked(
     traced: Traced, rows: Sequence[HeadCost], data: Data, most: int, tell: Callable[[float], None]
 ) -> list[HeadCost]:
-    """The rows with `leakage`, where they are among the `most` that nothing else beats in time and bytes at once."""
+    """The rows with `leakage`, for the `most` cuts that no other beats in time and bytes at once."""
     chosen = set(pareto(rows)[:most])
     x = data.calibration.x[0][:_SAMPLES]
     found = []
@@ -34,7 +34,7 @@ def attacked(
 
 
 def pareto(rows: Sequence[HeadCost]) -> list[str]:
-    """Names of cuts that no quicker one equals in bytes, the fewest bytes first."""
+    """Names of the Pareto-optimal cuts in head latency and coded bytes, the fewest bytes first."""
     kept: list[HeadCost] = []
     for row in sorted(rows, key=lambda row: (row.head_us, row.coded_bytes)):
         if not kept or row.coded_bytes < kept[-1].coded_bytes:

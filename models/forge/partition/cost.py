@@ -1,11 +1,9 @@
-"""What every cut of a model costs on this machine: head, tail, bytes and the accuracy left, before anything is trained.
+"""Cost of every cut on this machine: latency of head and tail, coded bytes and remaining accuracy, before any training.
 
-Law: measured, never estimated; bounded in samples and seconds; on training samples for what is fitted and calibration
-samples for what is reported. The held-out part is not looked at.
+Rule: measured, never estimated; bounded in samples and seconds; on training samples for what is fitted and calibration
+samples for what is reported. The held-out part is not used.
 
-Rows of the cuts' frontier as JSON, for the cache and for the report.
-
-Law: a row is found again by the name of its cut; a cut that is not there any more takes its row along.
+Rule: rows are stored as JSON under the name of their cut; a row whose cut no longer exists is dropped.
 """
 
 import json
@@ -30,19 +28,23 @@ from models.forge.partition.cuts import Cut, Traced
 from models.forge.partition.split import Halves, features_of, halves, head_of
 from models.forge.partition.trace import blamed, other_batch, quiet, same
 
-_INPUT, _OUTPUT = "sample", "cut_"  # no name of the graph's own meets these
+_INPUT, _OUTPUT = "sample", "cut_"  # no node of a traced graph has these names
 _OPSET = 20
 _MAX_BATCH = 4096
 _WARM_UP, _FEWEST, _MOST = 3, 5, 600  # runs
 _FITTED = 512  # training samples: ranges and tables
 _VALUES = 40_000_000  # of one cut's features held at once: 160 MB
 _BATCH = 100
-_HOPELESS = 0.1  # worse than allowed by this much on the first quarter: not measured to the end
+_HOPELESS = 0.1  # loss beyond the bound on the first quarter that ends a measurement early
 _START = 2  # index of LEVELS tried first
 
 
 class Bounds(NamedTuple):
-    """`max_loss`: of accuracy (a share of RMSE, for a regressor) that codes may cost; the rest bounds the work."""
+    """Bounds of the measurement.
+
+    `max_loss`: of accuracy (a share of RMSE, for a regressor) that codes may cost; `samples`: calibration samples used;
+    `latency_s`: seconds per timed graph; `threads`: of torch and ONNX Runtime.
+    """
 
     max_loss: float = 0.01
     samples: int = 1000
@@ -54,7 +56,7 @@ _BOUNDS = Bounds()
 
 
 class HeadCost(NamedTuple):
-    """One cut. Microseconds: median, batch 1. Bytes: of one sample. `accuracy`: RMSE for a regressor.
+    """Cost of one cut. Microseconds: median, batch 1. Bytes: of one sample. `accuracy`: RMSE for a regressor.
 
     `levels`: fewest whose `lost` (against `whole`, the model on the same samples) is within bounds, or 16 if none is.
     `coded_bytes`: the smaller of `packed_bytes` and an entropy code padded to one length; `mean_bytes`: unpadded.
@@ -82,10 +84,11 @@ Tell = Callable[[float], None]
 def frontier(
     traced: Traced, cuts: Sequence[Cut], data: Data, bounds: Bounds = _BOUNDS, tell: Tell | None = None
 ) -> list[HeadCost]:
-    """Every cut, by depth. `tell(share)` of the work that is done.
+    """Measure every cut, by depth. `tell(share)` of the work that is done.
 
-    One ONNX export serves all heads. A cut whose ONNX head answers otherwise than torch's is left out; ForgeError if
-    that leaves none, or if the model cannot become ONNX.
+    One ONNX export serves all heads. A cut whose ONNX head answers otherwise than torch's is left out. Raises
+    ForgeError
+    if that leaves none, or if the model cannot become ONNX.
     """
     with _threads(bounds.threads), torch.no_grad():
         heads = _heads(traced, cuts)
@@ -102,7 +105,7 @@ def frontier(
 
 
 def head_onnx(traced: Traced, cuts: Sequence[Cut]) -> onnx.ModelProto:
-    """Input `sample` -> one output for each of the cuts' tensors, called "cut_" and its node's name."""
+    """ONNX model from input `sample` to one output for each of the cuts' tensors, called "cut_" and its node's name."""
     nodes = _sent(traced, cuts)
     module: nn.Module = head_of(traced.gm, nodes)
     batch = torch.export.Dim("batch", min=1, max=_MAX_BATCH)
@@ -144,7 +147,7 @@ def _heads(traced: Traced, cuts: Sequence[Cut]) -> Callable[[Cut], ort.Inference
 
 
 class _Measured:
-    """The samples that every cut is measured on, and what the whole model makes of them."""
+    """The samples that every cut is measured on, and the whole model's answers to them."""
 
     def __init__(self, traced: Traced, data: Data, bounds: Bounds) -> None:
         self._traced, self._bounds, self._classes = traced, bounds, bool(data.labels)
@@ -153,6 +156,7 @@ class _Measured:
         self._whole = torch.cat([traced.gm(x) for x in torch.split(self._x, _BATCH)])
 
     def row(self, cut: Cut, session: ort.InferenceSession) -> HeadCost | None:
+        """Cost of one cut, or None if its ONNX head answers otherwise than torch's."""
         parts = halves(self._traced, cut)
         if not _agree(session, parts.head, other_batch(self._traced.example)):
             return None
@@ -176,7 +180,7 @@ class _Measured:
         return bytes_.packed, bytes_.least, bytes_.mean, levels, score, whole, lost, len(x)
 
     def _fewest(self, trial: "_Trial", y: Tensor, whole: float) -> tuple[int, float]:
-        """From the middle of LEVELS down while it stays good, else up until it is."""
+        """Search from the middle of LEVELS: down while the loss stays within bounds, else up until it is."""
         scores: dict[int, float] = {}
         index, step = _START, 0
         while 0 <= index < len(LEVELS):
@@ -209,7 +213,7 @@ class _Measured:
 
 
 class _Trial:
-    """One cut's features and what becomes of them."""
+    """One cut's features, coded with a number of levels and run through the tail."""
 
     def __init__(self, tail: nn.Module, seen: list[Tensor], found: list[Tensor], masks: Sequence[bool]) -> None:
         self._tail, self._seen, self._found, self._masks = tail, seen, found, masks
@@ -245,7 +249,7 @@ def _features(head: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def _some(part: Part, most: int, *, in_scope: bool) -> tuple[Tensor, Tensor]:
-    """Evenly over the part."""
+    """At most `most` samples, spread evenly over the part."""
     kept: npt.NDArray[np.int64] = np.flatnonzero(part.y >= 0) if in_scope else np.arange(len(part))
     rows = kept[np.linspace(0, len(kept) - 1, min(most, len(kept))).astype(np.int64)]
     return torch.from_numpy(np.ascontiguousarray(part.x[0][rows])), torch.from_numpy(part.y[rows])
@@ -257,7 +261,7 @@ def _agree(session: ort.InferenceSession, head: nn.Module, x: Tensor) -> bool:
 
 
 def _p50_us(run: Callable[[], object], most_s: float) -> float:
-    """Median microseconds; as many runs as fit `most_s`."""
+    """Median microseconds; as many runs as fit `most_s` seconds."""
     for _ in range(_WARM_UP):
         run()
     seconds: list[float] = []
@@ -280,16 +284,19 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def encode_rows(rows: Sequence[HeadCost]) -> bytes:
+    """Costs as JSON, for the cache."""
     return json.dumps([facts(row) for row in rows], indent=1).encode()
 
 
 def decode_rows(data: bytes, cuts: Sequence[Cut]) -> list[HeadCost]:
+    """Costs from JSON, those of known cuts."""
     named = {cut.name: cut for cut in cuts}
     found = [dict(row) for row in json.loads(data)]
     return [HeadCost(cut=named[row.pop("cut")], **_known(row)) for row in found if row["cut"] in named]
 
 
 def facts(row: HeadCost) -> dict[str, Any]:
+    """A cost as plain values, for JSON: the fields of `HeadCost` with the cut's name, share and shapes."""
     return {**row._asdict(), "cut": row.cut.name, "share": row.cut.share, "shapes": row.cut.shapes}
 
 

@@ -1,8 +1,8 @@
-"""Where a traced model can be cut in two: every place where few tensors carry all that the rest needs.
+"""Split points of a traced model: every place where few tensors carry all that the rest of the network needs.
 
-Law: a cut never sends the raw input, however renamed: each of its tensors is the work of a convolution, a linear
-layer or the like. Skip connections, tuples and masks are respected by
-counting what is alive, never by an architecture's name.
+Rule: a cut never sends the raw input, however renamed: each of its tensors is the work of a convolution, a linear
+layer or the like. Skip connections, tuples and masks are respected by a liveness analysis of the graph, never by an
+architecture's name.
 """
 
 import operator
@@ -25,8 +25,8 @@ _TENSORS = 3  # the most that one cut may send
 _GAP = 0.15  # share of the work without a single-tensor cut, from which several tensors are considered
 _MULTIPLE = 6  # cuts of several tensors in all
 _PER_GAP = 2
-_SIDE = 4  # a mask may travel along if the features are at least this many times as large
-_ALIVE = 12  # tensors: beyond this no reduction makes three of them
+_SIDE = 4  # a mask may be sent too if the features are at least this many times as large
+_ALIVE = 12  # most live tensors: more cannot be reduced to three
 _NAME = 64
 _VIEWS = frozenset(
     (
@@ -60,7 +60,10 @@ _LOOKUPS: Mapping[str, tuple[int, ...]] = {  # operator: which of its arguments 
 
 
 class Cut(NamedTuple):
-    """`nodes`: the graph's nodes that are sent, `shapes` of one sample each; `share` of the work that comes before."""
+    """A split point of a model.
+
+    `nodes`: the graph's nodes that are sent; `shapes` of one sample each; `share` of the work that comes before, 0..1.
+    """
 
     name: str
     nodes: tuple[str, ...]
@@ -69,12 +72,12 @@ class Cut(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Numbers of one sample."""
+        """Numbers sent per sample."""
         return sum(prod(shape) for shape in self.shapes)
 
 
 class Given(NamedTuple):
-    """Checked, packed into one input, traced; `key` names all of it and the recipe."""
+    """A model and its data, checked, packed into one input and traced; `key`: digest of all of it and of the recipe."""
 
     data: Data
     traced: Traced
@@ -86,7 +89,7 @@ class Given(NamedTuple):
 
 
 def find_cuts(traced: Traced, *, every: bool = False) -> tuple[Cut, ...]:
-    """All split points by depth; ForgeError if there is none.
+    """All split points by depth. Raises ForgeError if there is none.
 
     Of split points with the same work before them the smallest is kept (`every`: all of them): a view, an activation
     or a pooling costs nothing. Where no single tensor carries everything for a long stretch, up to three may.
@@ -113,7 +116,7 @@ class _Place(NamedTuple):
 
 
 class _Flow:
-    """What of the graph is alive where, and what it is made of."""
+    """Liveness analysis of a graph: which tensors are alive where, and what they are derived from."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._nodes = list(gm.graph.nodes)
@@ -183,14 +186,17 @@ class _Flow:
         return self._rows(node) and value.dim() >= 2
 
     def _rows(self, node: fx.Node) -> bool:
-        """One row for each sample, all alike."""
+        """One row for each sample, all of one shape."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not value.dim() or str(value.shape[0]) != self._batch:
             return False
         return not any(isinstance(size, torch.SymInt) for size in value.shape[1:])
 
     def _looked_up(self) -> Iterator[fx.Node]:
-        """Pieces of the input that are numbers of words or of kinds: content, which no cut may send as a mask."""
+        """Parts of the input that index an embedding table (words, categories).
+
+        They are content, which no cut may send as a mask.
+        """
         for node in self._nodes:
             for position in _LOOKUPS.get(_kind(node), ()):
                 found = node.args[position] if position < len(node.args) else ()
@@ -202,7 +208,7 @@ class _Flow:
     def _origin(self, node: fx.Node, looked_up: set[fx.Node]) -> frozenset[fx.Node] | None:
         """The masks that `node` can be computed from without any feature, or None.
 
-        A mask: whole numbers cut out of a packed input, never used to look something up; or a tensor of yes and no.
+        A mask: whole numbers cut out of a packed input, never used to look something up; or a boolean tensor.
         """
         parents = [parent for parent in node.all_input_nodes if parent in self._fed and not _symbolic(parent)]
         found = [self._origins.get(parent) for parent in parents]
@@ -218,7 +224,7 @@ class _Flow:
         return prod(sizes(node)) < prod(sizes(self._source))
 
     def _derived(self, node: fx.Node, others: set[fx.Node]) -> bool:
-        """It can be made of the others again, for nothing."""
+        """Whether the node can be recomputed from the others without any arithmetic that counts."""
         stack, seen = [node], set()
         while stack:
             one = stack.pop()
@@ -254,7 +260,7 @@ def _cheapest(places: list[_Place]) -> Iterator[_Place]:
 
 
 def _viewed(place: _Place, earlier: _Place) -> bool:
-    """The same numbers in other shapes."""
+    """Whether a place sends the same numbers as an earlier one, in other shapes."""
     return len(place.nodes) == len(earlier.nodes) and all(map(_view_of, place.nodes, earlier.nodes))
 
 

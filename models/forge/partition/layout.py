@@ -1,6 +1,6 @@
-"""How the tensors of a cut lie: as a grid of channels, as a sequence of either order, or as nothing but numbers.
+"""Layout of a cut's tensors: image grid, sequence (channels first or last), or flat vector; and a canonical form.
 
-Law: one canonical form for whatever learns from features, `[n, channels, height, width]` (a sequence is one row) or
+Rule: one canonical form for whatever learns from features, `[n, channels, height, width]` (a sequence is one row) or
 `[n, numbers]`, and an exact way back. Several tensors of one cut are always numbers.
 """
 
@@ -19,6 +19,8 @@ _CHANNELS_LAST = ("linear", "layer_norm", "embedding", "matmul", "mm", "gru", "l
 
 
 class Order(StrEnum):
+    """Order of a feature tensor's axes."""
+
     GRID = "grid"  # [n, channels, height, width]
     CHANNELS_FIRST = "channels-first"  # [n, channels, length]
     CHANNELS_LAST = "channels-last"  # [n, length, channels]
@@ -26,7 +28,10 @@ class Order(StrEnum):
 
 
 class Feature(NamedTuple):
-    """`shapes`: as the model has them, without the batch; `shape`: the canonical form."""
+    """Axis order and shapes of a cut's tensors.
+
+    `shapes`: as the model has them, without the batch; `shape`: of the canonical form.
+    """
 
     order: Order
     shapes: tuple[tuple[int, ...], ...]
@@ -34,6 +39,7 @@ class Feature(NamedTuple):
 
     @property
     def spatial(self) -> bool:
+        """True for a grid or a sequence."""
         return self.order is not Order.NUMBERS
 
     def joined(self, *features: Tensor) -> Tensor:
@@ -60,7 +66,7 @@ class Feature(NamedTuple):
 
 
 def feature_of(graph: fx.GraphModule, cut: "Cut") -> Feature:
-    """How a cut's tensors lie in this graph. A sequence's order is that of the last layer that has one."""
+    """Layout of a cut's tensors in this graph. A sequence's order is that of the last layer that has one."""
     shapes = tuple(tuple(shape) for shape in cut.shapes)
     ranks = [len(shape) for shape in shapes]
     if ranks == [3]:

@@ -1,6 +1,6 @@
-"""Multiply-accumulates of one node of an exported graph: what makes a head heavy, known without running it.
+"""Multiply-accumulates per node of an exported graph, counted from shapes without running it.
 
-Law: only what multiplies a tensor by weights or by another tensor counts (convolution, linear, matrix product,
+Rule: only what multiplies a tensor by weights or by another tensor counts (convolution, linear, matrix product,
 attention, recurrence); everything else is counted as free.
 """
 
@@ -26,7 +26,7 @@ def whole(size: Any) -> int:
 
 
 def multiplies(node: fx.Node) -> int:
-    """Of the whole example batch."""
+    """Multiply-accumulates of a node for the whole example batch."""
     if node.op != "call_function":
         return 0
     target = node.target

@@ -1,7 +1,7 @@
-"""Which cut: the one with the fewest coded bytes whose head is within the time and the share of work allowed.
+"""Selection of the cut: fewest coded bytes among cuts whose head is within the limits on time and share of work.
 
-Law: a wish that nothing meets is answered with what is nearest and which flag to relax, never with a bundle that breaks
-it. What was measured before stays in the cache and is shown.
+Rule: limits that nothing meets are answered with the nearest values and which flag to relax, never with a bundle that
+breaks them. What was measured before stays in the cache and is shown.
 """
 
 import difflib
@@ -12,11 +12,11 @@ from models.forge.data.types import ForgeError
 from models.forge.partition.cost import HeadCost
 from models.forge.spec import Wish
 
-HEAD_SHARE = 0.25  # of the multiply-accumulates: a device that does more of the work than this has little to ask for
+HEAD_SHARE = 0.25  # largest share of multiply-accumulates on the device, unless --target-ms is given
 
 
 class Shipped(NamedTuple):
-    """What the finished bundle costs: bytes of codes, milliseconds at the median, loss as a share, leakage 0..1."""
+    """Cost of the finished bundle: bytes of codes, milliseconds at the median, loss as a share, leakage 0..1."""
 
     payload_bytes: int
     head_ms: float
@@ -25,18 +25,19 @@ class Shipped(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A constraint that is not met: its flag, what was asked, what is the nearest."""
+    """A limit that is not met: its flag, the requested value, the nearest value reached."""
 
     flag: str
     asked: float
     nearest: float
 
     def line(self) -> str:
+        """One line for an error message."""
         return f"{self.flag} {self.asked:g} is not met: the nearest is {self.nearest:.4g}"
 
 
 class UnmetError(ForgeError):
-    """No cut meets the wish. `rows`: what was measured of all of them before."""
+    """No cut meets the limits of the specification. `rows`: what was measured of all cuts before."""
 
     def __init__(self, line: str, rows: Sequence[HeadCost]) -> None:
         super().__init__(line)
@@ -44,13 +45,13 @@ class UnmetError(ForgeError):
 
 
 def rank(rows: Sequence[HeadCost], wish: Wish) -> tuple[HeadCost, ...]:
-    """Cuts worth teaching, the best first. ForgeError if the wish leaves none."""
+    """Cuts worth training, the best first. Raises ForgeError if the limits leave none."""
     if not rows:
         raise ForgeError("no cut was measured; give one with --cut, or a model with at least two layers")
     quick = _quick_enough(rows, wish)
     light = [row for row in quick if row.cut.share <= HEAD_SHARE] or [min(quick, key=lambda row: row.cut.share)]
     if wish.target_ms is not None:
-        light = quick  # the time that was asked for is the measure, not the share
+        light = quick  # with a limit on time the share does not matter
     return tuple(sorted(light, key=lambda row: (row.coded_bytes, row.head_us, row.cut.name)))
 
 
@@ -69,7 +70,7 @@ def _quick_enough(rows: Sequence[HeadCost], wish: Wish) -> list[HeadCost]:
 
 
 def named(name: str, cuts: Sequence[str]) -> int:
-    """Place of the cut called `name`. ForgeError with the likeliest names if there is none."""
+    """Index of the cut called `name`. Raises ForgeError with the likeliest names if there is none."""
     if name in cuts:
         return list(cuts).index(name)
     near = difflib.get_close_matches(name, cuts, 3, 0.3) or list(cuts)[:3]
@@ -77,7 +78,7 @@ def named(name: str, cuts: Sequence[str]) -> int:
 
 
 def broken(wish: Wish, shipped: Shipped) -> tuple[Broken, ...]:
-    """Which limits of the wish the finished bundle breaks."""
+    """The limits of the specification that the finished bundle breaks."""
     limits = (
         ("--max-bytes", wish.max_bytes, float(shipped.payload_bytes)),
         ("--target-ms", wish.target_ms, shipped.head_ms),
@@ -88,7 +89,7 @@ def broken(wish: Wish, shipped: Shipped) -> tuple[Broken, ...]:
 
 
 def refusal(tried: Sequence[tuple[str, tuple[Broken, ...]]], rows: Sequence[HeadCost] = ()) -> UnmetError:
-    """What to say if every cut that was tried breaks the wish: the nearest of them, and what to relax."""
+    """The error to raise if every cut that was tried breaks a limit: the nearest of them, and what to relax."""
     name, nearest = min(tried, key=lambda one: (len(one[1]), max(b.nearest / max(b.asked, 1e-9) for b in one[1])))
     lines = "; ".join(b.line() for b in nearest)
     hint = f"relax {' and '.join(b.flag for b in nearest)}"

@@ -1,6 +1,6 @@
-"""A traced model in two: a head that makes the features, a tail that turns them into the model's own answers.
+"""Model splitting: a traced model as two graphs, a head that makes the features and a tail that answers from them.
 
-Law: tail(head(x)) is the model, checked at a batch size that is not the example's. Both have weights of their own, so
+Rule: tail(head(x)) is the model, checked at a batch size that is not the example's. Both have weights of their own, so
 that the tail may be trained further. They stay evaluation graphs: batch normalisation keeps its statistics and dropout
 is gone, whatever mode they are put in.
 """
@@ -21,14 +21,17 @@ _ADD, _MUL = operator.add, operator.mul
 
 
 class Halves(NamedTuple):
-    """`head(x)`: one float tensor, or a tuple of 2 or 3 (a mask as 0.0, 1.0); `tail(*features)`: `[n, outputs]`."""
+    """Head and tail of a model.
+
+    `head(x)`: one float tensor, or a tuple of 2 or 3 (a mask as 0.0, 1.0); `tail(*features)`: `[n, outputs]`.
+    """
 
     head: fx.GraphModule
     tail: fx.GraphModule
 
 
 def split(traced: Traced, cut: Cut) -> Halves:
-    """Both halves with weights of their own. ForgeError if together they are not the model."""
+    """Split a model into halves with weights of their own. Raises ForgeError if together they are not the model."""
     shared = halves(traced, cut)
     return Halves(_owned(shared.head), _owned(shared.tail))
 
@@ -46,7 +49,7 @@ def halves(traced: Traced, cut: Cut) -> Halves:
 
 
 def features_of(head: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
-    """What a head makes, always as a tuple."""
+    """Features that a head makes of `x`, always as a tuple."""
     found: Any = head(x)
     return found if isinstance(found, tuple) else (found,)
 
@@ -59,7 +62,7 @@ def _verify(traced: Traced, cut: Cut, found: Halves) -> None:
 
 
 def head_of(gm: fx.GraphModule, cut: Sequence[fx.Node]) -> fx.GraphModule:
-    """Input -> these nodes, as float: one tensor, or a tuple in this order."""
+    """Graph from the input to these nodes, as float: one tensor, or a tuple in this order."""
     needed, graph = _behind(cut, stop=()), fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -71,7 +74,10 @@ def head_of(gm: fx.GraphModule, cut: Sequence[fx.Node]) -> fx.GraphModule:
 
 
 def _tail(gm: fx.GraphModule, cut: Sequence[fx.Node]) -> fx.GraphModule:
-    """Copied back from the output, so that only what the features do not carry (positions, constants) is made again."""
+    """Graph from the features to the output.
+
+    Copied back from the output, so that only what the features do not carry (positions, constants) is made again.
+    """
     graph, end = fx.Graph(), next(node for node in gm.graph.nodes if node.op == "output")
     arrived = [graph.placeholder(f"features_{i}" if i else "features") for i in range(len(cut))]
     copies = {node: _restored(graph, at, node) for node, at in zip(cut, arrived, strict=True)}
@@ -93,14 +99,17 @@ def _tail(gm: fx.GraphModule, cut: Sequence[fx.Node]) -> fx.GraphModule:
 
 
 class _Size(NamedTuple):
-    """A multiple of the batch and a constant."""
+    """A size as a multiple of the batch and a constant."""
 
     times: int
     plus: int
 
 
 def _linear_size(node: fx.Node, free: Any) -> _Size | None:
-    """A size that depends on the batch alone is made anew from the features: not every one is the batch itself."""
+    """A size that depends on the batch alone, as multiple and constant; None for any other node.
+
+    It is made anew from the features: not every such size is the batch itself.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.SymInt):
         return None

@@ -1,7 +1,8 @@
-"""A user's torch model becomes a graph: one input, one output `[n, k]`, a free batch axis, functional operators only.
+"""Tracing of a user's torch model with torch.export: one input, one output `[n, k]`, a free batch axis.
 
-Law: what cannot become one is refused with one line that says what and what to try, never with a stack trace. The
-graph answers as the model does, at batches of another size than the example's, or there is no graph.
+Rule: a model that cannot be traced is refused with one line that says what and what to try, never with a stack trace.
+The graph answers as the model does, at batches of another size than the example's, or there is no graph. It has
+functional operators only.
 """
 
 import logging
@@ -19,13 +20,15 @@ from models.forge.partition.macs import multiplies
 from models.graph.hub_model import exported
 
 _OTHER_BATCH = 5  # neither 1 nor the example's: these two are what an exporter may have frozen in
-_LINE = 200  # characters of somebody else's error message
+_LINE = 200  # most characters of a user's error message
 
 
 class Traced(NamedTuple):
-    """`gm`: evaluation graph `[n, ...] -> [n, outputs]`, sharing the model's weights; `macs` of one sample.
+    """A model's evaluation graph.
 
-    `example`: the two samples it was traced with.
+    `gm`: `[n, ...] -> [n, outputs]`, sharing the model's weights; `macs` of one sample; `example`: the two samples it
+    was
+    traced with.
     """
 
     gm: fx.GraphModule
@@ -35,7 +38,7 @@ class Traced(NamedTuple):
 
 
 class _Column(nn.Module):
-    """A regressor that answers `[n]`, answering `[n, 1]`."""
+    """Wrapper that makes a regressor's answer `[n]` one of `[n, 1]`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -47,9 +50,9 @@ class _Column(nn.Module):
 
 
 def trace(model: nn.Module, example: Tensor) -> Traced:
-    """`torch.export` of `model` in evaluation mode. `example`: two samples `[2, *shape]` (a batch of 1 is frozen in).
+    """Export `model` in evaluation mode. `example`: two samples `[2, *shape]` (a batch of 1 is frozen in).
 
-    ForgeError: the model does not run, is random, looks at the batch, has NaN in it, or cannot be exported.
+    Raises ForgeError: the model does not run, is random, depends on the batch, has NaN in it, or cannot be exported.
     """
     if len(example) != 2:
         raise ForgeError(f"model: trace with an example of 2 samples, not {len(example)}")
@@ -69,6 +72,7 @@ def other_batch(example: Tensor) -> Tensor:
 
 
 def finite_weights(model: nn.Module) -> None:
+    """Raise ForgeError for the first weight or buffer with NaN or infinite values."""
     for name, weight in [*model.named_parameters(), *model.named_buffers()]:
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
             raise ForgeError(
@@ -77,7 +81,7 @@ def finite_weights(model: nn.Module) -> None:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Equal but for the order of sums."""
+    """Equal within tolerance: summation order may differ."""
     one, other = one.detach(), other.detach()
     if one.shape != other.shape:
         return False
@@ -87,7 +91,10 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The exporters warn of their own deprecations and of what they skipped: no caller can act on it."""
+    """Silence the exporters.
+
+    They warn of their own deprecations and of what they skipped, and no caller can act on it.
+    """
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "torch.fx")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -103,16 +110,17 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def blamed(what: str, remedy: str) -> Iterator[None]:
-    """Somebody else's code runs here and may raise anything: it becomes one line, `what`: its error; `remedy`."""
+    """Turn any exception of user code into a one-line ForgeError: `what`: the error; `remedy`."""
     try:
         yield
     except ForgeError:
         raise
-    except Exception as error:  # a user's model or function: every error of theirs is data here
+    except Exception as error:  # a user's model or function may raise anything
         raise ForgeError(f"{what}: {first_line(error)}; {remedy}") from error
 
 
 def first_line(error: Exception) -> str:
+    """Type and first line of an exception, at most 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"
@@ -138,7 +146,7 @@ def _answer(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _steady(model: nn.Module, example: Tensor) -> None:
-    """One sample has one answer: whenever it is asked, and whoever is asked with it."""
+    """One sample has one answer: at every call, and whatever else is in the batch."""
     first, again, among = _answer(model, example), _answer(model, example), _answer(model, other_batch(example))
     if not same(first, again):
         raise ForgeError(
@@ -151,7 +159,7 @@ def _steady(model: nn.Module, example: Tensor) -> None:
 
 
 def _exported(model: nn.Module, example: Tensor) -> fx.GraphModule:
-    """Proved equal to the model at other batch sizes; of functional operators that the hub knows how to run."""
+    """Export to a graph of functional operators that the hub knows how to run, with a free batch axis."""
     remedy = "keep the forward pass in torch operators, without numpy or .item()"
     # torch prints whole graphs to standard error where it gives up
     with blamed("model: torch.export cannot trace it", remedy), quiet(), redirect_stderr(StringIO()):

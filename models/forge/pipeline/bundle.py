@@ -1,6 +1,6 @@
-"""Manifest, graphs, weights, tables and golden set of what was made, written as one bundle.
+"""Bundle writer of the forge: manifest, graphs, weights, codec tables and golden set of one candidate.
 
-Law: nothing that differs from run to run is content; seconds and microseconds go into `forge.json`.
+Rule: nothing that differs from run to run is content; seconds and microseconds go into `forge.json`.
 """
 
 import math
@@ -42,14 +42,21 @@ GOLDEN_SAMPLES = 32
 
 
 class Asked(NamedTuple):
-    """The wish, and how the model was named ("" if it was not)."""
+    """The specification, and how the model was named ("" if it was not)."""
 
     wish: Wish
     source: str
 
 
 def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[], dict[str, Any]]) -> Bundle:
-    """The bundle at `out`. `clock` tells how long all took so far, for `forge.json`."""
+    """Write the bundle at `out` and return it opened.
+
+    - `found`: the prepared model and data; `made`: the candidate that meets the limits.
+    - `asked`: the specification and the model's name, for manifest and provenance.
+    - `clock()`: seconds per stage so far, for `forge.json`.
+
+    Raises BundleError or OSError as `write_bundle` does; then nothing is left at `out`.
+    """
     contents, hub, plan = _hub_files(found, made)
     way = made.leaving.chosen
     contents |= {EDGE_FILE: made.edge.graph, GOLDEN_FILE: _golden(found, made)}
@@ -82,7 +89,11 @@ def write(out: Path, found: Given, made: Made, asked: Asked, clock: Callable[[],
 
 
 def timings(found: Given, made: Made) -> dict[str, Any]:
-    """What this run on this machine was like: `forge.json` beside the bundle."""
+    """Measurements of this run on this machine, for `forge.json` beside the bundle.
+
+    Sizes in bytes, latencies in microseconds, accuracies and losses as shares; by precision or by codec where there are
+    several.
+    """
     candidates = made.edge.candidates
     return {
         "payload_bytes": made.leaving.chosen.payload_bytes,
@@ -99,6 +110,10 @@ def timings(found: Given, made: Made) -> dict[str, Any]:
 
 
 def _hub_files(found: Given, made: Made) -> tuple[dict[str, bytes], HubModel, ParallelPlan]:
+    """Contents of the hub's files, their names for the manifest, and the stages the tail may be divided into.
+
+    Tail and whole model share one file of weights, cut into shards where it is large.
+    """
     tail = exported(made.tail, (torch.zeros(2, *made.feature.shape),))
     plain = fx.GraphModule(found.traced.gm, found.traced.gm.graph)  # an exported program's own module refuses eval()
     whole = exported(plain, (found.traced.example,))
@@ -110,6 +125,7 @@ def _hub_files(found: Given, made: Made) -> tuple[dict[str, bytes], HubModel, Pa
 
 
 def _golden(found: Given, made: Made) -> bytes:
+    """Golden set: the first held-out samples with the scores and codes of the shipped edge graph."""
     answered = made.measured_on
     edge = answered.edge
     samples: npt.NDArray[Any] = np.ascontiguousarray(answered.part.x[0][:GOLDEN_SAMPLES])
@@ -119,11 +135,13 @@ def _golden(found: Given, made: Made) -> bytes:
 
 
 def _target(made: Made) -> Target:
+    """What the bundle was made for: runtime, opset, precision, machine and providers."""
     profile = made.profile
     return Target("onnxruntime", OPSET, Precision(made.edge.precision), profile.machine, profile.providers)
 
 
 def _provenance(found: Given, asked: Asked) -> Provenance:
+    """Where the bundle comes from: model's name, digests of data and weights, seed, torch version, recipe edition."""
     return Provenance(
         asked.source,
         found.data_digest,

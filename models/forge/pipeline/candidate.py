@@ -1,6 +1,7 @@
-"""One cut made into all that a bundle needs: taught, exported, quantised, tuned on its own codes, judged, attacked.
+"""Candidate build: one cut trained, exported, quantised, retuned on its own codes, evaluated and attacked.
 
-Law: every stage that takes long is kept under the digest of what decides it; nothing is measured on what will not ship.
+Rule: every stage that takes long is cached under the digest of what decides it; nothing is measured on what will not
+ship.
 """
 
 import math
@@ -35,14 +36,18 @@ from models.forge.training.teacher import ask
 from wire.protocol.messages import FieldSpec, ModelRef
 
 Timed = Callable[[str, float], None]
-PAYLOAD_BYTES = 64  # of codes, if nothing is wished: one step of padding
+PAYLOAD_BYTES = 64  # of codes, if no limit is given: one step of padding
 _HEAD_SHARE = 0.10
-_SHOWN = 512  # samples that show a quantiser the range of every activation
+_SHOWN = 512  # samples from which the quantiser takes the range of every activation
 _MOST_TUNED = 60_000
 
 
 class Pace(NamedTuple):
-    """How long one effort teaches: at least so many epochs and steps, but not more epochs than `most`."""
+    """Length of training for one effort.
+
+    `epochs`, `steps`: trained at least so long, but not for more epochs than `most`. `copies`: augmented copies of the
+    training set; `tuning`: epochs of retuning on the shipped codes.
+    """
 
     epochs: int
     steps: int
@@ -59,14 +64,17 @@ PACES = {
 
 
 class Sending(NamedTuple):
-    """The one feature, and how its codes become bytes."""
+    """The feature that travels to the hub, and the codec that makes its codes bytes."""
 
     feature: FieldSpec
     leaving: Leaving
 
 
 class Attempt:
-    """Makes one cut after the other of one model."""
+    """Builds everything a bundle needs for one cut after another of the same model.
+
+    `timed(stage, share)` is called as the stages go on.
+    """
 
     def __init__(self, found: Given, wish: Wish, aids: Aids, cache: Cache, timed: Timed) -> None:
         self._found, self._wish, self._aids, self._cache, self._timed = found, wish, aids, cache, timed
@@ -74,6 +82,7 @@ class Attempt:
         self._profile = _profile(wish)
 
     def make(self, cut: Cut) -> Made:
+        """Train, export, quantise, retune, evaluate and attack one cut. Raises ForgeError if a stage cannot be done."""
         teaching = self._teaching(cut)
         key = digest(self._found.key, cut.name, _facts(teaching), _source(self._aids))
         pieces = self._taught(teaching._replace(folder=self._cache.scratch("teach", key)), cut)
@@ -87,6 +96,10 @@ class Attempt:
         return self._finished(key, cut, pieces, edge, Sending(feature, leaving))
 
     def _teaching(self, cut: Cut) -> Teaching:
+        """Training settings for a cut, from the limits and the effort.
+
+        At least so many epochs and optimiser steps as the effort's budget says, bounded in epochs.
+        """
         wish, pace = self._wish, self._pace
         steps = max(1, len(self._found.data.training) // Teaching().batch)
         return Teaching(
@@ -101,6 +114,7 @@ class Attempt:
         )
 
     def _taught(self, teaching: Teaching, cut: Cut) -> Pieces:
+        """Train encoder, decoder, tail and early exit; a killed training goes on at its checkpoint."""
         self._timed("teaching", 0.0)
         pieces = teach(
             self._found.traced, self._found.data, cut, teaching, lambda _, share: self._timed("teaching", share)
@@ -109,6 +123,10 @@ class Attempt:
         return pieces
 
     def _edge(self, key: str, pieces: Pieces) -> Edge:
+        """Export the device's half, compare its precisions and return the graph that ships, or the cached result.
+
+        Where nothing was timed the shipped graph is timed alone, on this machine's processor.
+        """
         kept = self._cache.find("edge", key)
         if kept:
             facts = msgspec.json.decode(kept["edge.json"], type=_EdgeFacts)
@@ -134,7 +152,7 @@ class Attempt:
         return edge
 
     def _pinned(self, choice: Choice) -> Choice:
-        """The choice, or what was asked for in its place. ForgeError if that cannot be made."""
+        """The chosen precision, or the one that was requested. Raises ForgeError if that one cannot be made."""
         wanted = self._wish.precision
         for candidate in choice.candidates:
             if candidate.precision == wanted and candidate.fault:
@@ -144,7 +162,10 @@ class Attempt:
         return choice
 
     def _score(self, graph: bytes) -> float:
-        """Of a candidate on the calibration part: accuracy of its early exit, or minus its RMSE in spreads of y."""
+        """Score of an edge graph on the calibration part: accuracy of its early exit, or minus its RMSE.
+
+        The RMSE is in standard deviations of the targets, so that one limit serves every scale.
+        """
         part = self._found.data.calibration
         logits = edge_answers(graph, part.x[0], FEATURE).logits
         if self._found.data.labels:
@@ -153,7 +174,10 @@ class Attempt:
         return -float(np.sqrt(np.mean((logits[:, 0] - part.y) ** 2)) / max(float(part.y.std()), 1e-9))
 
     def _tuned(self, key: str, pieces: Pieces, codes: Any, aim: Aim) -> None:
-        """Decoder and tail on the codes that the shipped graph really makes; their weights are kept."""
+        """Retune decoder and tail on the codes that the shipped graph really makes, or load their cached weights.
+
+        Int8 arithmetic moves some codes by one level; the hub's half learns to read them.
+        """
         modules = nn.ModuleDict({"decoder": pieces.decoder, "tail": pieces.tail})
         kept = self._cache.find("tail", key)
         if kept:
@@ -169,6 +193,7 @@ class Attempt:
         self._cache.keep("tail", key, {"tail.safetensors": safetensors.torch.save(state)})
 
     def _finished(self, key: str, cut: Cut, pieces: Pieces, edge: Edge, sending: Sending) -> Made:
+        """Evaluate the pair, attack its codes and collect everything that the bundle and its report need."""
         self._timed("judging", 0.0)
         data, tail = self._found.data, tail_module(pieces)
         parts = (data.calibration, data.heldout)
@@ -192,6 +217,7 @@ class Attempt:
         )
 
     def _attacked(self, key: str, sent: Sent) -> Measured:
+        """Leakage of the shipped codes, from the cache if the same codec was attacked with the same effort before."""
         key = digest(key, sent.codec, self._wish.effort)
         kept = self._cache.find("leakage", key)
         if kept:
@@ -201,6 +227,7 @@ class Attempt:
         return measured
 
     def _answered(self, part: Part, edge: Edge, tail: nn.Module, sending: Sending) -> Answered:
+        """Answers of both halves to one part, with codes as they arrive through the codec."""
         found = edge_answers(edge.graph, part.x[0], FEATURE)
         found = found._replace(codes=travelled(sending.leaving.chosen, sending.feature, found.codes))
         asked = ask(tail, found.codes.astype(np.float32)).numpy()
@@ -208,7 +235,10 @@ class Attempt:
 
 
 def _profile(wish: Wish) -> Profile:
-    """Of the target; a precision that is asked for is made beside float32 alone."""
+    """The target's device profile; with a requested precision, reduced to that and float32.
+
+    Raises ForgeError for an unknown target or precision.
+    """
     profile = profile_named(wish.target)
     if not wish.precision:
         return profile
@@ -219,12 +249,15 @@ def _profile(wish: Wish) -> Profile:
 
 
 class _EdgeFacts(msgspec.Struct, frozen=True):
+    """What the cache keeps of an exported edge graph, beside the graph."""
+
     precision: str
     p50_us: float
     candidates: tuple[Candid, ...]
 
 
 def _candid(candidate: Candidate, choice: Choice) -> Candid:
+    """A candidate's row for the report: rounded figures, None for what was not measured, and why it does not ship."""
     why = next((d.reason for d in choice.dropped if d.precision == candidate.precision), "")
     return Candid(
         candidate.precision,
@@ -237,7 +270,7 @@ def _candid(candidate: Candidate, choice: Choice) -> Candid:
 
 
 def _facts(teaching: Teaching) -> dict[str, Any]:
-    """What decides the result of a teaching, without the modules themselves."""
+    """The fields that decide the result of a training, without the modules themselves."""
     plain = teaching._asdict()
     return {name: plain[name] for name in plain if name not in {"entry", "edge_model", "augment", "folder"}}
 

@@ -1,6 +1,6 @@
-"""The demo's bundle: the network of `models/zoo/digits.py` through the forge, cached by all that could change it.
+"""The demo's bundle: forges the network of `models/zoo/digits.py` and caches it under a digest of its recipe.
 
-Law: a cached bundle is used only if it verifies and passes its golden set; otherwise it is forged again. torch is
+Rule: a cached bundle is used only if it verifies and passes its golden set; otherwise it is forged again. torch is
 imported when something is forged, so a cached demo starts without it.
 """
 
@@ -21,18 +21,21 @@ from models.runtime.onnx_runner import OnnxRunner
 
 NAME, VERSION = "digits", 1
 CUT = "early.3.relu"
-PAYLOAD_BYTES = 64  # a question is no shorter with fewer: it is padded
+PAYLOAD_BYTES = 64  # messages are padded: fewer bytes would not make them shorter
 Progress = Callable[[str, float], None]
 WISH = Wish(
     NAME, VERSION, cut=CUT, max_bytes=PAYLOAD_BYTES, precision="int8-weights", effort=Effort.QUICK, max_share=0.3
 )
 _TRAINING, _WHOLE = "training", 1.0
-# where each stage ends, as a share of the whole: a demo shows one bar
+# where each stage ends, as a share of the whole: the demo shows one progress bar
 _ENDS = {_TRAINING: 0.35, "teaching": 0.7, "exporting": 0.8, "quantising": 0.88, "tuning": 0.92, "judging": 0.93}
 
 
 def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
-    """Train the network and forge it at `out_dir`: about twenty seconds on two cores."""
+    """Train the demo's network and forge it at `out_dir`: about twenty seconds on two cores.
+
+    `progress(stage, share)`: share of the whole run, 0..1. Raises ForgeError as `forge` does.
+    """
     from models.forge.pipeline.forge import forge  # noqa: PLC0415 - torch only when something is forged
     from models.forge.spec import Aids  # noqa: PLC0415 - torch only when something is forged
     from models.zoo.digits import CORRUPTED, build_model, samples  # noqa: PLC0415
@@ -48,7 +51,10 @@ def forge_demo(out_dir: Path | str, progress: Progress | None = None) -> Bundle:
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/skerry`, `~/.cache/skerry`, or where neither can be written a folder for temporary files."""
+    """The user's cache folder: `$XDG_CACHE_HOME/skerry` or `~/.cache/skerry`.
+
+    A temporary folder, by the user's number, if neither can be written.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skerry"
     with contextlib.suppress(OSError):
         base.mkdir(parents=True, exist_ok=True)
@@ -56,7 +62,7 @@ def cache_folder() -> Path:
 
 
 def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) -> Bundle:
-    """The demo's bundle out of `cache_dir`, forged there first if it is missing, damaged or made by another recipe."""
+    """The demo's bundle from `cache_dir`; forged there first if it is missing, damaged or made by another recipe."""
     path = Path(cache_dir) / f"{NAME}-{recipe_key()[:16]}"
     try:
         bundle = _sound(path)
@@ -68,13 +74,13 @@ def cached_demo_bundle(cache_dir: Path | str, progress: Progress | None = None) 
 
 
 def recipe_key() -> str:
-    """SHA-256 in hex over the forge's stages and packages, and over the demo's own network and data."""
+    """SHA-256 in hex over the forge's recipe (`recipe_digest`) and over the demo's own network and data."""
     network = files(zoo).joinpath("digits.py").read_bytes()
     return sha256(recipe_digest().encode() + network).hexdigest()
 
 
 class _Whole:
-    """Stages of their own length as one bar that only rises."""
+    """Progress of all stages as one share that only rises, each stage with its own length (`_ENDS`)."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -93,10 +99,11 @@ class _Whole:
 
 
 def _silent(_stage: str, _share: float) -> None:
-    """Nobody is told."""
+    """Progress callback that does nothing."""
 
 
 def _sound(path: Path) -> Bundle:
+    """Open a bundle and check its golden set. Raises BundleError if either fails."""
     bundle = open_bundle(path)
     runner = OnnxRunner(bundle)
     try:

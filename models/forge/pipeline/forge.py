@@ -1,7 +1,7 @@
-"""The forge: a torch model and data become a bundle, stage by stage, under the constraints of a wish.
+"""Forge run: a torch model and data become a bundle, stage by stage, under the limits of a specification.
 
-Law: the stages have a fixed order and each result is kept by the digest of all that decides it, so that a killed forge
-goes on and equal inputs give an equal bundle. What differs from run to run (seconds, microseconds) goes into
+Rule: the stages have a fixed order and each result is stored under the digest of all that decides it, so that a killed
+run goes on and equal inputs give an equal bundle. What differs from run to run (seconds, microseconds) goes into
 `forge.json` and the report, which are not part of the bundle's content.
 """
 
@@ -42,11 +42,15 @@ _TRIES = {Effort.QUICK: 1, Effort.NORMAL: 2, Effort.THOROUGH: 4}
 def forge(
     model: nn.Module, data: Any, wish: Wish, out: Path | str, tell: Tell | None = None, *, aids: Aids = _NONE
 ) -> Bundle:
-    """Make a bundle at `out`, replacing one that is there, and a report in `OUT.report/`.
+    """Forge a bundle at `out`, replacing one that is there, and a report in `OUT.report/`; returns the opened bundle.
 
-    `data`: a `Data`, or what else `given.load_data` understands. `tell(stage, share of it that is done)`.
-    ForgeError, one line, if the model, the data or the wish cannot make a bundle: then nothing is written at `out`, and
-    what was measured stays in the cache.
+    - `data`: a `Data`, or anything that `coerced` understands.
+    - `tell(stage, share)`: called with the stage's name and the share of it that is done, 0..1.
+    - `aids`: the optional inputs; see `Aids`.
+
+    Raises ForgeError, one line, if the model, the data or the specification cannot make a bundle: then nothing is
+    written
+    at `out`, and what was measured stays in the cache.
     """
     check_wish(wish)
     with repeatable(wish.seed, wish.threads), Cache(aids.cache) as cache:
@@ -54,7 +58,10 @@ def forge(
 
 
 class _Run:
-    """One run. Owns its clock."""
+    """State of one forge run: its inputs, its cache and the time spent per stage.
+
+    `stage_s` in `forge.json` has seconds by stage, summed over the cuts that were tried.
+    """
 
     def __init__(self, wish: Wish, aids: Aids, cache: Cache, tell: Tell) -> None:
         self._wish, self._aids, self._cache, self._tell = wish, aids, cache, tell
@@ -62,6 +69,10 @@ class _Run:
         self._stage_s: dict[str, float] = {}
 
     def forge(self, model: nn.Module, data: Any, out: Path) -> Bundle:
+        """Build candidates in the order of their rank until one meets every limit, and write its bundle.
+
+        Raises `UnmetError` with the nearest candidate if none of those tried does.
+        """
         found = self._given(model, data)
         rows = self._measured(found)
         self._tell("measuring cuts", 1.0)
@@ -75,6 +86,7 @@ class _Run:
         raise refusal(tried, rows)
 
     def _given(self, model: nn.Module, data: Any) -> Given:
+        """Check, pack and trace the model and its data; returns them with the digest that keys all later stages."""
         self._tell("reading", 0.0)
         model = loading.check_model(model)
         data = loading.check_data(coerced(data), self._wish.max_risk, self._wish.confidence)
@@ -95,7 +107,7 @@ class _Run:
         return Given(data, traced, cuts, spec, numbers, weights, key)
 
     def _measured(self, found: Given) -> list[cost.HeadCost]:
-        """The frontier over all cuts; of the one that is asked for alone, none."""
+        """Cost of every cut, from the cache if it was measured before; nothing if one cut is requested by name."""
         if self._wish.cut:
             return []
         key = digest(found.key, "frontier", self._wish.effort)
@@ -110,11 +122,13 @@ class _Run:
         return rows
 
     def _candidates(self, found: Given, rows: Sequence[cost.HeadCost]) -> list[Cut]:
+        """Cuts to build, best first: the requested one, or as many of the ranked ones as the effort allows."""
         if self._wish.cut:
             return [found.cuts[named(self._wish.cut, [cut.name for cut in found.cuts])]]
         return [row.cut for row in rank(rows, self._wish)][: _TRIES[self._wish.effort]]
 
     def _write(self, found: Given, made: Made, rows: Sequence[cost.HeadCost], out: Path) -> Bundle:
+        """Write the bundle, and its report unless it was turned off."""
         self._timed("bundling", 0.0)
         bundle = write(out, found, made, Asked(self._wish, self._aids.source), self._report)
         self._timed("bundling", 1.0)
@@ -127,10 +141,11 @@ class _Run:
         return {"forge_s": round(time.perf_counter() - self._start, 2), "stage_s": self._stage_s}
 
     def _part(self, stage: str, start: float, end: float) -> Callable[[float], None]:
-        """A listener for a part of a stage."""
+        """Progress callback that maps 0..1 to the part `start`..`end` of a stage."""
         return lambda share: self._timed(stage, start + (end - start) * share)
 
     def _timed(self, stage: str, share: float) -> None:
+        """Add the time since the last call to a stage, and pass its progress on."""
         now = time.perf_counter()
         self._stage_s[stage] = round(self._stage_s.get(stage, 0.0) + now - self._lap, 2)
         self._lap = now
@@ -138,13 +153,15 @@ class _Run:
 
 
 def bytes_of(value: torch.Tensor) -> bytes:
+    """The raw bytes of a tensor's numbers, for digests."""
     return value.detach().cpu().contiguous().numpy().tobytes()
 
 
 def _part_digest(part: Part) -> str:
+    """Digest of one part's arrays: inputs, targets and sensitive columns."""
     arrays: list[npt.NDArray[Any]] = [*part.x, part.y, *(part.sensitive[name] for name in sorted(part.sensitive))]
     return digest(sorted(part.sensitive), *(np.ascontiguousarray(array).tobytes() for array in arrays))
 
 
 def _silent(_stage: str, _share: float) -> None:
-    """Nobody is told."""
+    """Progress callback that does nothing."""

@@ -1,7 +1,7 @@
-"""What the user gives: a model and samples, found by `package.module:function`, in any of the shapes people have them.
+"""Loader of users' models and samples by `package.module:function`, with validation of what they return.
 
-Law: their code runs in this process with their folder first on the path; it is code they trust. Whatever is wrong with
-what it returns is said here, before any work, in one line: what, and what to try.
+Rule: users' code runs in this process with their folder first on the import path; it is code they trust. Whatever is
+wrong with what it returns is reported here, before any work, in one line: what, and what to try.
 """
 
 import difflib
@@ -32,7 +32,10 @@ _OURS = frozenset(("models", "wire", "policies", "edge_agent", "cloud_hub", "sim
 
 
 def load_model(where: str, folder: Path) -> nn.Module:
-    """The model that `pkg.mod:function` in `folder` returns: on the CPU, float32, in evaluation mode."""
+    """Import and call `pkg.mod:function` in `folder`; returns its model on the CPU, float32, in evaluation mode.
+
+    Raises ForgeError if it cannot be imported, raises an error, or returns no usable module.
+    """
     function = _found(where, folder)
     with blamed(f"{where}: it raised an error", "call it in Python without arguments first"):
         model = function if isinstance(function, nn.Module) else function()
@@ -40,9 +43,9 @@ def load_model(where: str, folder: Path) -> nn.Module:
 
 
 def load_data(where: str, folder: Path) -> Data:
-    """The samples that `pkg.mod:function` in `folder` returns, checked.
+    """Import and call `pkg.mod:function` in `folder`; returns its samples as validated `Data`.
 
-    Taken: a `Data` (or anything with training, calibration and heldout), or `(x, y)`, `(x, y, labels)`,
+    Accepted: a `Data` (or anything with training, calibration and heldout), or `(x, y)`, `(x, y, labels)`,
     `(x, y, labels, sensitive)`, which a fixed seed splits 70 : 15 : 15. `x`: an array `[n, ...]` or one per input;
     numpy, torch or nested lists. `y`: whole numbers or names = a classifier, floating point = a regressor.
     """
@@ -56,7 +59,10 @@ def load_data(where: str, folder: Path) -> Data:
 
 
 def load_function(where: str, folder: Path) -> Any:
-    """What `pkg.mod:function` in `folder` is, to be called later. ForgeError if it cannot be called."""
+    """Import what `pkg.mod:function` in `folder` names, to be called later.
+
+    Raises ForgeError if it cannot be imported or cannot be called.
+    """
     function = _found(where, folder)
     if not callable(function):
         raise ForgeError(f"{where}: it is {type(function).__name__}, not a function; name one that can be called")
@@ -64,6 +70,10 @@ def load_function(where: str, folder: Path) -> Any:
 
 
 def check_model(model: Any, where: str = "model") -> nn.Module:
+    """The model on the CPU as float32 in evaluation mode. `where`: its name in errors.
+
+    Raises ForgeError if it is no `torch.nn.Module`, cannot be moved, or has weights that are NaN or infinite.
+    """
     if not isinstance(model, nn.Module):
         raise ForgeError(f"{where}: it returns {type(model).__name__}, not a torch.nn.Module; return the model itself")
     with blamed(f"{where}: it cannot be moved to the CPU as float32", "build it with its weights, on no meta device"):
@@ -73,6 +83,7 @@ def check_model(model: Any, where: str = "model") -> nn.Module:
 
 
 def _found(where: str, folder: Path) -> Any:
+    """The object that `package.module:function` names. Raises ForgeError, with the nearest name, if there is none."""
     module_name, colon, name = where.partition(":")
     if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ForgeError(f"{where}: not of the form package.module:function; for example my_package.nets:build_model")
@@ -84,6 +95,10 @@ def _found(where: str, folder: Path) -> Any:
 
 
 def _imported(name: str, folder: Path) -> Any:
+    """Import a module with the user's folder first on the path.
+
+    Raises ForgeError if it is missing, clashes with a loaded package, or raises while it is imported.
+    """
     top = name.partition(".")[0]
     if str(folder) not in sys.path[:1]:
         sys.path.insert(0, str(folder))
@@ -103,7 +118,7 @@ def _imported(name: str, folder: Path) -> Any:
 
 
 def _no_clash(top: str, folder: Path) -> None:
-    """A loaded or own package of this name would be found instead of theirs: never silently."""
+    """Raise ForgeError if a loaded or own package of this name would be found instead of the user's."""
     theirs = next((path for path in (folder / top, folder / f"{top}.py") if path.exists()), None)
     loaded = sys.modules.get(top)
     if theirs is None or (loaded is None and top not in _OURS):

@@ -1,6 +1,6 @@
-"""Plots as SVG text for the report: lines and points on two axes, with a name on every point.
+"""SVG charts as text for the report: lines and points on two axes, linear or logarithmic.
 
-Law: no script, no font, no link: a report can be mailed and is readable in ten years. What is drawn was measured.
+Rule: no script, no font, no link: a report can be mailed and is readable in ten years. Only measured values are drawn.
 """
 
 import math
@@ -9,13 +9,13 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 460, 280
-_NAMED = 14  # points that can bear their names
+_NAMED = 14  # most points that are labelled with their names
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 42
 COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#bf812d", "#4d4d4d")
 
 
 class Point(NamedTuple):
-    """`name` is what the mouse shows; `chosen` draws a ring."""
+    """A point of a chart. `name` is shown as tooltip or label; `chosen` draws a ring."""
 
     x: float
     y: float
@@ -24,12 +24,16 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
+    """Points of one colour, joined by a line or not."""
+
     name: str
     points: tuple[Point, ...]
     line: bool = False
 
 
 class Axis(NamedTuple):
+    """Name, scale and fixed ends of an axis; None: an end follows from the values."""
+
     name: str
     logarithmic: bool = False
     low: float | None = None
@@ -52,7 +56,7 @@ class _Scale(NamedTuple):
 
 
 def chart(x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """One `<svg>`; "" if there is nothing to draw. Values that are not finite are left out."""
+    """One `<svg>` element; "" if there is nothing to draw. Values that are not finite are left out."""
     kept = [Series(s.name, tuple(p for p in s.points if math.isfinite(p.x + p.y)), s.line) for s in series]
     points = [p for s in kept for p in s.points]
     if not points:
@@ -133,13 +137,13 @@ def _drawn(series: Series, across: _Scale, up: _Scale, colour: str) -> list[str]
 
 
 def _label(x: float, y: float, name: str) -> list[str]:
-    """Beside its point, on the side that has room."""
+    """A point's label, on the side that has room."""
     right = x < (_LEFT + WIDTH) / 2
     return [_text(x + 8 if right else x - 8, y + 4, name, "start" if right else "end")]
 
 
 def _legend(names: list[str]) -> list[str]:
-    """On a ground of its own in the lower right corner, where curves that rise leave room."""
+    """On a background of its own in the lower right corner, where curves that rise leave room."""
     shown = [(number, name) for number, name in enumerate(names) if name]
     if not shown:
         return []

@@ -1,7 +1,7 @@
-"""The page of a report: plots, tables and pictures of one forging as HTML text, without links or scripts.
+"""HTML page of a forge report: plots, tables and images of one run, without links or scripts.
 
-Law: only draws what it is given; every figure names the samples it was taken on, and beside the features stands what
-compressing the sample costs and what a question costs sealed.
+Rule: only draws what it is given; every figure names the samples it was taken on, and beside the features stands what
+compressing the sample costs and what a sealed escalation costs.
 """
 
 import base64
@@ -38,6 +38,10 @@ td.words{text-align:left}small,.why{color:#555}
 
 
 def page(bundle: Bundle, made: Made, rows: Sequence[HeadCost], sizes: dict[str, float], forge: Any) -> str:
+    """The whole page as HTML text.
+
+    `rows`: cost of every measured cut; `sizes`: compression baselines in bytes; `forge`: the fields of `forge.json`.
+    """
     manifest = bundle.manifest
     parts = [
         f"<h1>{escape(manifest.model)}</h1><small>{escape(manifest.kind)} · bundle {bundle.digest}</small>",
@@ -72,7 +76,7 @@ def _cards(bundle: Bundle, made: Made) -> str:
 
 
 def _cuts(rows: Sequence[HeadCost], made: Made) -> str:
-    title = "<h2>Where to cut</h2>"
+    title = "<h2>Split points</h2>"
     if not rows:
         return f"{title}<p>The cut {escape(made.cut.name)} was given; no other was measured.</p>"
     points = [Point(r.coded_bytes, r.head_us, r.cut.name, r.cut.name == made.cut.name) for r in rows]
@@ -108,7 +112,7 @@ def _cuts(rows: Sequence[HeadCost], made: Made) -> str:
     note = (
         '<p class="why">Before anything is trained: features clipped, rounded to few levels and entropy coded '
         "(Cohen, Choi &amp; Bajic 2021); accuracy on calibration samples. What ships is a learned bottleneck of the "
-        "bytes that were wished. The ring is the cut that was taken.</p>"
+        "bytes that were requested. The ring marks the chosen cut.</p>"
     )
     return title + f'<div class="plots">{"".join(plots)}</div>' + _table(names, body, marks) + note
 
@@ -139,7 +143,7 @@ def _deferral(made: Made) -> str:
     lines = [
         Series("this gate", tuple(Point(k / count, float(ours[k])) for k in places), line=True),
         Series("oracle", tuple(Point(k / count, float(best[k])) for k in places), line=True),
-        Series("by lot", (Point(0.0, float(ours[0])), Point(1.0, float(ours[-1]))), line=True),
+        Series("random", (Point(0.0, float(ours[0])), Point(1.0, float(ours[-1]))), line=True),
         Series("threshold", (Point(calibration.asked, calibration.pair, f"{calibration.threshold:g}", chosen=True),)),
     ]
     plot = chart(Axis("share asked", low=0.0, high=1.0), Axis(str(calibration.metric)), lines)
@@ -150,7 +154,8 @@ def _deferral(made: Made) -> str:
     table = _table(("asked", "threshold", "pair", "oracle", "gap recovered"), body)
     d = made.judged.deferral
     note = f"mean gap recovered {_share(d.apgr)}; half at {_share(d.cpt50)}, four fifths at {_share(d.cpt80)} asked"
-    return f'<h2>Whom to ask</h2><div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
+    title = "<h2>Which samples to escalate</h2>"
+    return f'{title}<div class="plots">{plot}{table}</div><p class="why">Held-out samples; {note}.</p>'
 
 
 def _calibrated(made: Made) -> str:
@@ -158,10 +163,10 @@ def _calibrated(made: Made) -> str:
     plot = chart(
         Axis("confidence", low=0.0, high=1.0),
         Axis("share right", low=0.0, high=1.0),
-        [Series("edge", points, line=True), Series("honest", (Point(0, 0), Point(1, 1)), line=True)],
+        [Series("edge", points, line=True), Series("perfectly calibrated", (Point(0, 0), Point(1, 1)), line=True)],
     )
     lines = "".join(f"<p>{escape(line)}</p>" for line in _promises(made))
-    return f'<h2>How sure is sure</h2><div class="plots">{plot}</div>{lines}'
+    return f'<h2>Confidence calibration</h2><div class="plots">{plot}</div>{lines}'
 
 
 def _promises(made: Made) -> list[str]:
@@ -173,10 +178,10 @@ def _promises(made: Made) -> list[str]:
     if judged.guarantee:
         g = judged.guarantee
         kept = f"at most {g.max_risk:.1%} of kept answers wrong, with probability {g.confidence:.0%}"
-        lines.append(f"Promise: {kept} ({g.method}).")
+        lines.append(f"Guarantee: {kept} ({g.method}).")
     if judged.scope:
         s = judged.scope
-        areas = f"ROC area of novelty {s.novelty_auc:.3f}, of doubt {s.confidence_auc:.3f}"
+        areas = f"ROC AUC of novelty {s.novelty_auc:.3f}, of low confidence {s.confidence_auc:.3f}"
         lines.append(f"Out of scope: {s.samples} samples; {areas}.")
     return lines
 
@@ -214,7 +219,7 @@ def _leaks(made: Made) -> str:
     ]
     names = ("what", "attack", "metric", "pairs", "without features", "with codes", "95 % bound", "with the sample")
     void = f"<p>{escape(made.leaked.void)}</p>" if made.leaked.void else ""
-    return f"<h2>What the codes give away</h2>{_table(names, body)}{void}{_faces(made)}"
+    return f"<h2>Privacy leakage of the codes</h2>{_table(names, body)}{void}{_faces(made)}"
 
 
 def _faces(made: Made) -> str:
@@ -240,7 +245,8 @@ def _made_of(bundle: Bundle, forge: Any) -> str:
     target = f"made for {t.runtime} opset {t.opset} on {t.machine}: {', '.join(t.providers)}"
     named = f"model {p.model or 'given in Python'}, {origin}; {target}"
     said = f"<p>{escape(named)}.</p>"
-    return f"<h2>Made of</h2>{said}{_table(('file', 'bytes', 'SHA-256'), files)}{_table(('stage', ''), stages)}"
+    tables = _table(("file", "bytes", "SHA-256"), files) + _table(("stage", ""), stages)
+    return f"<h2>Provenance and files</h2>{said}{tables}"
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], marks: Sequence[bool] | None = None) -> str:
@@ -253,7 +259,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], marks: Sequence[
 
 
 def _cell(value: str) -> str:
-    """Numbers are set to the right, words to the left."""
+    """One table cell: numbers are set to the right, words to the left."""
     number = not value or (value[0] in "-0123456789" and len(value) < _LONGEST_NUMBER)
     return f"<td>{value}</td>" if number else f'<td class="words">{value}</td>'
 

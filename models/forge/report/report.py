@@ -1,6 +1,6 @@
-"""The report of one forging, beside the bundle: a page, the facts it shows, and the arrays to take every figure again.
+"""Report writer of a forge run: an HTML page, its figures as JSON, and the outcomes as .npz, beside the bundle.
 
-Law: it is not part of the bundle, and nothing reads it but people and `calibrate`.
+Rule: it is not part of the bundle, and nothing reads it but people and `calibrate`.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,15 @@ HTML_FILE, FACTS_FILE, HELDOUT_FILE = "report.html", "report.json", "outcomes-he
 
 
 def report_folder(bundle: Path) -> Path:
-    """`digits-1.report` beside `digits-1`: a bundle's own folder holds nothing that its manifest does not name."""
+    """Folder of a bundle's report: `digits-1.report` beside `digits-1`.
+
+    A bundle's own folder holds nothing that its manifest does not name.
+    """
     return bundle.with_name(bundle.name + ".report")
 
 
 def write_report(bundle: Bundle, found: Given, made: Made, rows: Sequence[HeadCost], wish: Wish) -> Path:
-    """The page and the outcomes, into `report_folder`. Returns the page's path."""
+    """Write page, figures and outcomes into `report_folder`; returns the page's path."""
     folder = report_folder(bundle.path)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / OUTCOMES_FILE).write_bytes(encode_outcomes(made.judged.chosen_on))

@@ -1,4 +1,4 @@
-"""All that was made of one cut: what ships as a bundle, and what its report tells."""
+"""Result types of a finished candidate: what ships as a bundle, and what its report shows."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from wire.protocol.messages import FieldSpec
 
 
 class Candid(msgspec.Struct, frozen=True):
-    """A candidate of the edge graph as the report tells of it; `why` it does not ship, "" for the one that does."""
+    """One precision of the edge graph in the report; `why` it does not ship, "" for the one that does."""
 
     precision: str
     size_bytes: int
@@ -26,7 +26,10 @@ class Candid(msgspec.Struct, frozen=True):
 
 
 class Edge(NamedTuple):
-    """The graph that ships, and what was compared. `p50_us`: at batch 1, one thread, on this machine's processor."""
+    """The edge graph that ships, and the candidates compared.
+
+    `p50_us`: at batch 1, one thread, on this machine's CPU.
+    """
 
     graph: bytes
     precision: str
@@ -35,7 +38,10 @@ class Edge(NamedTuple):
 
 
 class Made(NamedTuple):
-    """Everything of one cut. `tail`: codes as floats -> outputs."""
+    """Everything made of one cut: graphs, payload, evaluation, leakage and costs.
+
+    `tail`: codes as floats -> outputs.
+    """
 
     cut: Cut
     tail: nn.Module

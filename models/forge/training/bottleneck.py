@@ -1,6 +1,7 @@
-"""The learned bottleneck: features of a cut become few whole numbers on the device, and features again on the hub.
+"""Learned bottleneck: an encoder that makes a cut's features few whole numbers, and a decoder that restores features.
 
-Law: codes are whole numbers in `0..levels-1`, rounded half to even, so torch and ONNX Runtime agree on them in the same
+Rule: codes are whole numbers in `0..levels-1`, rounded half to even, so torch and ONNX Runtime agree on them in the
+same
 precision; the encoder stays within the multiply-accumulates it is given. Few-level bottlenecks trained with what
 follows them: Matsubara et al. 2022 (BottleFit), Mentzer et al. 2024 (finite scalar quantisation); straight-through
 rounding: Bengio et al. 2013.
@@ -16,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from models.forge.partition.layout import Feature
 
-_GRID = 8  # codes of a picture lie on a grid of at most this side
+_GRID = 8  # largest side of the code grid of an image
 _LEVELS = (4, 8, 16, 32)  # tried in this order: few levels train best, more are for bytes that few channels leave over
 _MAX_CHANNELS = 12
 _MOST = 0.75
@@ -26,7 +27,7 @@ _SPREAD = 1.7  # sigmoid(1.7 z) is close to the normal distribution function: no
 
 
 class Codebook(NamedTuple):
-    """Codes of one sample: `shape` whole numbers of `levels` values each."""
+    """Shape of the codes of one sample, and the number of levels of each code."""
 
     shape: tuple[int, ...]
     levels: int
@@ -38,7 +39,10 @@ class Codebook(NamedTuple):
 
 
 def choose_codebook(feature: Feature, max_bytes: int, *, spatial: bool = True) -> Codebook:
-    """The finest codes within `max_bytes`: on a grid (`spatial`, where the feature has one), else one vector."""
+    """The finest codes within `max_bytes` per sample.
+
+    On a grid (`spatial`, where the feature has one), else one vector.
+    """
     bits = 8 * max_bytes
     if spatial and feature.spatial:
         height, width = code_grid(feature)
@@ -69,12 +73,15 @@ def code_grid(feature: Feature) -> tuple[int, int]:
 
 
 def rounded(levels: Tensor) -> Tensor:
-    """Whole numbers forward, the identity backward."""
+    """Straight-through rounding: whole numbers forward, the identity backward."""
     return levels + (torch.round(levels) - levels).detach()
 
 
 class Encoder(nn.Module):
-    """Runs on the device: the cut's features -> codes as floats. `trunk` is what the exit and the gate look at too."""
+    """Encoder on the device: the cut's features -> codes as floats.
+
+    `trunk` is what the early exit and the gate read too. `budget_macs`: multiply-accumulates it may take.
+    """
 
     def __init__(self, feature: Feature, codebook: Codebook, budget_macs: float) -> None:
         super().__init__()
@@ -102,10 +109,12 @@ class Encoder(nn.Module):
         return self.quantise(self.trunk(*features))
 
     def trunk(self, *features: Tensor) -> Tensor:
+        """Hidden features before the bottleneck, `[n, *hidden]`."""
         hidden: Tensor = self.layers(self.feature.joined(*features))
         return hidden
 
     def quantise(self, hidden: Tensor) -> Tensor:
+        """Codes `[n, *codebook.shape]` as floats, from hidden features."""
         narrow = self.neck(hidden if self.on_grid else hidden.flatten(1)).float()
         levels = torch.sigmoid(_SPREAD * self.spread(narrow)) * (self.codebook.levels - 1)
         if self.training:
@@ -174,7 +183,7 @@ def conv(inputs: int, outputs: int, *, flat: bool, stride: int = 1) -> list[nn.M
 
 
 class Block(nn.Module):
-    """Two convolutions beside the identity (He et al. 2016)."""
+    """Residual block: two convolutions beside the identity (He et al. 2016)."""
 
     def __init__(self, width: int, *, flat: bool) -> None:
         super().__init__()
@@ -190,7 +199,7 @@ def _vector_width(inputs: int, outputs: int, budget_macs: float) -> int:
 
 
 class Decoder(nn.Module):
-    """Runs on the hub: codes as floats -> the entry cut's features, one tensor or a tuple of them."""
+    """Decoder on the hub: codes as floats -> the entry cut's features, one tensor or a tuple of them."""
 
     def __init__(self, codebook: Codebook, entry: Feature, blocks: int = 1, width: int = 0) -> None:
         super().__init__()
@@ -208,7 +217,7 @@ class Decoder(nn.Module):
             )
 
     def start_at(self, mean: Tensor) -> None:
-        """Untaught, it shall answer about this: the mean features in their canonical form, `[1, *entry.shape]`.
+        """Make the untrained decoder answer about the mean features, in their canonical form `[1, *entry.shape]`.
 
         A mask that travels as a feature is so never empty: attention to nothing at all is not a number.
         """
@@ -238,7 +247,7 @@ class _GridDecoder(nn.Module):
             self.first = nn.Sequential(*conv(codebook.shape[0], width, flat=flat))
         self.blocks = nn.Sequential(*(Block(width, flat=flat) for _ in range(blocks)))
         self.last = nn.Sequential(*conv(width, width, flat=flat), nn.Conv2d(width, channels, 1))
-        self.place = nn.Parameter(torch.zeros(1, channels, *self.size))  # what is usual at each place of the grid
+        self.place = nn.Parameter(torch.zeros(1, channels, *self.size))  # mean features at each place of the grid
 
     def forward(self, codes: Tensor) -> Tensor:
         wide = self.first(codes.flatten(1)).reshape(-1, self.width, *self.grid) if self.vector else self.first(codes)

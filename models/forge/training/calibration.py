@@ -1,6 +1,6 @@
-"""From logits to a confidence one may gate on: temperature, and the error of a confidence.
+"""Confidence calibration: softmax temperature scaling and expected calibration error.
 
-Law: the temperature is chosen on a calibration split; figures are taken on held-out samples. numpy only.
+Rule: the temperature is chosen on a calibration split; figures are taken on held-out samples. numpy only.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Torch made repeatable for a while: fixed threads, one seed, deterministic kernels; all put back at the end.
+"""Deterministic torch for a block of code: fixed threads, one seed, deterministic kernels; all restored at the end.
 
-Law: same seed, same machine, same threads: same weights.
+Rule: same seed, same machine, same threads: same weights.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ THREADS = 1
 
 @contextmanager
 def repeatable(seed: int, threads: int = THREADS) -> Iterator[None]:
-    """Inside, torch's own chance follows from `seed`."""
+    """Context in which torch's random numbers follow from `seed`, with `threads` threads and deterministic kernels."""
     before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

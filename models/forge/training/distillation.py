@@ -1,7 +1,7 @@
-"""Teaching the pieces: encoder, decoder, tail and exit together, by what the given model answers.
+"""Distillation training of encoder, decoder, tail and early exit together, with the given model as teacher.
 
-Law: nothing but the training part is learned from, the calibration part only chooses numbers; a killed teaching goes on
-at its last whole epoch. Distillation: Hinton et al. 2015; with consistent augmentation: Beyer et al. 2022.
+Rule: nothing but the training part is learned from, the calibration part only chooses numbers; a killed training goes
+on at its last whole epoch. Distillation: Hinton et al. 2015; with consistent augmentation: Beyer et al. 2022.
 """
 
 import copy
@@ -30,25 +30,27 @@ from models.forge.training.teacher import Answers, Augment, fitting_speed
 if TYPE_CHECKING:
     from models.forge.partition.cuts import Cut, Traced
 
-Tell = Callable[[str, float], None]  # (what is being done, share of the teaching that is done)
+Tell = Callable[[str, float], None]  # (stage, share of the training that is done)
 STATE = "pieces.safetensors"
 _ENTRY_SHARE = 0.85  # the decoder enters the given model before this share of its arithmetic
 _LEAST_SHARE = 0.05  # of the given model's arithmetic, for an encoder behind a cut that has used up the head's share
 _LEAST_MACS = 20_000
-_GIVEN_RATE = 0.4  # what was trained already learns this much slower
-_LEAST_BATCH, _LEAST_STEPS = 16, 32  # small sets are learned from in small batches, many enough in each epoch
-_USUAL = 512  # samples that show what features are like
+_GIVEN_RATE = 0.4  # factor on the learning rate of layers that were trained already
+_LEAST_BATCH, _LEAST_STEPS = 16, 32  # small sets: small batches, so that an epoch has steps enough
+_USUAL = 512  # samples over which the mean features are taken
 _MATCHED = 0.1  # of the epochs, the decoder imitates the given model's own features too
 _FITTING = 0.05  # share of the progress left for gate and novelty
 
 
 class Teaching(NamedTuple):
-    """`entry`: where the decoder enters the given model again, at the cut or later; None: chosen.
+    """Settings of one training.
 
-    `codebook`: None: chosen from `max_bytes`, on a grid if `spatial`, else one vector for the whole sample.
-    `head_share`: multiply-accumulates of the device's half, as a share of the given model's. `edge_model`: the user's
-    own small model as the early exit. `copies`: differently augmented copies of the training set, each answered by the
-    given model once. `folder`: for checkpoints; with the same wish, a second call goes on there, or ends at once.
+    `entry`: where the decoder enters the given model again, at the cut or later; None: chosen. `codebook`: None: chosen
+    from `max_bytes`, on a grid if `spatial`, else one vector for the whole sample. `head_share`: multiply-accumulates
+    of
+    the device's half, as a share of the given model's. `edge_model`: the user's own small model as the early exit.
+    `copies`: differently augmented copies of the training set, each answered by the given model once. `rate`: highest
+    learning rate. `folder`: for checkpoints; with the same settings, a second call goes on there, or ends at once.
     """
 
     entry: "Cut | None" = None
@@ -71,7 +73,10 @@ class Teaching(NamedTuple):
 
 
 def teach(traced: "Traced", data: Data, cut: "Cut", wish: Teaching, tell: Tell) -> Pieces:
-    """Pieces in evaluation mode, with gate, novelty and temperature fitted on the calibration part."""
+    """Train all modules; returns them in evaluation mode, with gate, novelty and temperature fitted.
+
+    Gate, novelty and temperature are fitted on the calibration part. `tell(what, share)` reports progress.
+    """
     with repeatable(wish.seed, wish.threads):
         aim = aim_of(data, wish)
         entry = wish.entry or choose_entry(traced, cut)
@@ -85,6 +90,7 @@ def teach(traced: "Traced", data: Data, cut: "Cut", wish: Teaching, tell: Tell) 
 
 
 def aim_of(data: Data, wish: Teaching) -> Aim:
+    """Task and loss weights for this data."""
     y = data.training.y
     if data.labels:
         return Aim(len(data.labels), softness=wish.softness, hard=wish.hard_weight)
@@ -92,7 +98,10 @@ def aim_of(data: Data, wish: Teaching) -> Aim:
 
 
 def choose_entry(traced: "Traced", cut: "Cut") -> "Cut":
-    """The narrowest place that is not before the cut, has its kind of features and leaves the tail something to do."""
+    """Cut at which the decoder enters the given model again.
+
+    The narrowest one that is not before the cut, has the same layout of features and leaves the tail something to do.
+    """
     kind = feature_of(traced.gm, cut).order
     best = cut
     for later in find_cuts(traced):
@@ -108,7 +117,7 @@ def _size(cut: "Cut") -> int:
 
 
 def build(traced: "Traced", cut: "Cut", entry: "Cut", wish: Teaching, aim: Aim) -> Pieces:
-    """Untaught pieces: the given model's own head and tail, copied, and new parts between them."""
+    """Untrained modules: the given model's own head and tail, copied, and new parts between them."""
     feature, goal = feature_of(traced.gm, cut), feature_of(traced.gm, entry)
     codebook = wish.codebook or choose_codebook(feature, wish.max_bytes, spatial=wish.spatial)
     budget = max((wish.head_share - cut.share) * traced.macs, _LEAST_SHARE * traced.macs, _LEAST_MACS)
@@ -132,14 +141,14 @@ def build(traced: "Traced", cut: "Cut", entry: "Cut", wish: Teaching, aim: Aim) 
 
 
 class _Models(NamedTuple):
-    """The given model, and the part of it that makes what the decoder has to imitate."""
+    """The given model, and the part of it that makes the features which the decoder has to imitate."""
 
     teacher: nn.Module
     guide: nn.Module
 
 
 class _Lessons:
-    """One teaching. Owns the optimiser, the schedule and the checkpoint."""
+    """One training. Owns the optimiser, the schedule and the checkpoint."""
 
     def __init__(self, data: Data, models: _Models, wish: Teaching, aim: Aim, pieces: Pieces) -> None:
         self._wish, self._aim, self._pieces = wish, aim, pieces
@@ -199,7 +208,7 @@ class _Lessons:
 
     def _learn(self, loss: Tensor) -> None:
         self._optimiser.zero_grad()
-        if not torch.isfinite(loss):  # one odd batch: attention to nothing is no number, and would stay for ever
+        if not torch.isfinite(loss):  # skip a batch of NaN loss: its gradient would spoil every weight
             return
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._modules.parameters(), 5.0)
@@ -221,7 +230,7 @@ class _Lessons:
         return loss
 
     def _pace(self, share: float) -> None:
-        """One cycle (Smith & Topin 2018): up for a fifth of the time, down to nothing along a cosine."""
+        """One-cycle learning rate (Smith & Topin 2018): up for a fifth of the time, down to nothing along a cosine."""
         rise = 0.2
         height = share / rise if share < rise else 0.5 * (1 + math.cos(math.pi * (share - rise) / (1 - rise)))
         for group in self._optimiser.param_groups:

@@ -1,6 +1,6 @@
-"""The early exit: a local answer at the cut, taught beside the bottleneck, or a small model that the user gives.
+"""Early exit: a classifier or regressor on the device at the cut, trained beside the bottleneck, or a user's own model.
 
-Law: it looks at what the encoder computes anyway, so an answer costs little more than the codes; a regressor's exit
+Rule: it reads what the encoder computes anyway, so an answer costs little more than the codes; a regressor's exit
 answers `[value, log of the Laplace scale of its error]`. Early exits: Teerapittayanon et al. 2016 (BranchyNet).
 """
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from models.forge.training.bottleneck import conv
 
-_WIDTH = 128  # of the hidden layer behind a trunk without places
+_WIDTH = 128  # of the hidden layer after a trunk that is a vector
 _SIDE = 4  # the exit sees the trunk on a grid of at most about this side
 _LOG_SCALES = (-6.0, 2.0)  # of the error, in units of the target's spread
 
 
 class Exit(nn.Module):
-    """Trunk `[n, *hidden]` -> logits `[n, labels]`."""
+    """Early exit network: trunk `[n, *hidden]` -> logits `[n, labels]`."""
 
     def __init__(self, hidden: tuple[int, ...], outputs: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Exit(nn.Module):
 
 
 class Measured(nn.Module):
-    """A regressor's exit: raw pairs -> (value, log scale) in the target's units."""
+    """Regressor's early exit: raw pairs -> (value, log scale) in the target's units."""
 
     def __init__(self, inner: nn.Module, mean: float, spread: float) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Measured(nn.Module):
 
 
 class WithScale(nn.Module):
-    """A user's small regressor, which answers values only, beside one scale of its error for all samples."""
+    """A user's small regressor, which answers values only, beside one error scale for all samples."""
 
     def __init__(self, model: nn.Module, log_scale: float) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The learned gate: from what the device has in hand to the probability that its own answer stands; and novelty.
+"""Learned confidence gate (probability that the device's own answer stands) and novelty score of a sample.
 
-Law: fitted on the calibration part alone, with every probability read off samples that the fit did not see. Learned
+Rule: fitted on the calibration part alone, with every probability read off samples that the fit did not see. Learned
 deferral: Madras et al. 2018, Mozannar & Sontag 2020; when it beats the softmax: Jitkrittum et al. 2023. Monotone
 calibration: Zadrozny & Elkan 2002. Novelty by class means: Lee et al. 2018 (Mahalanobis).
 """
@@ -22,17 +22,17 @@ from models.forge.training.teacher import ask
 Floats = npt.NDArray[np.float64]
 _FOLDS = 5
 _HIDDEN = 24  # per fold
-_SHOWN = 5  # largest log-probabilities that the gate sees in order
-_WIDE = 32  # up to so many labels it sees each label's log-probability too
+_SHOWN = 5  # largest log-probabilities that are gate inputs, in order
+_WIDE = 32  # up to so many labels each label's log-probability is a gate input too
 _KNOTS = 24
 _STEPS, _RATE, _DECAY = 300, 0.01, 0.02
-_DEEPER_PAYS = 0.002  # share of right answers that looking at the trunk must bring before it is trusted
+_DEEPER_PAYS = 0.002  # share of right answers that reading the trunk must add before it is used
 _DIRECTIONS, _RIDGE = 32, 1e-6
 _LEAST = 200  # samples of calibration below which nothing is learned from them
 
 
 class Table(nn.Module):
-    """A piecewise linear, never falling function of one number, flat outside its knots."""
+    """Piecewise linear, never falling function of one number, flat outside its knots."""
 
     first: Tensor
     starts: Tensor
@@ -55,7 +55,10 @@ class Table(nn.Module):
 
 
 class Gate(nn.Module):
-    """(logits, pooled trunk) -> confidence `[n]`: low where the hub is expected to be right and the device wrong."""
+    """Gate network: (logits, pooled trunk) -> confidence `[n]`.
+
+    Low where the hub is expected to be right and the device wrong.
+    """
 
     mean: Tensor
     scale: Tensor
@@ -74,14 +77,14 @@ class Gate(nn.Module):
         return found
 
     def score(self, logits: Tensor, summary: Tensor) -> Tensor:
-        """The higher, the less there is to gain from asking, `[n]`."""
+        """Uncalibrated score `[n]`: the higher, the less there is to gain from asking the hub."""
         seen = evidence(logits, summary if self.looks_deeper else None)
         gain: Tensor = self.second(torch.relu(self.first((seen - self.mean) * self.scale)))
         return -gain[:, 0]
 
 
 def evidence(logits: Tensor, summary: Tensor | None) -> Tensor:
-    """What a gate sees: the ordered largest log-probabilities, margin, entropy, each label's, perhaps the trunk."""
+    """Gate inputs: ordered largest log-probabilities, margin, entropy, each label's, and the trunk if given."""
     logs = torch.log_softmax(logits, 1)
     ordered = torch.topk(logs, min(_SHOWN, logs.shape[1]), dim=1).values
     margin = ordered[:, :1] - ordered[:, 1:2]
@@ -91,7 +94,7 @@ def evidence(logits: Tensor, summary: Tensor | None) -> Tensor:
 
 
 class Novelty(nn.Module):
-    """(logits, pooled trunk) -> share `[n]` of calibration samples that look more usual than this one."""
+    """Novelty network: (logits, pooled trunk) -> share `[n]` of calibration samples that look more usual."""
 
     whiten: Tensor  # [inputs, kept]
     centres: Tensor  # [classes, kept]
@@ -107,14 +110,14 @@ class Novelty(nn.Module):
         return found
 
     def distance(self, logits: Tensor, summary: Tensor) -> Tensor:
-        """To the nearest class mean, in standard deviations of the shared covariance."""
+        """Mahalanobis distance to the nearest class mean, in standard deviations of the shared covariance."""
         place = torch.cat([logits, summary], 1) @ self.whiten
         square = (place * place).sum(1, keepdim=True) - 2 * place @ self.centres.T + (self.centres**2).sum(1)
         return square.amin(1).clamp(min=0).sqrt()
 
 
 class Seen(NamedTuple):
-    """A part, as the device and the hub see it: tensors of `n` rows."""
+    """Samples for fitting, as the device and the hub answer them: tensors of `n` rows."""
 
     logits: Tensor
     summary: Tensor
@@ -123,7 +126,7 @@ class Seen(NamedTuple):
 
 
 def look(pieces: Pieces, part: Part) -> Seen:
-    """The pieces' own outputs (before temperature or gate) for a whole part, in float32."""
+    """The modules' own outputs (before temperature or gate) for a whole part, in float32."""
     device = _Device(pieces).eval()
     found = [_rows(device, part.x[0][i : i + 500]) for i in range(0, len(part), 500)]
     logits, summary, codes = (torch.cat(column) for column in zip(*found, strict=True))
@@ -148,7 +151,7 @@ class _Device(nn.Module):
 
 
 def fit(pieces: Pieces, data: Data, seed: int) -> None:
-    """Sets `gate`, `novelty` and `temperature` from the calibration part; a gate only if it beats the softmax there."""
+    """Set `gate`, `novelty` and `temperature` from the calibration part; a gate only if it beats the softmax there."""
     seen = look(pieces, data.calibration)
     known = seen.y.numpy() >= 0 if data.labels else np.ones(len(seen.y), bool)
     if data.labels:
@@ -192,7 +195,7 @@ def _fitted(seen: Seen, looks_deeper: bool, seed: int) -> tuple[Gate, Tensor]:
 def expected_gain(seen: Seen) -> Tensor:
     """P(hub right) - P(device right) by the hub's own calibrated probabilities: in 0..1, far less noisy than outcomes.
 
-    The plug-in estimate of the deferral cost (Jitkrittum et al. 2023), with the hub as the one who knows.
+    The plug-in estimate of the deferral cost (Jitkrittum et al. 2023), with the hub's probabilities taken as true.
     """
     known = seen.y >= 0
     warmth = temperature(seen.hub[known].numpy(), seen.y[known].numpy())
@@ -202,7 +205,7 @@ def expected_gain(seen: Seen) -> Tensor:
 
 
 class _Learners:
-    """One network per fold, taught side by side, each on the samples of the other folds."""
+    """One network per fold, trained side by side, each on the samples of the other folds."""
 
     def __init__(self, inputs: int, seed: int) -> None:
         chance = torch.Generator().manual_seed(seed)
@@ -213,7 +216,7 @@ class _Learners:
         self._end = nn.Parameter(torch.zeros(_FOLDS, 1, 1))
 
     def learn(self, seen: Tensor, gains: Tensor, folds: Tensor) -> Tensor:
-        """Votes of each network on all samples, `[folds, n]`."""
+        """Train all networks; returns the output of each on all samples, `[folds, n]`."""
         weights = (folds != torch.arange(_FOLDS)[:, None]).float()
         weights = weights / weights.sum()
         optimiser = torch.optim.AdamW(self._weights(), lr=_RATE, weight_decay=_DECAY)
@@ -226,7 +229,10 @@ class _Learners:
         return self._votes(seen).detach()
 
     def join(self, gate: Gate) -> None:
-        """The mean of their votes as one network: hidden units side by side, the last layer divided by their number."""
+        """Write the mean of the networks into one gate.
+
+        Hidden units side by side, the last layer divided by their number.
+        """
         with torch.no_grad():
             gate.first.weight.copy_(self._first.transpose(1, 2).flatten(0, 1))
             gate.first.bias.copy_(self._bias.flatten())
@@ -249,7 +255,7 @@ def recovered(scores: Tensor, own: Tensor, hub: Tensor, most: float = 0.3) -> fl
 
 
 def isotonic(scores: Floats, right: Floats) -> Table:
-    """Score -> P(right), never falling, rising everywhere by a hair so that no order is lost."""
+    """Isotonic calibration, score -> P(right): never falling, rising everywhere a little so that no order is lost."""
     order = np.argsort(scores, kind="stable")
     x = scores[order]
     fitted = isotonic_regression(right[order])
@@ -263,7 +269,7 @@ def isotonic(scores: Floats, right: Floats) -> Table:
 
 
 def fit_novelty(training: Seen, calibration: Seen, labels: bool) -> Novelty:
-    """Class means and shared covariance on training samples, the table on those that it has not seen."""
+    """Fit class means and shared covariance on training samples, and the table on calibration samples."""
     places = torch.cat([training.logits, training.summary], 1).double()
     groups = training.y.numpy() if labels else np.zeros(len(places), np.int64)
     kinds = [kind for kind in np.unique(groups) if kind >= 0]

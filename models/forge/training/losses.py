@@ -1,6 +1,6 @@
-"""What each part is punished for while it learns: for labels, for values, with and without a teacher.
+"""Training losses of tail and early exit: distillation, classification, regression, feature matching.
 
-Law: pure functions of tensors; values are compared in units of the target's spread, so no target needs its own rates.
+Rule: pure functions of tensors; values are compared in units of the target's spread, so no target needs its own rates.
 """
 
 from typing import NamedTuple
@@ -11,9 +11,10 @@ from torch.nn.functional import cross_entropy, huber_loss, kl_div, log_softmax, 
 
 
 class Aim(NamedTuple):
-    """`labels` 0: a regressor, whose targets have this `mean` and `spread`.
+    """Task and weights of the losses.
 
-    `softness`: temperature of the distillation; `hard`: weight of the true targets beside the teacher's answers.
+    `labels` 0: a regressor, whose targets have this `mean` and `spread`. `softness`: temperature of the distillation;
+    `hard`: weight of the true targets beside the teacher's answers.
     """
 
     labels: int
@@ -24,7 +25,10 @@ class Aim(NamedTuple):
 
 
 def taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
-    """Distillation (Hinton et al. 2015) and the true targets; of no label (-1): the teacher's answer only."""
+    """Loss of the tail: distillation (Hinton et al. 2015) and the true targets.
+
+    Samples of no label (-1) follow the teacher's answer only.
+    """
     if not aim.labels:
         value, hint = _values(outputs), _values(teacher)
         return _distance(value, hint, aim) + aim.hard * _distance(value, y, aim)
@@ -35,7 +39,10 @@ def taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
 
 
 def exit_taught(outputs: Tensor, teacher: Tensor, y: Tensor, aim: Aim) -> Tensor:
-    """As `taught`; a regressor's exit `[n, 2]` tells its own error too: Laplace likelihood of (value, log scale)."""
+    """Loss of the early exit, as `taught`.
+
+    A regressor's exit `[n, 2]` predicts its own error too: Laplace likelihood of (value, log scale).
+    """
     if aim.labels:
         return taught(outputs, teacher, y, aim)
     value, log_scale = outputs.float().unbind(1)

@@ -1,6 +1,6 @@
-"""What teaching leaves behind, and how its parts make up the device's half and the hub's half.
+"""Trained modules of a split model, their assembly into the device's half and the hub's half, and the hub's retuning.
 
-Law: the device's half is one graph from a sample to logits, codes, confidence and novelty; the hub's half starts from
+Rule: the device's half is one graph from a sample to logits, codes, confidence and novelty; the hub's half starts from
 those codes and nothing else.
 """
 
@@ -21,7 +21,7 @@ CODES, CONFIDENCE, NOVELTY = "codes", "confidence", "novelty"
 
 @dataclass
 class Pieces:
-    """`head`, `encoder`, `exit`, `gate`, `novelty` run on the device; `decoder` and `tail` on the hub.
+    """Trained parts: `head`, `encoder`, `exit`, `gate`, `novelty` run on the device; `decoder` and `tail` on the hub.
 
     `exit` takes the encoder's trunk, or, if `separate`, the raw sample (it is the user's own small model). `gate` maps
     (logits, pooled trunk) to a confidence in 0..1, `novelty` maps the same to 0..1. `temperature` is for the
@@ -41,7 +41,10 @@ class Pieces:
 
 
 def edge_module(pieces: Pieces) -> nn.Module:
-    """Sample `[n, *shape]` -> (logits, codes uint8[, confidence `[n]`][, novelty `[n]`]), in evaluation mode."""
+    """The device's half: sample `[n, *shape]` -> (logits, codes uint8[, confidence `[n]`][, novelty `[n]`]).
+
+    In evaluation mode.
+    """
     return _Edge(pieces).eval()
 
 
@@ -52,12 +55,12 @@ def edge_outputs(pieces: Pieces, feature: str = CODES) -> tuple[str, ...]:
 
 
 def tail_module(pieces: Pieces) -> nn.Module:
-    """Codes as floats `[n, *codebook.shape]` -> the given model's outputs, in evaluation mode."""
+    """The hub's half: codes as floats `[n, *codebook.shape]` -> the given model's outputs, in evaluation mode."""
     return _Tail(pieces.decoder, pieces.tail).eval()
 
 
 def pooled(hidden: Tensor) -> Tensor:
-    """The mean over all places of a trunk `[n, channels, ...]`: what the gate and the novelty score look at."""
+    """The mean over all places of a trunk `[n, channels, ...]`, which the gate and the novelty score read."""
     return hidden.flatten(2).mean(2) if hidden.dim() > 2 else hidden
 
 
@@ -93,7 +96,7 @@ class _Tail(nn.Module):
 
 
 class Retuning(NamedTuple):
-    """How long decoder and tail are taught on the shipped codes, and with which weights (see `losses.Aim`)."""
+    """Length and rates of retuning decoder and tail on the shipped codes; `aim`: loss weights (see `losses.Aim`)."""
 
     aim: Aim
     epochs: int = 3
@@ -114,9 +117,11 @@ class Shown(NamedTuple):
 
 
 def retune(pieces: Pieces, shown: Shown, course: Retuning, tick: Callable[[float], None] | None = None) -> None:
-    """Decoder and tail once more, on the codes of the shipped graph: int8 arithmetic moves some codes by one level.
+    """Train decoder and tail once more, on the codes of the shipped graph.
 
-    Their normalisation keeps the statistics that it has. `tick` hears the share done.
+    Int8 arithmetic moves some codes by one level.
+
+    Their normalisation keeps the statistics that it has. `tick` is called with the share done, 0..1.
     """
     hub = _Tail(pieces.decoder, pieces.tail).eval()
     weights = [weight for weight in hub.parameters() if weight.requires_grad]

@@ -1,6 +1,6 @@
-"""Training samples in differently augmented copies, and what the given model answers to each, asked once.
+"""Teacher answers: outputs of the given model for augmented copies of the training samples, computed once and cached.
 
-Law: a copy follows from the seed and its number alone, so an answer kept on disk belongs to exactly one sample.
+Rule: a copy follows from the seed and its number alone, so an answer kept on disk belongs to exactly one sample.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,27 +21,32 @@ _CHUNK = 500
 
 
 class Copy(NamedTuple):
-    """`x`: the augmented samples; `answers`: the given model's outputs `[n, outputs]`, float32."""
+    """One copy of the training set. `x`: augmented samples.
+
+    `answers`: the given model's outputs `[n, outputs]`, float32.
+    """
 
     x: Tensor
     answers: Tensor
 
 
 class Speed(NamedTuple):
-    """How a model is run while it learns: in bfloat16 where the machine is quick at it, channels last for grids."""
+    """Arithmetic of a model while it learns: bfloat16 where the machine is quick at it, channels last for images."""
 
     bf16: bool
     channels_last: bool
 
     def ready(self, x: Tensor) -> Tensor:
+        """The samples in this memory format."""
         return x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
 
     def autocast(self) -> torch.autocast:
+        """Autocast context of this arithmetic."""
         return torch.autocast("cpu", torch.bfloat16, enabled=self.bf16)
 
 
 class Answers:
-    """Asks the teacher about one copy at a time; keeps the answers in `folder`, the samples nowhere."""
+    """Computes the teacher's answers to one copy at a time; keeps the answers in `folder`, the samples nowhere."""
 
     def __init__(
         self, teacher: nn.Module, x: npt.NDArray[Any], augment: Augment | None, seed: int, folder: Path | None
@@ -95,7 +100,7 @@ def ask(model: nn.Module, x: Tensor | npt.NDArray[Any], speed: Speed | None = No
 
 
 def fitting_speed(model: nn.Module, example: Tensor) -> Speed:
-    """Pictures in bfloat16 and channels last if the machine and this model can; else as they are."""
+    """bfloat16 and channels last for images if the machine and this model can; else float32 as they are."""
     if example.dim() != 4 or not _bf16_pays():
         return Speed(bf16=False, channels_last=False)
     speed = Speed(bf16=True, channels_last=True)

@@ -1,3 +1,5 @@
+"""Router between two language models: folds, cross-fitted gains, and routed outcomes."""
+
 import numpy as np
 import pytest
 

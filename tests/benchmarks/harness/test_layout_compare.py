@@ -1,4 +1,4 @@
-"""Two made-up checkouts, measured in turns."""
+"""Comparison of two made-up checkouts, measured in turns."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the hub's web API answers: enrolment, devices, inference, health, metrics."""
+"""Routes of the hub's web API: enrolment, devices, inference, health, metrics."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who may ask the hub's web API what, from where, and with how large a body."""
+"""Access control of the web API: who may call what, from where, and with how large a body."""
 
 import asyncio
 import socket

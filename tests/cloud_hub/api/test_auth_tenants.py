@@ -1,4 +1,4 @@
-"""Case 117: no token, another tenant's token, a viewer who operates, other tenants' ids, on every route there is."""
+"""Case 117: tenant isolation on every route: no token, another tenant's token, missing scopes, other tenants' ids."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Case 116: bodies and connections made to cost more than they should: a 4xx or an end, soon and in little memory."""
+"""Case 116: hostile bodies and connections end with a 4xx or a close, soon and in little memory."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The names of the hub's figures: one list in the docs, and nothing in dashboard or alerts that nobody exposes."""
+"""Metric names: one list in the docs, and dashboards and alerts use only metrics that exist."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The protocol's extensions: priority and timeout, Idempotency-Key, repository, statistics, and what a refusal says."""
+"""Open Inference Protocol extensions: priority, timeout, Idempotency-Key, repository, statistics, refusals."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The log over HTTP: checkpoints and proofs for everybody, a device's heads for who may see the device."""
+"""The ledger log over HTTP: public checkpoints and proofs; a device's heads only for callers who may see it."""
 
 import asyncio
 import base64

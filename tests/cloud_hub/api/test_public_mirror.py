@@ -1,4 +1,4 @@
-"""The repository over HTTP: public, read-only, resumable, and no way out of its folders."""
+"""The update repository over HTTP: public, read-only, resumable, and no path out of its folders."""
 
 import asyncio
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""`/v1/admin/rollouts` over a real store and repository: who may, what is refused and why, two people, undo."""
+"""`/v1/admin/rollouts` over a real store and repository: access, refusals, approval by two people, undo."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ FLEET = 120
 
 
 class Rolls(Site):
-    """With a store in memory, a repository that has echo@1 to echo@3, and devices that speak echo@2."""
+    """With a store in memory, a repository that has echo@1 to echo@3, and devices that use echo@2."""
 
     def __init__(self, folder: Path, holder: Holder, hub: Hub) -> None:
         self.holder, self.state = holder, hub

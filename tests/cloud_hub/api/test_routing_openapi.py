@@ -1,4 +1,4 @@
-"""`/openapi.json` says what the hub serves: every route stands there, and schemathesis finds no answer it forbids."""
+"""`/openapi.json`: every route is described, and schemathesis finds no answer that the description forbids."""
 
 import asyncio
 import json

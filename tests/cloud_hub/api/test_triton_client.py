@@ -1,4 +1,4 @@
-"""An unmodified `tritonclient[http]` asks the hub. It brings gevent, so it runs in a process of its own."""
+"""An unmodified `tritonclient[http]` against the hub. It brings gevent, so it runs in a process of its own."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`skerry hub ...` as a person types it, on a state folder without a hub and beside a running API."""
+"""`skerry hub ...` on a state folder without a hub and beside a running API."""
 
 import asyncio
 import base64
@@ -27,14 +27,14 @@ from wire.process.exit_codes import Exit, ExitError
 
 
 class Person:
-    """Types `skerry hub WORDS --config FILE`, or `skerry devices ...` where the first word says so."""
+    """Runs `skerry hub WORDS --config FILE`, or `skerry devices ...` where the first word says so."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "hub.toml"
         self.state = StateDir(folder / "state")
 
     def types(self, *words: str) -> str:
-        """What is printed. ExitError as the process would end with it."""
+        """Return what is printed. ExitError as the process would end with it."""
         app, words = (devices_app, words[1:]) if words[0] == "devices" else (hub_app, words)
         result = CliRunner().invoke(app, [*words, "--config", str(self.file)])
         if result.exception and not isinstance(result.exception, SystemExit):

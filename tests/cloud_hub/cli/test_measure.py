@@ -1,4 +1,4 @@
-"""`skerry models measure`: a policy's own chain is attacked, and the bundle says so afterwards."""
+"""`skerry models measure`: a policy's own chain is attacked, and the result is written into the bundle."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`skerry models permit`: no hub signs a way down; who signs sees what it does, and devices find exactly that."""
+"""`skerry models permit`: a downgrade permit needs offline signatures, and devices find exactly what was signed."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""`skerry hub plan`: what it says of a bundle, and with which exit code."""
+"""`skerry hub plan`: its output for a bundle, and its exit codes."""
 
 import json
 

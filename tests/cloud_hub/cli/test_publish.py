@@ -1,4 +1,4 @@
-"""The whole road as people walk it: export, first keys, publish, sign elsewhere, finish, rotate."""
+"""The update repository by its commands: export, first keys, publish, sign elsewhere, finish, rotate."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ PASSPHRASE = "a long enough passphrase"
 
 
 class Place:
-    """A machine: words typed in a folder of its own."""
+    """A machine: commands run in a folder of its own."""
 
     def __init__(self, folder, *more):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What `skerry rollout` prints and how it ends: read by people who know kubectl, and by programs."""
+"""`skerry rollout`: output and exit codes, for people and for programs."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_a_status_shows_the_sample_what_is_unaudited_and_what_the_gate_leaves_op
     assert "digits@2, from digits@1" in page
     assert "gate       inconclusive: 210 audits do not rule out 8.0 points" in page
     assert "-0.4 points over 210 audits, between -8.1 and +6.6; worse by 8.1 at most" in page
-    assert "unaudited  vitals: only what devices see alone speaks for these" in page
+    assert "unaudited  vitals: for these only the devices' own signals count" in page
     assert (
         "0 failures of 1 results in this wave; 0 would exclude, with 95 % confidence, only failure rates above 95.0%"
         in page
@@ -52,7 +52,7 @@ ENDS = {
     S.PAUSED_INCONCLUSIVE: (Exit.WAITING, "Paused: r1, wave 1 of 3: because"),
     S.PAUSED_MANUAL: (Exit.WAITING, "Paused: r1"),
     S.COMPLETED: (Exit.OK, "rollout r1 successfully rolled out"),
-    S.COMPLETED_PARTIAL: (Exit.UNFINISHED, "but for devices that were not in reach in time"),
+    S.COMPLETED_PARTIAL: (Exit.UNFINISHED, "except to devices that were not reached in time"),
     S.ABORTED: (Exit.STOPPED, "rollout r1 aborted: because"),
     S.REVERTED: (Exit.STOPPED, "reverted"),
     S.DENIED: (Exit.STOPPED, "denied"),

@@ -1,4 +1,4 @@
-"""What `skerry rollout start FOLDER` does before any device hears of it."""
+"""`skerry rollout start FOLDER`: publishing and copying a bundle before the hub is asked."""
 
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is let in when there is not room for all: tenants, priorities, rates, and when each may come again."""
+"""Admission control: tenants, priorities, rate limits, and retry times of refused requests."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Stories of one question at the hub: stored before it is owed, ended once, the same answer for ever."""
+"""Life of one question at the hub: stored before its receipt, ended once, the same answer to every repeat."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Limits at the hub: queues, drains, ages, backups, web requests beside devices."""
+"""Limits of the hub core: queues, draining, ages of frames, restored backups, web requests beside devices."""
 
 import msgspec
 import numpy as np
@@ -109,7 +109,7 @@ def test_case_100_a_hub_restored_from_a_backup_computes_again_and_keeps_no_secon
     backup.say(device.ask_topic, device.ask(3, 4))
     backup.settle()
     assert Statuses(device.epoch, (), (3, 4)) in backup.replies(device)
-    assert backup.core.counts["gaps"] == 2  # receipted once, and not known any more: reported
+    assert backup.core.counts["gaps"] == 2  # receipted once and now unknown: counted as data loss
     for frame in later:
         backup.say(device.up, frame)
     backup.settle()
@@ -181,7 +181,7 @@ def test_case_87_through_another_replica_on_the_same_store_it_is_one_effect_and_
         other.say(device.up, repeated)
         other.settle()
     assert bench.sent[device.id][-2:] == other.sent[device.id][-2:]
-    assert other.core.counts["store_failures"] == 1  # it learnt from the first to look up this stream
+    assert other.core.counts["store_failures"] == 1  # since the first one it looks this stream up
     assert other.core.counts["verdicts"] == 0
 
 

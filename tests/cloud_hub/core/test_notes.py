@@ -1,4 +1,4 @@
-"""Signed notes, refusals and keys at the hub: what it says of what it knows, and to whom it says nothing."""
+"""Signed notes at the hub: answers to Hello and Ask, refusals, key changes, and notes that get no answer."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

@@ -1,4 +1,7 @@
-"""Two machines with one device's keys are found; one that restarts, loses its database or enrols anew is not."""
+"""Clone detection: two machines with one device's keys are found.
+
+Restarts, lost databases and re-enrolments are not.
+"""
 
 import secrets
 from dataclasses import dataclass, field
@@ -23,7 +26,7 @@ KEY = b"k" * 8
 
 @dataclass
 class Machine:
-    """Says hello as one machine does: a boot per process, an epoch per database, times that go on."""
+    """Simulated machine that says Hello: a boot id per process, an epoch per database, increasing times."""
 
     key: bytes = KEY
     boot: str = field(default_factory=lambda: secrets.token_hex(8))

@@ -1,4 +1,4 @@
-"""Reports of devices on their way in: sealed, signed, possible; and what a device hears when it comes."""
+"""Install reports of devices (sealed, signed, plausible), and the notes that a device receives after its Hello."""
 
 from math import inf, nan
 

@@ -1,4 +1,4 @@
-"""The hub judges again: by the document, by the rules a device names, and by those it cannot get around."""
+"""Policy check at the hub: by the policy document, the rules a device names, and those that certainly apply."""
 
 from dataclasses import replace
 from typing import Any
@@ -56,7 +56,7 @@ def served(*devices: SimDevice, policies: tuple[Policy, ...], orders: Orders | N
 
 
 def outcome(bench: Bench, device: SimDevice) -> str:
-    """Of the one question that was asked."""
+    """Outcome of the one question that was asked."""
     bench.settle()
     (found,) = [reply for reply in bench.replies(device) if isinstance(reply, Refusal | tuple)]
     return found.reason.value if isinstance(found, Refusal) else "answered"
@@ -128,7 +128,7 @@ drop = ["confidence"]
 
 
 def layered() -> tuple[Policy, tuple[str, ...]]:
-    """A tenant's and a site's, and their hashes; the site's is on the device alone."""
+    """A policy of a tenant layer and a site layer, and their hashes; only the device has the site layer."""
     both = compose((document(RULES), document(SITE_RULE, "ward", "site")))
     return both, tuple(part.hash for part in both.layers)
 
@@ -146,7 +146,7 @@ def test_a_composition_that_is_here_as_a_whole_is_judged_as_a_whole(device: SimD
     both, layers = layered()
     named: dict[str, Any] = {"policy": both.hash, "layers": layers}
     assert ask(device, both, **named, rule="ward/quiet") == "answered"
-    assert ask(device, both, **named, more=True) == "policy"  # the site's rule surely applies
+    assert ask(device, both, **named, more=True) == "policy"  # the site's rule certainly applies
 
 
 def test_layers_that_do_not_make_the_hash_that_is_named_are_no_composition(device: SimDevice):

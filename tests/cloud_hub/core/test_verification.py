@@ -1,4 +1,4 @@
-"""Attacks on the way in. Each is refused before anything is opened, stored or computed."""
+"""Attacks on incoming frames: each is refused before anything is decrypted, stored or computed."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ DAY_S = 86_400.0
 
 
 def untouched(bench: Bench) -> bool:
-    """No effect, nothing owed, nothing written, nothing waiting for an engine."""
+    """Whether nothing was accepted, stored, written or queued."""
     bench.settle()
     return not bench.store.owed() and bench.writes == 0 and bench.core.open == 0
 
@@ -35,7 +35,7 @@ def test_case_85_any_flipped_byte_of_header_ciphertext_or_signature_is_refused(d
     frame = device.question(1)
     for at in range(len(frame)):
         if at % 16 == 0:
-            bench = Bench(device)  # a fresh hub now and then: after 20 bad signatures a device is not heard any more
+            bench = Bench(device)  # a fresh hub now and then: after 20 bad signatures a device is muted
         bench.say(device.up, frame[:at] + bytes((frame[at] ^ 0x20,)) + frame[at + 1 :])
         assert bench.core.counts["accepted"] == 0
         assert untouched(bench), at
@@ -166,7 +166,7 @@ def test_a_flood_of_bad_signatures_costs_twenty_checks_and_silences_its_sender_a
     for _ in range(1000):
         bench.say(device.up, frame[:-1] + bytes((frame[-1] ^ 1,)))
     assert counting.verified == STRIKES + 1
-    assert not bench.notes  # and not one reply: it could be aimed at somebody else
+    assert not bench.notes  # no reply either: it could be aimed at a third party
     bench.ask(other, 1)
     bench.settle()
     assert bench.core.counts["verdicts"] == 1

@@ -1,4 +1,4 @@
-"""A hub's web API on a free port of this machine, a client, and behind it a small stand-in for the hub."""
+"""A hub's web API on a free local port, a client, and a small double of the hub behind it."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ DEVICE = "demo--cam-1"
 
 
 class EmptyStore:
-    """Of a hub that has judged nothing."""
+    """Double of a store without any question."""
 
     async def erase(self, wish: Erase) -> Tombstone:
         raise StoreError(f"nothing is kept of {wish.subject.hex()}")
@@ -55,7 +55,7 @@ class EmptyStore:
 
 
 class EchoVersions:
-    """Of a hub with two versions that no device has spoken to."""
+    """Double of a hub with two model versions that no device uses."""
 
     def __init__(self, hub: "EchoHub") -> None:
         self._hub = hub
@@ -86,7 +86,7 @@ class EchoVersions:
 
 
 class EchoHub:
-    """Answers like a hub with two versions of one model."""
+    """Double of a hub that serves two versions of one model."""
 
     def __init__(self) -> None:
         self.engines = {card.name: EchoEngine(card) for card in (OLDER, CARD)}
@@ -144,7 +144,7 @@ class EchoHub:
 
 
 class Site:
-    """An API on a free port of this machine, and a client."""
+    """A web API on a free local port, and a client."""
 
     def __init__(
         self, folder: Path, max_body_bytes: int = 4096, clerk: LedgerLogService | None = None, **more: Any

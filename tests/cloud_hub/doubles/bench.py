@@ -1,4 +1,4 @@
-"""HubCore with a real store and hand-driven time: commits, engine runs and crashes happen when the test says so."""
+"""Test bench of `HubCore` with a real store and manual time: commits, engine runs and crashes happen on demand."""
 
 from collections import defaultdict
 
@@ -43,13 +43,13 @@ class Bench:
         self.batches: list[c.Infer] = []
         self.checks: list[c.Check] = []
 
-    # what happens
+    # events
 
     def say(self, topic: str, payload: bytes) -> None:
         self._obey(self.core.on_message(topic, payload, self.now))
 
     def ask(self, device: SimDevice, seq: int, **changes) -> bytes:
-        """One question goes in; nothing else happens yet."""
+        """Deliver one question; nothing else happens yet."""
         frame = device.question(seq, self.now, **changes)
         self.say(device.up, frame)
         return frame
@@ -74,7 +74,7 @@ class Bench:
             self._obey(self.core.on_erased(keys, stone, self.now))
 
     def lose_commit(self) -> None:
-        """The disk is full: nothing of the job happened."""
+        """Fail the pending job, as a full disk does."""
         job, self.job = self.job, Job()
         self._obey(self.core.on_keep_failed(job.keeps, self.now))
         self._obey(self.core.on_end_failed(job.endings, self.now))
@@ -85,7 +85,7 @@ class Bench:
         self._obey(self.core.flush(self.now))
 
     def infer(self) -> None:
-        """Every batch that was handed out comes back, good or bad; every check of an engine too."""
+        """Return the result of every running batch and engine check, good or bad."""
         batches, self.batches = self.batches, []
         for batch in batches:
             try:
@@ -114,11 +114,11 @@ class Bench:
         self._obey(self.core.on_wake(self.now))
 
     def restart(self) -> None:
-        """kill -9: everything but the database is gone."""
+        """Restart as after kill -9: everything but the database is lost."""
         self._begin()
         self._obey(self.core.restore(self.store.owed(), self.now))
 
-    # what is seen
+    # observations
 
     def replies(self, device: SimDevice) -> list[object]:
         """All that the device got since last time, checked as a device checks it."""
@@ -138,7 +138,7 @@ class Bench:
     def refusals(self, device: SimDevice) -> list[Refusal]:
         return [note for note in self.replies(device) if isinstance(note, Refusal)]
 
-    # obedience
+    # execution of commands
 
     def _obey(self, commands: list[c.Command]) -> None:
         for command in commands:

@@ -1,4 +1,4 @@
-"""Devices as the hub sees them: real keys, real frames, no agent."""
+"""Simulated devices with real keys and frames, without the agent, and a registry in memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Enrolled:
 
 
 class MemoryRegistry:
-    """A `Registry` without a file: in memory."""
+    """Implementation of the registry protocol in memory."""
 
     def __init__(self, devices: Iterable[Enrolled] = ()) -> None:
         self._devices = {device.id: device for device in devices}
@@ -60,7 +60,7 @@ class MemoryRegistry:
 
 
 class SimDevice:
-    """Seals what a device seals and opens what it opens."""
+    """Device that seals questions and opens replies with real cryptography."""
 
     def __init__(self, name: str = "demo--d1", hub: HubKeys = HUB, epoch: int = 77) -> None:
         self.id = name

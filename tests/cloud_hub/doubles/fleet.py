@@ -1,4 +1,4 @@
-"""For the tests of publishing: a hub's repository, a folder of offline keys, and a device that reads from the disk."""
+"""Actors for tests of publishing: a hub's repository, a person with offline keys, and a device that reads from disk."""
 
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -71,7 +71,7 @@ class Hub:
 
 
 class Holder:
-    """A person with a folder of keys."""
+    """A person who holds a folder of offline keys."""
 
     def __init__(self, folder: Path) -> None:
         self.ring = Keyring(folder, CHEAP)
@@ -112,12 +112,12 @@ class Holder:
 
 
 def carried(request: Request) -> Request:
-    """Through its file, as between two machines."""
+    """A signing request after a round trip through its file, as between two machines."""
     return load_request(dump_request(request))
 
 
 class FolderFetcher(Fetcher):
-    """Reads what a mirror would serve."""
+    """Fetcher that reads a folder as a mirror would serve it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class FolderFetcher(Fetcher):
 
 
 class Device:
-    """Our client over one folder of its own; `reads` is the repository it is shown."""
+    """Update client over a folder of its own; `reads` is the repository that it is shown."""
 
     def __init__(self, folder: Path, reads: Hub) -> None:
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Bundles for gangs: a transformer of two blocks, and the zoo's residual net; traced once a session."""
+"""Bundles for sharded engines: a transformer of two blocks, and the zoo's residual net; traced once per session."""
 
 from functools import cache
 from pathlib import Path

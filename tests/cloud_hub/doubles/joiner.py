@@ -1,4 +1,4 @@
-"""A device that wants to join, as the enrolment contract describes it: keys, request, proof."""
+"""A device that enrols, as the enrolment contract describes it: keys, request, proof of possession."""
 
 import base64
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A rollout on a bench: the core over its real store, devices that obey it in virtual time, and a power switch."""
+"""Test bench of a rollout: the core over its real store, devices that obey in virtual time, and simulated crashes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ COMMITTED, ROLLED_BACK = InstallState.COMMITTED, InstallState.ROLLED_BACK
 
 
 def says(outcome, why="", **more):
-    """A gate that always says the same."""
+    """Quality gate that always gives the same decision."""
     return lambda canary, control, rules: Gate(outcome, why, **more)
 
 
@@ -33,7 +33,7 @@ def members(count, device_class="camera"):
 
 
 class Device:
-    """Obeys as devices do: the highest counter holds, everything is said with a seq of its own. It remembers it all."""
+    """Device that follows assignments: the highest counter wins, and each report has its own seq."""
 
     def __init__(self, name) -> None:
         self.name = name
@@ -84,7 +84,10 @@ class Device:
 
 
 class Bench:
-    """`judge`: the gate. `die` "before" or "after" the write: the process ends there, and another one takes over."""
+    """Rollout controller under test.
+
+    `judge`: the quality gate; `die` "before" or "after" the write: the process crashes there.
+    """
 
     def __init__(self, count=200, judge=PASS, order=None, **rules) -> None:
         self.now = BEGIN_S

@@ -1,4 +1,4 @@
-"""A hub on a broker in memory, for tests of its loop: `serving` starts one, `Ear` listens as a device."""
+"""A hub on an in-memory broker, for tests of its event loop: `serving` starts one, `Ear` receives as a device."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ SLOW_S = 0.002  # an engine that is not worth running between two messages
 
 
 class Site:
-    """One hub on a folder; `kill` ends it as `kill -9` would, as far as one process can."""
+    """One hub on a folder; `kill` ends it like `kill -9`, as far as one process can."""
 
     def __init__(self, folder: Path, *devices: SimDevice, engine: Engine | None = None, **settings) -> None:
         self.broker = MemoryBroker()
@@ -78,7 +78,7 @@ async def serving(folder: Path, *devices: SimDevice, engine: Engine | None = Non
 
 
 class Ear:
-    """A device's end of the link."""
+    """A device's MQTT connection to the hub."""
 
     def __init__(self, device: SimDevice, transport: MemoryTransport) -> None:
         self.device, self.transport = device, transport

@@ -1,4 +1,7 @@
-"""Devices that all ask, against the production `HubCore` in virtual time: an engine of stated cost, retries obeyed."""
+"""Load simulation against the production `HubCore` in virtual time.
+
+An engine of given cost, devices that obey retries.
+"""
 
 import random
 from collections import Counter, defaultdict
@@ -17,7 +20,7 @@ COMMIT_S = 0.005
 
 
 class Storm:
-    """`base_s + item_s * n` a batch. Times in seconds since the beginning."""
+    """Simulated hub under load; a batch takes `base_s + item_s * n`. Times in seconds since the start."""
 
     def __init__(self, *devices: PlainDevice, base_s: float = 0.05, item_s: float = 0.002, **settings) -> None:
         self.bench = Bench(*devices, envelopes=PlainEnvelopes(), **{"max_batch": 16, **settings})

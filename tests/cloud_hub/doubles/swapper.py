@@ -1,4 +1,4 @@
-"""A hub on a broker in memory with a stock of models of its own: for tests of versions and of drains."""
+"""A hub on an in-memory broker with a model catalogue of its own, for tests of versions and draining."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ SAMPLES = np.zeros((1, 10), np.float32)
 
 
 class Swapper:
-    """A hub on a broker in memory with a stock of its own."""
+    """A hub on an in-memory broker with a model catalogue of its own."""
 
     def __init__(self, folder: Path, *devices: SimDevice, **settings: Any) -> None:
         self.stock = MemoryStock({})

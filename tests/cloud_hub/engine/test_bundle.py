@@ -1,4 +1,4 @@
-"""Engines of bundles in this process: torch and ONNX, buckets, and what does not fit its manifest."""
+"""Engines of bundles in one process (PyTorch and ONNX): batch sizes, predictions, and bundles that do not fit."""
 
 import math
 from functools import cache

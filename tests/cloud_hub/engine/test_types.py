@@ -1,4 +1,4 @@
-"""What a model's card lets in: nothing that is not as its manifest says."""
+"""Input validation by a model card: shape, type and range as its manifest says."""
 
 import numpy as np
 import pytest

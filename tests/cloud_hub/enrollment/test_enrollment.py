@@ -1,3 +1,5 @@
+"""Enrolment: invites, proof of possession, rejections, the signed reply and the rate limit."""
+
 import base64
 import hashlib
 import json

@@ -1,3 +1,5 @@
+"""The allow list of machines that may enrol."""
+
 from pathlib import Path
 
 import pytest

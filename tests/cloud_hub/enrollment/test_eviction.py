@@ -1,4 +1,4 @@
-"""Who is gone and still speaks is thrown off the broker, soon and not all the time; who is welcome never."""
+"""Session eviction: devices that are gone but still send lose their broker session, soon and at a limited rate."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from wire.transport.base import LinkLostError, MemoryBroker, MemoryTransport
 
 
 class Door:
-    """A doorman whose take-overs are noted."""
+    """A session evictor whose take-overs are recorded."""
 
     def __init__(self, registry: Registry) -> None:
         self.taken: list[str] = []

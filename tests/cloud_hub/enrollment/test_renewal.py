@@ -1,4 +1,4 @@
-"""Renewal and retirement at the hub: the identity key asks, only an active device is given, strangers learn nothing."""
+"""Certificate renewal and retirement under the identity key; unknown devices and wrong proofs get the same answer."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Keys of tenants at rest: what lies on disk, who is known, what may be made."""
+"""API keys of tenants: what is stored, which tokens are accepted, which requests for keys are refused."""
 
 import stat
 

@@ -1,4 +1,4 @@
-"""The audit stays small whatever is done to it, and loses no change that was made."""
+"""Audit log: bounded size under a flood of refusals, without losing a change that was made."""
 
 from cloud_hub.registry.audit import Audit, Entry
 

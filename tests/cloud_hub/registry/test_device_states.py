@@ -1,4 +1,4 @@
-"""Which states lead to which: revoked is the end, whatever is tried afterwards."""
+"""State machine of a device: the allowed transitions, and revoked as the final state."""
 
 import pytest
 from hypothesis import given

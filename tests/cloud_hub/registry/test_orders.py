@@ -1,4 +1,4 @@
-"""A hub that is told to deny all: durably, for everybody, a tenant or one device, until a policy clears it."""
+"""Standing orders: durable deny notices for all devices, a tenant or one device, until a policy clears them."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_floors_only_rise_and_outlive_the_process(tmp_path: Path):
     orders.learn(old.layers)
     assert not orders.is_old(old.hash)
     orders.learn(new.layers)
-    orders.learn(old.layers)  # somebody configured the old one again
+    orders.learn(old.layers)  # the old version is configured again
     again = Orders(tmp_path / "orders.json")
     assert again.floors == {"tenant/clinic": 4}
     assert (again.is_old(old.hash), again.is_old(new.hash), again.is_old("never seen")) == (True, False, False)

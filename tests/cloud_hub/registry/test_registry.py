@@ -1,3 +1,5 @@
+"""Registry of devices: invites, enrolment, states, and what survives a restart."""
+
 import sqlite3
 
 import pytest

@@ -1,4 +1,4 @@
-"""The life of a device in the registry: machines it is limited to, retirement, suspicion, lost replies, old files."""
+"""Life cycle of a device in the registry: hardware limits, retirement, clone suspicion, lost replies, old schemas."""
 
 import sqlite3
 

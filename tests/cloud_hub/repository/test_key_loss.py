@@ -1,4 +1,4 @@
-"""The loss of each key, as a drill: what a thief can do, what the people do, what a device makes of it."""
+"""Loss of each signing key as a drill: what an attacker can do, how people recover, what a device accepts."""
 
 import pytest
 from tuf.api.metadata import Metadata, Targets

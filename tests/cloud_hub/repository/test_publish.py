@@ -1,4 +1,4 @@
-"""What goes into the repository, under which name and version: bundles, policies, the hub's own keys."""
+"""Publishing bundles, policies and hub keys: paths, versions, refusals, withdrawal and revocation."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The power goes, or the disk is full: devices accept what is there, and the act can be repeated."""
+"""Power loss and a full disk while publishing: devices accept what is there, and the operation can be repeated."""
 
 import itertools
 import resource
@@ -36,7 +36,7 @@ class CrashError(Exception):
 
 
 class DyingShelf(Shelf):
-    """Its power goes after so many steps: a file written, the link renamed."""
+    """A store that loses power after so many steps: a file written, the link renamed."""
 
     steps = 10**9
 

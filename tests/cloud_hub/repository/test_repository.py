@@ -1,4 +1,4 @@
-"""The repository on disk: what is installed, what is refused, and that a crash leaves what a device accepts."""
+"""The TUF repository on disk: installing requests, refusals, renewal, and crash safety."""
 
 import os
 import threading
@@ -246,7 +246,7 @@ def test_a_damaged_file_is_said_and_nothing_is_signed_over_it(hub, holder):
 
 
 def test_installing_the_same_request_again_changes_nothing(hub, holder):
-    """Whoever does not know whether it was done may do it again."""
+    """Installing the same request twice is harmless."""
     request = holder.rotate(hub.export(), "root", drop=("root-3",))
     hub.install(request)
     before = versions(hub)

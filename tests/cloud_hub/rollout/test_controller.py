@@ -1,3 +1,5 @@
+"""The rollout controller over a real database: one or two hubs, defects, clocks, and assignments that are repeated."""
+
 import asyncio
 import contextlib
 import io
@@ -20,7 +22,7 @@ ORDER = Order("digits", NEW, rules={**QUICK, "wave_deadline_s": 100_000.0}, id="
 
 
 class Machine:
-    """The clocks of one machine: a wall that may be set, and one that only runs."""
+    """Clocks of one machine: a wall clock that may be set, and a monotonic one."""
 
     def __init__(self) -> None:
         self.wall_s = BEGIN_S
@@ -32,7 +34,7 @@ class Machine:
 
 
 class Site:
-    """One or two hubs over one file, devices that obey, and time that the test moves."""
+    """Test bench: one or two hubs over one database, devices that obey, and time that the test moves."""
 
     def __init__(self, path, fleet=20) -> None:
         self.path = path
@@ -84,7 +86,7 @@ class Site:
             await self.settled()
 
     async def settled(self):
-        """A few rounds of every loop, and what they had to write is written."""
+        """Run a few rounds of every loop until their writes are done."""
         for _ in range(3):
             await asyncio.sleep(0.003)
             for hub in self.hubs:

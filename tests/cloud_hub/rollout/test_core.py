@@ -1,3 +1,5 @@
+"""The rollout state machine: waves, rates, gates, pauses and reports."""
+
 import pytest
 from msgspec.structs import replace
 

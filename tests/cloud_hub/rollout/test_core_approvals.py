@@ -1,3 +1,5 @@
+"""Approvals of a rollout: how many people, of which plan, and for how long."""
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +12,7 @@ S = RolloutState
 
 
 def large(**rules):
-    """Two hundred devices: to reach all of them takes two people."""
+    """Two hundred devices: a rollout to all of them needs two people."""
     bench = Bench(200, **rules)
     plan = plan_of(replace(bench.order, id="r2"), members(200), "ann", bench.ms)
     assert plan.people == 2
@@ -55,7 +57,7 @@ def test_case_118_an_approval_that_is_too_old_counts_no_more():
 
 def test_case_118_an_approval_of_other_content_is_refused():
     bench = large()
-    with pytest.raises(RolloutError, match="not what would be done"):
+    with pytest.raises(RolloutError, match="the plan has changed"):
         bench.approve("bob", "0" * 64)
     bench.run(600.0)
     assert bench.core.state is S.WAITING_APPROVAL

@@ -1,3 +1,5 @@
+"""Endings of a rollout: completion, abort, revert, timeouts and late reports."""
+
 from typing import Any
 
 import pytest

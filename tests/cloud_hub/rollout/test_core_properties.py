@@ -1,4 +1,7 @@
-"""Any order of time, reports, lies, people and deaths: exposure stays in its wave, and no device hears two things."""
+"""Properties of the rollout state machine under any order of time, reports, lies, commands and crashes.
+
+Exposure stays within its wave, and no device gets two contents under one counter.
+"""
 
 import itertools
 import os
@@ -110,7 +113,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_minute_holds_more_than_the_rate(self):
-        """Of those who were really told: a word that is said again after a death takes its place too."""
+        """Rate of assignments really sent: one that is repeated after a crash counts too."""
         times = [at for at, _, goal in self.bench.told if goal is Goal.CANDIDATE][-200:]
         most = self.bench.core.rules.per_minute
         assert all(later - first >= 60.0 for first, later in zip(times, times[most:], strict=False))
@@ -134,7 +137,7 @@ class RolloutMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.bench.core.state not in TERMINAL)
     @rule()
     def everything_ends(self):
-        """No more faults, nobody pauses: it comes to an end by itself."""
+        """Without further faults and pauses the rollout ends by itself."""
         bench = self.bench
         bench.judge = bench.core._judge = PASS
         for box in bench.devices.values():

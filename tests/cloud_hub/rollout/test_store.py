@@ -1,3 +1,5 @@
+"""The rollout database: crashes around every write, two hubs at once, clocks and assignment counters."""
+
 import itertools
 import sqlite3
 from typing import Any
@@ -24,7 +26,7 @@ def made(name, count=20, **changes):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("judge", "end"), [(PASS, S.COMPLETED), (UNSURE, S.ABORTED), (FAIL, S.ABORTED)])
 def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things(judge, end, when):
-    """Killed around every write of the whole story; the devices themselves check what they are told."""
+    """The hub is killed around every write of a whole rollout; devices check every assignment they get."""
     bench = Bench(20, judge)
     kills = 0
     while bench.core.state not in TERMINAL and kills < 5000:
@@ -120,7 +122,7 @@ def test_case_55_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(or
 
 
 def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
-    """Each believes itself alone, and every write of one makes the other look again."""
+    """Two hubs at once: every write of one makes the other read anew."""
     bench = Bench(200, per_minute=20)
     bench.to(S.READY)
     hubs = [RolloutCore(bench.store.record("r1"), PASS, bench.now) for _ in range(2)]
@@ -187,7 +189,7 @@ def test_case_61_no_restart_frees_a_place_in_the_minute():
 
 
 def test_case_61_a_clock_that_was_set_ahead_during_a_restart_frees_no_place_either():
-    """An hour ahead, as the new process sees it: what the old one told is told this moment for all it knows."""
+    """Clock an hour ahead after a restart: assignments of the old process count as sent now."""
     bench = Bench(1000, per_minute=50, waves=("10", "100%"))
     bench.to(S.SOAKING)
     bench.run(until={S.RUNNING})
@@ -213,7 +215,7 @@ def _hold_the_rate(bench, most):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_case_35_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest_counter(order):
-    """The words of a rollout that was held, told again and aborted, judged as devices judge them."""
+    """Assignments of a rollout that was held, resumed and aborted, checked as devices check them."""
     bench = Bench(20)
     for device in bench.devices.values():
         device.online = False
@@ -236,7 +238,7 @@ def test_case_35_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest
 
 
 def test_every_word_of_a_whole_story_is_one_that_devices_take():
-    """Candidates, controls, withdrawals, and the way back."""
+    """Candidates, controls, withdrawals, and the revert."""
     bench = Bench(200, order=Order("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
     bench.to(S.SOAKING)
     bench.core._judge = FAIL

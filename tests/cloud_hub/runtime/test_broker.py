@@ -1,4 +1,4 @@
-"""The generated configuration, and the child's life played by small programs; the real broker is in tests/live."""
+"""The broker's configuration and its life as a child, played by small programs; the real broker is in tests/live."""
 
 import asyncio
 import io

@@ -1,3 +1,5 @@
+"""The hub's configuration: files, environment, refusals, and what is derived from it."""
+
 from pathlib import Path
 
 import pytest

@@ -1,4 +1,4 @@
-"""The whole hub in one event loop, asked over the web and pushed to its limits; the link is in memory."""
+"""The whole hub in one event loop under web requests and overload; the link is in memory."""
 
 import asyncio
 import time

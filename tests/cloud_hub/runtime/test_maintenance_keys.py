@@ -1,4 +1,4 @@
-"""A region's key lives a fortnight: then what was sealed to it opens for nobody, wherever a copy of it lies."""
+"""Weekly rotation of the HPKE key: after two weeks nothing sealed to an old key can be opened."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ NOW_MS = 1_800_000_000_000
 
 
 class Hub:
-    """Who is told of keys."""
+    """Records the keys that were applied."""
 
     def __init__(self, folder: Path) -> None:
         self.keys = load_or_create(folder)

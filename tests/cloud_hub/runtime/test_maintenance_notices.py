@@ -1,4 +1,4 @@
-"""The hub tells its fleet of what is new, and of nothing else."""
+"""Notification of the fleet when something new is published, and only then."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ def hub(tmp_path) -> Hub:
 
 
 async def told(hub: Hub, *versions: int, devices: tuple[str, ...] = ("demo--a", "demo--b")) -> list[str]:
-    """Who was hinted while these versions of the policy were published one after the other."""
+    """Return the devices that got a hint while these policy versions were published one after the other."""
     found: list[str] = []
     herald = Herald(hub.repository, lambda: devices, found.append, Log(io.StringIO()))
     task = asyncio.create_task(herald.run(look_s=0.01, per_s=1000))

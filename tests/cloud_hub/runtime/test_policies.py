@@ -67,7 +67,7 @@ def test_case_103_layers_that_do_not_go_together_stop_the_hub(repository, tmp_pa
 
 
 async def watched(watch: Watch, served: list[list[tuple[str, int]]], count: int) -> None:
-    """Until that many were handed on."""
+    """Wait until that many policy sets were served."""
 
     seen = asyncio.Event()
 

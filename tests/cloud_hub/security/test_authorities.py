@@ -1,4 +1,4 @@
-"""Two CAs at once: who speaks, who issues, whom everybody trusts; and a crash at every step of the change."""
+"""CA rotation: which CA signs, which issues, which are trusted; and a crash at every step."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Certificate authority of the hub: certificate profiles, refused requests, renewal of the hub's own certificates."""
+
 import ssl
 import subprocess
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Engines, the threads that own them, and who goes into which batch."""
+"""Batch scheduling and execution: batching, failing engines, inline and threaded runs."""
 
 import asyncio
 import time
@@ -104,7 +104,7 @@ def test_a_broken_engine_is_checked_ever_more_seldom_and_keeps_its_items():
         waits.append(now - start)
     assert waits == sorted(waits)
     assert waits[-1] == RECHECK_CAP_S
-    # It works again: the suspect is tried, fails alone, and now it is the question's fault.
+    # The engine works again: the suspect is retried, fails alone, and is refused for good.
     assert lanes.checked(CARD.name, True, now) == ()
     batch = infer_of(lanes, now)
     assert lanes.failed(batch.ticket) == [Check(CARD.name)]

@@ -1,4 +1,4 @@
-"""One question's way as spans: from the device's sample to the rank that computed it, in a file or for a collector."""
+"""Trace spans of a question, from the device's sample to the ranks that computed it, in a file or for a collector."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Versions come and go while questions come: nothing is lost, nobody is computed for twice, what is spoken stays."""
+"""Loading, unloading and retiring of model versions under load: no question is lost or computed twice."""
 
 import asyncio
 import itertools
@@ -123,7 +123,7 @@ def test_case_retired_a_version_is_gone_for_good_and_what_waited_for_it_is_told_
         bench.ask(device, seq)
     bench.commit()
     bench.commit()
-    bench.flush()  # one is being computed, the next waits at the engine's door
+    bench.flush()  # one is being computed, the next is queued at the engine
     bench._obey(bench.core.lineup.retire(CARD.name, bench.now))
     bench.settle()
     assert bench.turns == [Unload(CARD.name)]

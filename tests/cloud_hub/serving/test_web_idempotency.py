@@ -1,4 +1,4 @@
-"""One key, one payload, one computation; and what is remembered of keys is bounded."""
+"""Idempotency-Key of web inference: one computation per key and payload, within bounded memory."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The hub's log of ledger heads: what gets in, what contradicts, what is proved, what is mirrored, what is answered."""
+"""Transparency log of ledger heads: verification, contradictions, proofs, spending mirror, and answers."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ HUB_KEY = KEYS.signing.public_key().public_bytes_raw()
 
 
 def heads(entries: int = 1, device: SimDevice = DEVICE, **changes) -> Heads:
-    """A head of the device's, with its own signature whatever the changes."""
+    """A ledger head of the device, correctly signed whatever the changes."""
     head = sha256(b"%d" % entries).digest()
     said = msgspec.structs.replace(Heads(device.epoch, entries, 1000 * entries, head, b"", 0, ()), **changes)
     text = head_text(Head(device.id, said.epoch, said.entries, said.at_ms, said.head))
@@ -185,7 +185,7 @@ def test_another_devices_head_is_dropped():
 async def answered(
     log: HubLog, *told: Received, enrolled_ms: int = 2_000
 ) -> tuple[list[tuple[str, DownNote]], LedgerLogService]:
-    """What the clerk tells, and the clerk, which has ended."""
+    """The notes that the ledger service sends for these heads, and the service, stopped."""
     said: list[tuple[str, DownNote]] = []
     desk = LedgerBackend("hub-1", KEYS.signing, lambda *each: said.append(each), lambda _: enrolled_ms, Log())
     clerk = LedgerLogService(log, desk)

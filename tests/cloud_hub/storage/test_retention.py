@@ -1,4 +1,4 @@
-"""What a hub forgets, and when: verdicts by their policy's days, a subject when asked, rare labels always."""
+"""Retention at the hub: verdicts by their policy's days, erasure of a subject, suppression of rare labels."""
 
 import base64
 import json
@@ -121,7 +121,7 @@ def test_case_112_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_eithe
     store, today = Store.open("sqlite://"), NOW_MS // DAY_MS
     counted(store, [0] * 40 + [1] * 25 + [2] * 9 + [3] * 3)
     found = [Tally(today, "echo@1", label, count) for label, count in raw(store).items()]
-    assert published(found, today) == []  # a day that is not over tells nothing
+    assert published(found, today) == []  # a day is published only when it is over
     assert {each.label: each.count for each in published(found, today + 1)} == {0: 40, 1: 25}
     store.apply([Job(purge_ms=NOW_MS)])
     assert len(raw(store)) == 4
@@ -133,7 +133,7 @@ def test_case_112_one_member_of_a_rare_label_changes_nothing_that_is_shown():
     for rare in range(K):
         with_one = shown({0: 40, 1: 25, 2: rare})
         assert 2 not in with_one
-        assert with_one in ({0: 40, 1: 25}, {0: 40})  # the second: else the total would tell
+        assert with_one in ({0: 40, 1: 25}, {0: 40})  # the second, since the total would reveal it
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(1, 60)), st.integers(1, 20))

@@ -1,4 +1,4 @@
-"""The database on its own: durable or not done, unique, forward only, and nothing in the clear."""
+"""Store of questions and verdicts: durability, uniqueness, forward migration, nothing in the clear."""
 
 import shutil
 import sqlite3

@@ -1,4 +1,4 @@
-"""The thread that owns the database: jobs share commits, and one bad job spoils no other."""
+"""Writer thread of the database: group commit, and a failing job that does not affect the others."""
 
 import asyncio
 import threading

@@ -1,4 +1,7 @@
-"""Any order of messages, commits, failures, kills, waits: every stored question ends once, nothing is said early."""
+"""Stateful property test of `HubCore`.
+
+In any order of messages, commits, failures and kills every question ends once.
+"""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -94,7 +97,7 @@ class HubMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.frames)
     @rule()
     def heal(self):
-        """No more faults: everything the hub owes ends."""
+        """Without further faults every stored question ends."""
         self.bench.engine.broken = False
         for _ in range(3):
             self.bench.wait(120.0)

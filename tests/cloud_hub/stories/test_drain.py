@@ -1,4 +1,7 @@
-"""A hub that goes: what is under way is finished, what comes is refused with a time, the rest waits for the next."""
+"""Draining of a hub: work in progress is finished, new work is refused with a retry time.
+
+What is left waits for the next process.
+"""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The hub's keys survive a restart, rotate without losing a question, and its clock never runs back."""
+"""Hub keys survive restarts and rotations without losing a question, and the hub clock never runs backwards."""
 
 import stat
 

@@ -1,4 +1,4 @@
-"""Storms: everybody asks at once, a partition heals, one device floods. Bounded for who is let in, fair to all."""
+"""Request storms: all devices at once, a healed partition, one flooding device. Latency is bounded, shares are fair."""
 
 import random
 from collections import Counter

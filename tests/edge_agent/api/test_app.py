@@ -1,4 +1,4 @@
-"""The local API as a caller meets it: answers, corrections, events, feedback; and as an attacker does."""
+"""The local API for a caller: answers, corrections, events, feedback; and for an attacker."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The local API of an agent that has no model yet, and the way a person asks for updates."""
+"""The local API of an agent that has no model yet, and its route that asks for updates."""
 
 from tests.edge_agent.doubles.api_double import MemoryAgent, serving
 

@@ -1,4 +1,4 @@
-"""A model that takes whole numbers and answers with a value: every way in and out of the device."""
+"""A regressor: a model of integer inputs that answers with a value, over every input and output of the device."""
 
 import asyncio
 import io

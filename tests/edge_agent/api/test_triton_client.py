@@ -1,4 +1,4 @@
-"""An unmodified `tritonclient[http]` asks a running server. It brings gevent, so it runs in a process of its own."""
+"""An unmodified `tritonclient[http]` against a running server. It needs gevent, so it runs in a process of its own."""
 
 import asyncio
 import json

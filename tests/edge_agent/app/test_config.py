@@ -1,4 +1,4 @@
-"""Configuration: closed, relative to its file, under the environment; and the process that refuses to start on it."""
+"""Configuration: unknown keys, relative paths, environment; and the process that refuses to start on a bad one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The agent as a process: what keeps it from starting, how it starts, lives, stops; and what a person sees of it."""
+"""The agent as a process: what keeps it from starting, how it starts, runs and stops, and what its commands show."""
 
 import json
 import logging

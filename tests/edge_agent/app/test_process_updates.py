@@ -1,4 +1,4 @@
-"""The agent's process and updates: it starts with nothing, gets all by TUF, and starts again without any network."""
+"""The agent's process with updates: it starts empty, gets all by TUF, and starts again without any network."""
 
 import dataclasses
 import json
@@ -88,7 +88,7 @@ def test_a_device_of_a_hub_without_a_repository_cannot_live_by_one(device, capsy
     dataclasses.replace(load(folder), tuf_url="").save(folder)
     assert refused(config, capsys) == (
         Exit.ENROLMENT,
-        "skerry agent: this device was enrolled without an update repository: enrol it anew for tuf:",
+        "skerry agent: this device was enrolled without an update repository: enrol it again to use tuf:",
     )
 
 

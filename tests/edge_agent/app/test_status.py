@@ -1,4 +1,4 @@
-"""What an agent says of its policy's end: in the status, as alarms, in the metrics, from 14 days before."""
+"""Expiry of the policy in the agent's status, alarms and metrics, from 14 days before its end."""
 
 import pytest
 

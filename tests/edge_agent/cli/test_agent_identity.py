@@ -1,4 +1,4 @@
-"""`skerry agent enrol|renew|retire` as a person types them, against the identity side of a real hub."""
+"""`skerry agent enrol|renew|retire` on the command line, against the identity endpoints of a real hub."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`skerry ledger` as a person types it, on a folder whose agent is stopped."""
+"""`skerry ledger` on the command line, on a folder whose agent is stopped."""
 
 import json
 from pathlib import Path

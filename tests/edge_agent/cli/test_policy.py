@@ -1,4 +1,4 @@
-"""`skerry policy` as a person meets it: what counts is its output and its exit code."""
+"""`skerry policy` on the command line: its output and its exit codes."""
 
 import json
 from datetime import UTC, date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The end of a device: its ledger proves itself, the hub has heard, and nothing that could speak for it is left."""
+"""Retirement of a device: its ledger verifies, the hub was told, and no key that could act for it is left."""
 
 import asyncio
 import base64

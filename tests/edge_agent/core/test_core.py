@@ -1,4 +1,4 @@
-"""EdgeCore by itself: events and `now` in, commands out. No loop, no clock, no double."""
+"""Unit tests of EdgeCore: events and `now` in, commands out. No event loop, no clock, no doubles."""
 
 from functools import partial
 from math import inf, nan

@@ -1,4 +1,4 @@
-"""The hub says no: for now, for good, or only to these very bytes."""
+"""Refusals of the hub: temporary ones, final ones, and that each counts for exactly the bytes it names."""
 
 from math import nan
 

@@ -1,4 +1,4 @@
-"""A core at rest is a few numbers: another core that takes them up answers as the first would have."""
+"""Idle snapshots: a core resumed from one behaves as the core that it was taken from."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ steps = st.lists(st.sampled_from(["sure", "unsure", "refused", "unanswered"]), m
 
 
 def life(edge: EdgeCore, step: str, number: int, now: float) -> list[object]:
-    """All that a core says to one sample and what comes of it, but for alarms: waking early or twice does no harm."""
+    """All commands from one sample until its end, without alarms: waking early or twice does no harm."""
     said = ask(edge, number, now, SURE if step == "sure" else UNSURE)
     for store in [command for command in said if isinstance(command, Store)]:
         said += edge.on_stored(store.seq, digest(store.seq), now)

@@ -1,4 +1,4 @@
-"""A device with several hubs, each on a line of its own: which is asked, what moves, and what never does."""
+"""A device with several hubs, each on its own connection: which is asked, what is re-routed, and what never is."""
 
 from typing import Any
 

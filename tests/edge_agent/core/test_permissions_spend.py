@@ -1,4 +1,4 @@
-"""What was spent stays spent: in memory, in the table, and in what the hub remembers."""
+"""Recorded spending is never reduced: in memory, in the table, and in what the hub remembers."""
 
 import sqlite3
 from contextlib import closing

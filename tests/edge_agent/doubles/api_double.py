@@ -1,4 +1,4 @@
-"""A small agent for API tests: the shipped EchoRunner answers; records, events and feedback are kept in memory."""
+"""Agent double for API tests: the shipped EchoRunner answers; records, events and feedback are kept in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ POLICY = "ab" * 16
 
 
 class MemoryAgent:
-    """Every answer is local; one of a sample that is unsure has an open question until `verdict` comes."""
+    """An agent whose answers are all local; an unsure one has an open question until `verdict` is called."""
 
     def __init__(self) -> None:
         self.runner = EchoRunner(labels=3, version=7)
@@ -124,7 +124,7 @@ class MemoryAgent:
 async def serving(
     agent: AnswerService, door: ServerAccess | None = None, **options: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session against a running server, on a free port; `session.agent_url` is its address."""
+    """A client session with a running server, on a free port. `door`: who may call; `options`: of `build_app`."""
     door = door or ServerAccess()
     limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))
     app = build_app(agent, door, limits=limits, version="1.2.3", **options)

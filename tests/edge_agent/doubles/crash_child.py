@@ -1,4 +1,4 @@
-"""A process that asks three questions and dies by SIGKILL at a named point: `python -m ... FOLDER POINT`."""
+"""Process that asks three questions and kills itself at a named point: `python -m ... FOLDER POINT`."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ def die(*_: object) -> None:
 
 
 class FileHub(HubDouble):
-    """Its effects are on disk: they outlive the process, as a hub's do."""
+    """A hub double whose effects are written to a file, so that they outlive the process as a real hub's do."""
 
     file: Path
     point = ""

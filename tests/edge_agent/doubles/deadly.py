@@ -1,6 +1,6 @@
-"""A device with a bundle that passes every test and ends the process with one kind of sample; and its lives.
+"""A device with a bundle that passes every test and crashes the process on one kind of sample.
 
-The process is a real agent; its broker is never there.
+The process is a real agent; its broker never answers.
 """
 
 import http.client
@@ -25,7 +25,7 @@ DEADLY = [0.77] + [0.1] * 8 + [0.9]
 
 
 def assigned(device: Bench, version: int) -> Path:
-    """Version 1 is committed, and a hub that is gone by now has assigned `version`."""
+    """A device with version 1 committed, to which a hub that is gone by now has assigned `version`."""
     device.offer(1)
     config = by_tuf(device, policy="policy.toml")
     config.write_text(config.read_text() + "[updates]\ninterval_s = 0\n")
@@ -50,7 +50,7 @@ def ask(place: Address, x: list[float]) -> dict[str, Any]:
 
 
 def dies(config: Path) -> None:
-    """One life: it serves the model on trial, and ends by a signal with the first sample of one kind."""
+    """Run one process: it serves the model on trial, and ends by a signal with the first deadly sample."""
     with running(config) as process:
         place = address(config, process)
         waited(place, lambda status: status["install"]["state"] == "probation" and status["model"] == "echo@2")
@@ -64,7 +64,7 @@ def dies(config: Path) -> None:
 def back(config: Path) -> tuple[float, float]:
     """After the last crash: seconds from the start of the next process to its first answer, by the model before.
 
-    The second: of these, until the process could be asked at all.
+    The second: how many of these passed until the process could be asked at all.
     """
     began = time.monotonic()
     with running(config) as process:

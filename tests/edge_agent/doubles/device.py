@@ -25,7 +25,7 @@ port = 0
 
 
 def lay(folder: Path) -> Path:
-    """The configuration file of a device whose broker (port 1) is never there."""
+    """Write a device's folder, and return its configuration file. Its broker (port 1) never answers."""
     (folder / "pki").mkdir()
     authority = Authority.open(folder / "pki", utc_now())
     key = ec.generate_private_key(ec.SECP256R1())

@@ -1,4 +1,7 @@
-"""A hub in one page: real keys, real frames, in memory. A test says what it answers; it keeps what took effect."""
+"""Hub double: real keys and real frames over a broker in memory.
+
+A test sets how it answers, and reads what took effect.
+"""
 
 import asyncio
 import contextlib
@@ -95,7 +98,10 @@ def sample(x: np.ndarray = UNSURE, data_class: str = "open", **more: str) -> Sam
 
 @dataclass
 class HubDouble:
-    """`answers`: which of receipt, verdict it gives to a question. `effects`: fingerprint per (epoch, seq)."""
+    """An in-memory hub for one device. `receipts`, `verdicts`, `statuses`, `mirrors`: whether it answers with these.
+
+    `effects`: fingerprint of the question by (epoch, seq), for each that it has accepted.
+    """
 
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     receipts: bool = True
@@ -129,6 +135,7 @@ class HubDouble:
         return self.broker.connect()
 
     async def run(self) -> None:
+        """Subscribe and handle messages, and reconnect, until cancelled."""
         while True:
             with contextlib.suppress(LinkLostError):
                 transport = self.broker.connect()
@@ -141,6 +148,7 @@ class HubDouble:
             await asyncio.sleep(0.01)
 
     def hear(self, message: Incoming) -> None:
+        """Verify a message of the device and dispatch it by its type."""
         _, channel = parse_up(message.topic)
         frame = codec.split(message.payload)
         sealing.verify(frame, by=SIGNING.public_key(), channel=channel)
@@ -159,7 +167,7 @@ class HubDouble:
             self.on_note(note)
 
     def on_heads(self, heads: Heads) -> None:
-        """It remembers nothing of this device's spending, and says so; it keeps no log."""
+        """Answer a ledger head with a mirror of the device's own spending; it keeps no log."""
         self.heads.append(heads)
         if self.mirrors:
             self.tell(Mirror(heads.epoch, heads.spend))
@@ -198,12 +206,13 @@ class HubDouble:
             self.effects[key] = codec.fingerprint(padded)
             self.send(self.verdict(frame, question))
 
-    # What it can say
+    # Messages to the device
 
     def send(self, data: bytes) -> None:
         self.broker.publish(Incoming(topic(DEVICE, Channel.REPLY), data))
 
     def tell(self, note: DownNote) -> None:
+        """Sign a note and send it to the device."""
         self.send(self.note(note))
 
     def note(self, note: DownNote, by: Ed25519PrivateKey | None = None) -> bytes:
@@ -233,7 +242,7 @@ def public(key: X25519PrivateKey) -> bytes:
 
 
 class Time:
-    """A clock that a test turns."""
+    """A clock that a test advances by hand: `mono_s` in seconds, `wall` in milliseconds."""
 
     def __init__(self) -> None:
         self.mono_s = 1000.0
@@ -243,6 +252,7 @@ class Time:
         return HubClock(HUB_TIME_MS, lambda: self.mono_s, lambda: self.wall)
 
     def turn(self, seconds: float) -> None:
+        """Advance both clocks by so many seconds."""
         self.mono_s += seconds
         self.wall += int(seconds * 1000)
 
@@ -257,7 +267,7 @@ def settings(folder: Path, outbox: OutboxLimits = QUICK, **changes: object) -> A
 
 
 class Rig(contextlib.AbstractAsyncContextManager["Rig"]):
-    """A hub and an agent in one event loop."""
+    """A hub double and an agent in one event loop, connected when the block begins."""
 
     def __init__(self, folder: Path, rules: Policy | None = None, hub: HubDouble | None = None, **more: object) -> None:
         self.hub = hub or HubDouble()
@@ -274,7 +284,7 @@ class Rig(contextlib.AbstractAsyncContextManager["Rig"]):
         await until(lambda: self.agent.status()["disk"] == "ok" or self.agent._counts["database_unusable"])
         if self.hub.broker.up:
             await until(lambda: self.agent.status()["link"] == "up")
-            # a new device asks nothing before a hub has told what it remembers of its spending
+            # a new device asks nothing before a hub has answered with what it remembers of its spending
             await until(
                 lambda: not self.hub.mirrors or self.agent._core.epoch < 0 or self.agent._core.ruling.purse.mirrored
             )

@@ -1,4 +1,7 @@
-"""The identity side of a real hub behind a small server: enrol, renew, retire. `change` alters a reply on the way."""
+"""Identity endpoints of a real hub behind a small TLS server: enrol, renew, retire.
+
+`change` alters a reply in transit.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -75,7 +78,7 @@ class IdentityHub:
 
 @asynccontextmanager
 async def identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
-    """Over TLS, as `https://localhost:PORT`."""
+    """Serve a hub's identity endpoints over TLS, as `https://localhost:PORT`."""
     hub = IdentityHub(folder / "hub")
     pair = hub.authorities.ensure_server((), utc_now())
     door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))

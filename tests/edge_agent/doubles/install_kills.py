@@ -1,8 +1,8 @@
-"""Ends an install at each of its named points, in a child each, and says what the next process makes of it.
+"""Kills an install at each of its named points, each in a child process, and reports what the next process makes of it.
 
-Run as a program: FOLDER JOB MODE. JOB is JSON: the errand's job without its folder, what is assigned, both in text. One
-JSON object on stdout: point -> what the last process found. Modes: `kill` ends the process at the point without a word;
-`full` lets the disk refuse there, once.
+Run as a program: FOLDER JOB MODE. JOB is JSON: the update job without its folder, and the assignment, both as text. One
+JSON object on stdout: point -> what the last process found. Modes: `kill` ends the process at the point at once; `full`
+lets the disk refuse there, once.
 """
 
 import errno
@@ -63,7 +63,7 @@ Point = Callable[[str], None]
 
 
 class Table(InstallTable):
-    """A point before each write, and one after it."""
+    """An install table with a named point before each write, and one after it."""
 
     def __init__(self, folder: Path, point: Point) -> None:
         super().__init__(folder)
@@ -76,7 +76,7 @@ class Table(InstallTable):
 
 
 class Life:
-    """One process of a device with no link and no model in memory but what its store says."""
+    """One process of a device with no link, and with no model in memory but what its store names."""
 
     def __init__(self, job: UpdateJob, point: Point) -> None:
         self.folder = Path(job.folder)
@@ -118,7 +118,7 @@ class Life:
         return None
 
     def _write(self, row: InstallRow) -> None:
-        """As the loop does it: until the disk takes it."""
+        """Write a row as the installer does: until the disk takes it."""
         for _ in range(5):
             try:
                 return self._table.write(row)
@@ -142,7 +142,7 @@ class Life:
         self.on(Reached(state))
 
     def rest(self, crashes: int = 0) -> None:
-        """Until nothing is left to do."""
+        """Observe until nothing is left to do."""
         for _ in range(20):
             seen = Signals(inferences=1000, starts=1, crashes=crashes)
             self.on(Observed(seen, serving=self.serving))
@@ -155,7 +155,7 @@ def now_ms() -> int:
 
 
 def lived(job: UpdateJob, order: Assignment, at: str, fails: Callable[[], None], crashes: int) -> str:
-    """The life in which it happens: from the assignment to the end, or to the point."""
+    """Run the process in which it happens: from the assignment to the end, or to the point."""
     met: list[str] = []
 
     def point(here: str) -> None:
@@ -171,7 +171,7 @@ def lived(job: UpdateJob, order: Assignment, at: str, fails: Callable[[], None],
 
 
 def after(job: UpdateJob) -> dict[str, Any]:
-    """The next process, to its end; what serves then is opened and whole."""
+    """Run the next process to its end; what serves then is opened and checked."""
     life = Life(job, lambda _: None)
     life.rest()
     with Store(life.folder) as store:
@@ -207,7 +207,7 @@ def refused() -> None:
 
 
 def points(mode: str) -> dict[str, int]:
-    """Each point, and how often the model crashes on its way there: three times leads back."""
+    """Each point, and how often the model crashes on its way there: three crashes lead to a rollback."""
     forth = [f"{when}_{state}" for state in PASSED for when in ("before", "in")]
     back = [f"{when}_{state}" for state in BACK for when in ("before", "in")]
     store = [f"store_{step}" for step in Step if step is not Step.SWEEP]

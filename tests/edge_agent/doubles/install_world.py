@@ -1,4 +1,4 @@
-"""A device's disk and process around the pure install machine: power may go between any two things that are done."""
+"""Simulated disk and process around the pure install machine: power may fail between any two actions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,11 +46,11 @@ FINE = Signals(inferences=1000, starts=1)
 
 
 class PowerCut(Exception):  # noqa: N818 - it is no error of anybody
-    """Nothing more is done."""
+    """The simulated power has failed: nothing more is done."""
 
 
 class Disk:
-    """What outlives a power cut. `whole`: digests whose slots open."""
+    """What survives a power cut. `whole`: digests of the slots that open."""
 
     def __init__(self) -> None:
         self.row = msgspec.json.encode(InstallRow())
@@ -64,7 +64,10 @@ class Disk:
 
 
 class World:
-    """`serving`: digest in memory. `fuse`: so many more deeds, then the power is gone; -1: never."""
+    """A device with its disk, process and worker. `serving`: digest of the bundle in memory.
+
+    `fuse`: so many more actions, then the power fails; -1: never.
+    """
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.disk = Disk()
@@ -107,7 +110,7 @@ class World:
         self.alive, self.serving = False, ""
 
     def stop(self) -> None:
-        """As it was told to."""
+        """End the process cleanly."""
         self.within(lambda: self.obey(self.core.on(Closing(self.core.row.seen), self.now_ms)))
         self.alive, self.serving = False, ""
 
@@ -119,7 +122,7 @@ class World:
         self.now_ms += int(seconds * 1000)
         self.see(Observed(seen or self.core.row.seen, hub_ms=self.now_ms, serving=self.serving))
 
-    # Deeds
+    # Commands
 
     def obey(self, commands: list[Command], *, starting: bool = False) -> None:
         while commands:
@@ -199,10 +202,10 @@ class World:
         self.serving = before
         return Done()
 
-    # The errand
+    # The worker
 
     def errand_step(self, failure: Failure | None = None, *, sound: bool = True) -> None:
-        """It comes one step further, or ends with this failure."""
+        """The worker comes one state further, or ends with this failure."""
         errand = self.errand
         if errand is None or not self.alive:
             return
@@ -247,7 +250,7 @@ class World:
 
 
 def assignment(counter: int, now_ms: int, **changes: Any) -> Assignment:
-    """Each of another version."""
+    """An assignment, each of another version."""
     facts: dict[str, Any] = {
         "epoch": 0, "device": DEVICE, "counter": counter, "issued_ms": now_ms, "expires_ms": now_ms + 10 * 86_400_000,
         "rollout": f"r{counter}", "family": "echo", "path": f"models/echo/echo-{counter + 1}.skb",

@@ -1,4 +1,4 @@
-"""A device that installs what is assigned to it: real store, real errands, real hub notes, in one event loop."""
+"""A device that installs what is assigned to it: real store, real workers, real hub notes, in one event loop."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ PATIENCE_S = 60.0
 
 
 class Device:
-    """One life of its process."""
+    """One process of a device, with its bench, its agent and hub double, its installer and its updates."""
 
     def __init__(self, bench: Bench, rig: Rig, install: Install, updates: Updates) -> None:
         self.bench, self.rig, self.install, self.updates = bench, rig, install, updates
@@ -56,7 +56,7 @@ class Device:
 
     @property
     def version(self) -> int:
-        """Of what answers."""
+        """Version of the bundle that answers; 0 for none."""
         manifest = self.rig.agent.manifest
         return manifest.version if manifest else 0
 
@@ -65,7 +65,7 @@ class Device:
         return self.rig.hub.reports
 
     def assign(self, counter: int, version: int, **changes: Any) -> Assignment:
-        """The hub signs it and sends it down the link."""
+        """The hub signs an assignment and sends it to the device."""
         order = assignment(self.bench, counter, version, now_ms=self.rig.agent._clock.ms(), **changes)
         self.send(order)
         return order
@@ -86,14 +86,14 @@ class Device:
         await until(lambda: self.state in states, PATIENCE_S)
 
     async def answers_until(self, condition: Callable[[], object]) -> None:
-        """A device is asked now and then while time passes."""
+        """Answer a sample now and then until the condition holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await self.answer()
                 await asyncio.sleep(0.002)
 
     def cell(self, state: InstallState) -> Agreement:
-        """Of the newest report of this state; an empty one if it has none."""
+        """The agreement in the newest report of this state; an empty one if it has none."""
         told = self.told(state)
         quality = told[-1].quality if told else None
         return quality.cells[0] if quality and quality.cells else Agreement("", 0.0)
@@ -123,7 +123,7 @@ async def living(
     bench: Bench, folder: Path, hub: HubDouble | None = None, rules: Policy | None = None,
     *, limits: Limits = QUICK, step: Step = silent, tick_s: float = 0.02,
 ) -> AsyncIterator[Device]:  # fmt: skip
-    """From the start of a process to its clean end. The newest model is taken where there is none."""
+    """One process of a device, from its start to its clean end. The newest model is taken where there is none."""
     folder.mkdir(exist_ok=True)
     core = InstallMachine(DEVICE, InstallTable(bench.store).read(), limits)
     shun = recover_install(bench.store, NAMES, core, HubDouble.now_ms)

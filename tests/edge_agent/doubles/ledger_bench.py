@@ -1,4 +1,4 @@
-"""A device's ledger and a hub's log of it, without agent or link: a test says what was sent, signed and logged."""
+"""A device's egress ledger and a hub's log of it, without agent or link: tests choose what is sent, signed, logged."""
 
 import json
 import sqlite3
@@ -34,7 +34,10 @@ def said(epoch: int, head: Signed, key: Ed25519PrivateKey = SIGNING) -> Signed:
 
 @dataclass
 class Bench:
-    """`now_ms` goes on with every entry. The hub's key is the double's, which the device has pinned."""
+    """A device's ledger, its identity, and a hub's log. `now_ms` advances with every entry.
+
+    The hub's key is the hub double's, which the device has pinned.
+    """
 
     folder: Path
     log: HubLog = field(default_factory=lambda: HubLog.open(":memory:", 0))
@@ -51,14 +54,14 @@ class Bench:
         return tables.get(self.db, "epoch", 0)
 
     def send(self, count: int = 1, form: Form = FEATURES, kind: Kind = Kind.QUESTION) -> None:
-        """Questions, one a second."""
+        """Append entries to the ledger, one a second."""
         for _ in range(count):
             self.count, self.now_ms = self.count + 1, self.now_ms + 1000
             digest = sha256(b"%d" % self.count).digest()
             ledger.append(self.db, Item(kind, form, self.now_ms, 400, digest, self.count, f"{self.count:032x}", 400))
 
     def sign(self) -> Due:
-        """A head over all that is there now."""
+        """Sign a head over all entries so far."""
         due = ledger_heads.due(self.db, Wish(self.now_ms, 0, 0, True), self._signature)
         assert due is not None
         return due
@@ -67,7 +70,7 @@ class Bench:
         return SIGNING.sign(head_text(Head(DEVICE, epoch, entries, at_ms, hash)))
 
     def tell(self, due: Due | None = None) -> Witnessed:
-        """Have the hub log a head, and keep what it says of it."""
+        """Have the hub log a head, and store its checkpoint on the device."""
         found = due or self.sign()
         head = found.signed
         known = Heads(found.epoch, head.entry, head.at_ms, head.hash, head.signature, 0, found.spend)
@@ -83,17 +86,17 @@ class Bench:
         return witnessed
 
     def verify(self) -> list[Finding]:
-        """By the device's file alone."""
+        """Verify the device's file alone."""
         return verify(self.db, whose(self.identity))
 
     def exported(self) -> HubFile:
-        """What the hub hands out, by way of a file."""
+        """What the hub exports of its log, read back from a file."""
         path = self.folder / "heads.json"
         path.write_text(json.dumps(export(self.log, "hub-1", self.hub.signing, DEVICE)))
         return hub_file(path)
 
     def against(self) -> list[Finding]:
-        """Beside what the hub has logged."""
+        """Verify the device's file beside the hub's log."""
         return against(self.db, whose(self.identity), self.exported())
 
     def rows(self, query: str, *values: Any) -> list[Any]:
@@ -101,5 +104,5 @@ class Bench:
 
 
 def wrong(findings: list[Finding]) -> list[str]:
-    """The proofs by which something was found."""
+    """The proofs in which something was found wrong."""
     return [finding.proof.value for finding in findings if not finding.good]

@@ -1,4 +1,4 @@
-"""A renewer whose clock and dice a test turns."""
+"""A certificate renewer whose clock and random draws a test controls."""
 
 import asyncio
 import io
@@ -16,7 +16,7 @@ async def renewed(identity: Identity) -> Identity:
 
 
 class Watched:
-    """A renewer with a clock and dice that a test turns."""
+    """A renewer with a manual clock and fixed random draws."""
 
     def __init__(self, identity: Identity, dice: float = 0.5) -> None:
         self.time = Time()

@@ -1,4 +1,4 @@
-"""An update repository in memory behind an honest or hostile mirror, and a device's store that lives by it."""
+"""Update repository in memory behind an honest or hostile mirror, and the store of a device that uses it."""
 
 import base64
 import json
@@ -36,7 +36,7 @@ def hub_keys(hpke: bytes = b"h" * 32, signing: bytes = b"s" * 32, region: str = 
 
 
 class Bench:
-    """`root`: what the device's invite named."""
+    """A repository, its mirror and a device's store. `root`: the trusted root that the device's invite named."""
 
     def __init__(self, folder: Path, mirror: Mirror, repo: Repository) -> None:
         self.folder, self.mirror, self.repo = folder, mirror, repo
@@ -73,13 +73,13 @@ class Bench:
         return UpdateJob(**{**facts, **changes})  # type: ignore[arg-type]
 
     def run(self, **changes: object) -> Report:
-        """The errand, in this process."""
+        """Run one update worker's job in this process."""
         return run(self.job(**changes))
 
 
 @contextmanager
 def bench(folder: Path) -> Iterator[Bench]:
-    """Policy 1 and hub keys 1 are published, no bundle yet."""
+    """A bench with policy 1 and hub keys 1 published, and no bundle yet."""
     repo = Repository()
     for role, paths in (("models-echo", "models/echo/*"), ("policy", "policy/*"), ("keys", "keys/*")):
         repo.delegate(role, [paths], terminating=True)

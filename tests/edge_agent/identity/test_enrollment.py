@@ -1,4 +1,4 @@
-"""Enrolment under attack: a used invite, a hub in between, a reply for another device; the folder is kept whole."""
+"""Enrolment under attack: used invites, a hub in between, replies for other devices; the folder stays intact."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 class Bench:
-    """A real issuer of the hub; `change` may alter its reply on the way, as somebody in between could."""
+    """A real issuer of the hub; `change` alters its reply on the way, as a person in the middle could."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "hub"
@@ -267,7 +267,7 @@ def test_an_invite_for_a_later_version_may_say_more():
 
 
 async def test_case_67_a_lost_reply_is_fetched_again_with_the_same_keys(tmp_path):
-    """The hub has made the device; power went before its reply was here. Half a device would be the worst."""
+    """The hub enrolled the device, but power failed before its reply arrived: no half-enrolled device may remain."""
     async with hub(tmp_path) as bench:
         invite = bench.invite()
         bench.change = lambda _: {}
@@ -322,7 +322,7 @@ async def test_case_67_a_serial_number_changed_on_the_way_breaks_the_proof(tmp_p
 
 
 async def test_case_62_a_server_that_the_systems_authorities_know_is_no_hub(tmp_path):
-    """Whatever the machine trusts: a chain without the invited CA ends the first meeting before a byte is said."""
+    """A chain without the invited CA ends the connection before a byte is sent, whatever CAs the machine trusts."""
     async with hub(tmp_path) as bench:
         pair = bench.authority.ensure_server(tmp_path / "hub", (), utc_now())
         leaf = pair.certificate.read_text().split("-----BEGIN CERTIFICATE-----")[1]

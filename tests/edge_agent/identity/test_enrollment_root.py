@@ -1,4 +1,4 @@
-"""Where a device's trust in the update repository begins: the root its invite names, or none at all."""
+"""Root of trust of the update repository: the root that the invite names by its hash, or none at all."""
 
 from hashlib import sha256
 

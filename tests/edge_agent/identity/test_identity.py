@@ -1,4 +1,4 @@
-"""The folder of a device: two formats, one rename per change, nothing readable by others."""
+"""The identity folder: two formats, one rename per change, nothing readable by others."""
 
 import json
 import ssl
@@ -48,7 +48,7 @@ def test_certificate_and_key_lie_in_one_private_file(saved, tmp_path):
 
 
 def old_format(folder: Path, authority: Authority) -> None:
-    """As the first version wrote it: two files, and no word of the hub's address."""
+    """As the first version wrote it: two files, and no address of the hub."""
     certificate, key = pair(authority)
     (folder / "device.pem").write_bytes(certificate)
     (folder / "device.key").write_bytes(key)
@@ -75,7 +75,7 @@ def test_a_folder_of_the_first_format_opens_and_becomes_the_second_when_it_renew
 
 
 def test_a_crash_after_the_new_pair_leaves_a_folder_that_opens(saved, tmp_path, authority):
-    """The key of the first format is removed last: beside a new pair it must not be taken for its key."""
+    """The key of the first format is deleted last: beside a new pair it must not be taken for the new pair's key."""
     folder = tmp_path / "d"
     old_format(folder, authority)
     stale = (folder / "device.key").read_bytes()

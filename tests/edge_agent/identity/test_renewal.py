@@ -1,4 +1,4 @@
-"""A certificate for years: renewed at two thirds by the identity key, whoever is in between and whatever is down."""
+"""Certificate renewal at two thirds of the life, signed by the identity key, under attacks and outages."""
 
 import asyncio
 import base64
@@ -128,7 +128,7 @@ def body(reply: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def resigned(by: Authorities, **changes: Any) -> Change:
-    """The same letter, changed, under somebody else's signature."""
+    """The same reply, changed, with another key's signature."""
 
     def change(reply: dict[str, Any]) -> dict[str, Any]:
         text = body(reply, **changes)["body"]

@@ -1,4 +1,4 @@
-"""Renewal under clocks that lie: the device's, the hub's machine's, and a stolen reply key's."""
+"""Certificate renewal under wrong clocks: the device's, the hub machine's, and a stolen reply key's."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ def certificate(folder: Path) -> x509.Certificate:
 
 
 async def test_case_70_a_refused_link_makes_it_renew_whatever_the_clock_says(tmp_path):
-    """A clock that is behind thinks the certificate young; the broker knows better, and hangs up."""
+    """With a clock that is behind the certificate looks valid, while the broker refuses the handshake."""
     async with identity_hub(tmp_path) as hub:
         watched = Watched(await hub.enrol(tmp_path / "d"))
         watched.renewer.link_refused("connection refused")  # a broker that is not there proves nothing
@@ -74,7 +74,7 @@ async def test_case_70_a_hub_whose_machine_has_a_wrong_clock_is_followed_in_hub_
 
 
 async def test_case_70_a_lie_of_the_hubs_reply_key_about_time_locks_nobody_out(tmp_path):
-    """Who steals the key that signs verdicts can move the clock; what judges TLS was signed by the CA."""
+    """A thief of the key that signs verdicts can move the clock, but not the CA-signed time that TLS checks use."""
     async with identity_hub(tmp_path) as hub:
         watched = Watched(await hub.enrol(tmp_path / "d"))
         watched.clock.hear(253_370_764_800_000)  # the year 9999

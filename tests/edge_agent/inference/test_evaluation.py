@@ -1,4 +1,4 @@
-"""What a model is seen to do: sums that say what they should, and nothing of a sample."""
+"""Statistics and agreement counts of a candidate: the sums are right, and nothing of a sample is kept."""
 
 import math
 

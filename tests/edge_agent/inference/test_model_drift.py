@@ -1,4 +1,4 @@
-"""The agent says when its inputs no longer look like what the model was calibrated on, and since when."""
+"""Drift alarm: raised when inputs no longer look like the calibration data, with the time since when."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""The threshold of a device class: it narrows the policy while it keeps its promise, and not a sample longer."""
+"""Calibrated threshold of a device class: narrows the policy's until its risk bound is violated."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A proof of what did not leave: made on the device, checked elsewhere, refused for every change to it."""
+"""Proofs of what did not leave: made on the device, checked elsewhere, refused after any change to the file."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ def claim(level: Level = Level.P2, region: str = "", until: int = 25) -> Claim:
 
 
 def proved(bench: Bench, what: Claim) -> dict[str, Any]:
-    """As another machine gets it."""
+    """The proof as another machine reads it."""
     found: dict[str, Any] = json.loads(prove(bench.db, bench.identity, what))
     return found
 
@@ -85,7 +85,7 @@ def test_an_unknown_level_counts_as_the_highest(bench: Bench):
     bench.send(1, Form({"x": "P9"}, {}, "r", "", "hub-1", "eu"))
     bench.send()
     bench.tell()
-    with pytest.raises(ExitError, match="it is not so"):
+    with pytest.raises(ExitError, match="the claim is false"):
         prove(bench.db, bench.identity, claim(Level.P3, until=32))
 
 
@@ -191,7 +191,7 @@ def test_without_a_hub_it_is_the_devices_word_and_says_so(bench: Bench):
 
 
 def test_case_114_a_second_ledger_in_that_time_is_found_by_the_log(bench: Bench, tmp_path: Path):
-    """The hub counts the epochs of each device: between the two heads another one came."""
+    """The hub counts the epochs of each device: between the two heads a second one appeared."""
     (tmp_path / "other").mkdir()
     other = Bench(tmp_path / "other", bench.log)
     other.send()

@@ -1,6 +1,6 @@
-"""What somebody with the device's disk, its key, or the hub may do to the record, and by which proof each is found.
+"""Attacks on the ledger by somebody with the device's disk, its key, or the hub, and which evidence finds each.
 
-Whoever is root on the device can stop it from recording: this is evidence of tampering, not protection from root.
+Root on the device can stop it from recording: this is evidence of tampering, not protection from root.
 """
 
 import shutil
@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def rewritten(bench: Bench) -> None:
-    """Root's best: every hash computed anew, every head signed anew with the device's own key, no witness kept."""
+    """The strongest attack by root: all hashes and signatures made again with the device's key, no witness kept."""
     before, hashes = genesis(bench.epoch), {}
     for link, _ in list(ledger.links(bench.db)):
         before = hashes[link.entry] = follow(before, link)
@@ -60,7 +60,7 @@ def test_case_114_an_edited_entry_is_found_by_the_chain(bench: Bench, change: st
 
 @pytest.mark.parametrize("change", ["""fields='{"features":"P0"}'""", "region='us'", "rule='x'", "policy=''"])
 def test_case_114_an_edited_form_is_found_by_the_chain(bench: Bench, change: str):
-    """What left, where to, and under which rule stands in the form; the chain covers its hash."""
+    """The form says what left, where to, and under which rule; the chain covers its hash."""
     bench.db.execute(f"update forms set {change}")
     assert wrong(bench.verify()) == ["chain"]
 
@@ -79,13 +79,13 @@ def test_case_114_a_deleted_entry_is_found_by_the_chain(bench: Bench):
 
 
 def test_case_114_a_deleted_beginning_is_found_by_the_chain(bench: Bench):
-    """Only a signed head may stand for what is gone."""
+    """Only a signed head may stand for deleted entries."""
     bench.db.execute("delete from entries where entry<=3")
     assert wrong(bench.verify()) == ["chain"]
 
 
 def test_case_114_an_inserted_entry_is_found_by_the_chain(bench: Bench):
-    """Even one whose own hash is right for its place."""
+    """Found even if its own hash is right for its place."""
     before = bench.rows("select hash from entries where entry=4")[0][0]
     bench.db.execute("update entries set entry=entry+100 where entry>4")
     bench.db.execute("update entries set entry=entry-99 where entry>100")
@@ -107,7 +107,7 @@ def test_case_114_a_tail_cut_behind_a_signed_head_is_found_by_the_head(bench: Be
 
 
 def test_case_114_a_tail_cut_off_with_its_heads_is_found_by_the_head_that_the_hub_has(bench: Bench):
-    """The file alone looks whole: what it ended with is known to the hub only."""
+    """The file alone looks intact: only the hub knows what it ended with."""
     for table in ("entries", "heads", "witnessed"):
         bench.db.execute(f"delete from {table} where entry>8")
     assert wrong(bench.verify()) == []
@@ -117,13 +117,13 @@ def test_case_114_a_tail_cut_off_with_its_heads_is_found_by_the_head_that_the_hu
 
 
 def test_case_114_a_ledger_rewritten_as_a_whole_is_found_by_the_head_that_the_hub_has(bench: Bench):
-    """With the device's own key the file alone can be made to look whole; the hub's log cannot."""
+    """With the device's own key the file alone can be made to look intact; the hub's log cannot."""
     bench.db.execute("update entries set size=1 where entry=3")
     rewritten(bench)
     assert wrong(bench.verify()) == []
     findings = bench.against()
     assert set(wrong(findings)) == {"head"}
-    assert "written anew" in findings[0].words
+    assert "rewritten" in findings[0].words
 
 
 def test_case_114_a_rewritten_ledger_that_keeps_the_hubs_word_is_found_by_the_log(bench: Bench):
@@ -141,7 +141,7 @@ def test_case_114_a_head_signed_by_somebody_else_is_found_by_the_head(bench: Ben
 
 
 def test_case_114_a_device_that_keeps_two_ledgers_is_found_by_its_own_two_heads(bench: Bench, tmp_path: Path):
-    """A copied disk goes on twice: the hub logs both heads of one entry, each signed by the device."""
+    """Two copies of a disk go on: the hub logs two heads of one entry, each signed by the device."""
     (tmp_path / "copy").mkdir()
     bench.db.execute("pragma wal_checkpoint(truncate)").fetchall()
     shutil.copy(tmp_path / "agent.db", tmp_path / "copy" / "agent.db")
@@ -157,7 +157,7 @@ def test_case_114_a_device_that_keeps_two_ledgers_is_found_by_its_own_two_heads(
 
 
 def test_case_114_a_ledger_set_back_to_an_earlier_copy_is_found_by_the_head(bench: Bench):
-    """The hub sees the number of entries sink."""
+    """The hub sees the number of entries decrease."""
     bench.db.execute("delete from entries where entry>6")
     bench.db.execute("delete from heads where entry>6")
     bench.send(1)

@@ -1,4 +1,4 @@
-"""agent.db under full disks, damage, lost logs, power loss and newer versions."""
+"""agent.db under full disks, damage, lost write-ahead logs, power loss and newer versions."""
 
 import asyncio
 import shutil

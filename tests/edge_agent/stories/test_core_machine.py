@@ -1,6 +1,6 @@
-"""Any order of receipts, verdicts, refusals, statuses, link flaps, restarts and clocks: each accepted id ends once.
+"""Stateful test of EdgeCore: in any order of hub messages, link changes, restarts and clocks each id ends once.
 
-The machine plays the loop, the disk and the hub at once. The disk is a dict: what is not in it at a restart is gone.
+The machine plays event loop, disk and hub at once. The disk is a dict: what is not in it at a restart is lost.
 """
 
 import os
@@ -186,7 +186,7 @@ class Machine(RuleBasedStateMachine):
         self.obey(self.core.on_link(up, self.now))
 
     def some(self, data) -> tuple[int, ...]:
-        """Seqs of any age, and one that never was."""
+        """Question numbers of any age, and one that never existed."""
         return tuple(data.draw(st.lists(st.sampled_from([*sorted(self.seqs_used)[-14:], 99]), max_size=4)))
 
     @rule(data=st.data())
@@ -248,7 +248,7 @@ class Machine(RuleBasedStateMachine):
         assert self.core.open.sent <= LIMITS.window
 
     def teardown(self) -> None:
-        """Let time heal: a patient hub and a good disk bring every question to its end."""
+        """A patient hub and a good disk bring every question to its end."""
         if not hasattr(self, "core"):
             return
         for seq in sorted(self.pending):

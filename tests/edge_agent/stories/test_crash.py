@@ -1,4 +1,4 @@
-"""kill -9 at each named point: what was accepted ends once, what took effect took effect once."""
+"""kill -9 at each named point: each accepted question ends once, and each effect takes place once."""
 
 import signal
 import sqlite3

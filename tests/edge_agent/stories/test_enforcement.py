@@ -1,4 +1,4 @@
-"""What a policy says holds on the device: rules, accounts, noise, notices; whatever is done to its memory."""
+"""Policy enforcement on a running agent: rules, accounts, noise, notices, and tampering with stored spending."""
 
 import shutil
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ def order(hub: HubDouble, note: DenyAll | Assignment, channel: Channel = Channel
 
 @dataclass
 class Remembers(HubDouble):
-    """Keeps the most that the device ever told it, as a hub does."""
+    """Keeps the greatest totals that the device ever reported, as a hub does."""
 
     held: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ async def test_a_question_is_of_one_size_whatever_rule_applies(tmp_path: Path):
 
 
 async def test_case_103_a_rule_that_begins_to_hold_stops_what_waits_and_takes_its_charge_back(tmp_path: Path):
-    """Every transmission is judged anew, though the document is the same."""
+    """Permission is checked again at every transmission, though the policy document is the same."""
     metered = tmp_path / "metered"
     metered.write_text("no")
     rules = ruled('[[rule]]\nname = "dear"\nwhen = { metered = true }\ndeny = true\n')
@@ -242,7 +242,7 @@ async def test_case_107_under_dp_only_noised_fields_leave_and_the_58_releases_ar
 
 
 def cleared(rig: Rig) -> Setup:
-    """The same setup, with the attack's finding for exactly this chain."""
+    """The same setup, with a leakage measurement for exactly this transform chain."""
     setup = rig.agent._core.ruling.setup
     evidence = setup.evidence
     assert evidence is not None

@@ -1,4 +1,4 @@
-"""Lost, doubled, late, forged, too big, dead: one device against a hub double that misbehaves."""
+"""One device against a hub double that loses, repeats, delays and forges messages, or dies."""
 
 import asyncio
 import sqlite3
@@ -115,7 +115,7 @@ async def test_case_79_an_expired_question_is_dropped_before_it_is_sent(tmp_path
 
 
 class NoPuback(MemoryBroker):
-    """Takes everything and carries nothing while `deaf`."""
+    """Accepts every publish and acknowledges none while `deaf`."""
 
     deaf = False
 

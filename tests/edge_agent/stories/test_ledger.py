@@ -1,4 +1,4 @@
-"""A running agent and its record: nothing is handed to the link before it is written, and every hand-over counts."""
+"""A running agent and its ledger: every message is recorded before it is sent, and every transmission is recorded."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ KINDS = {kind.value: kind.name.lower() for kind in Kind}
 
 @dataclass
 class LoggingHub(HubDouble):
-    """Keeps a log of heads, as a hub does. `lies`: the log that it shows instead."""
+    """Keeps a log of heads, as a hub does. `lies`: a false log that it shows instead."""
 
     log: HubLog = field(default_factory=lambda: HubLog.open(":memory:", 0))
     lies: HubLog | None = None
@@ -78,7 +78,7 @@ async def test_every_frame_on_the_link_has_its_entry_and_no_entry_is_without_its
 
 
 async def test_no_byte_leaves_before_its_entry_is_on_disk(tmp_path: Path):
-    """Looked up at the very moment of each hand-over, by a connection that sees committed rows alone."""
+    """Checked at the moment of each transmission, by a connection that sees only committed rows."""
     missing: list[str] = []
 
     class Watched(HubDouble):
@@ -200,7 +200,7 @@ async def test_each_head_is_proved_to_follow_from_the_log_of_the_one_before(tmp_
 
 
 async def test_case_114_a_hub_that_shows_another_log_is_an_alarm_that_outlives_a_restart(tmp_path: Path):
-    """Signed by the hub's own key, and yet no continuation of what it had shown before."""
+    """The log is signed by the hub's own key, but inconsistent with what it had shown before."""
     hub = LoggingHub()
     async with Rig(tmp_path, policy(), hub) as rig:
         await until(lambda: rig.count("checkpoints") == 1)

@@ -1,4 +1,4 @@
-"""A device that is alone for long, and one whose clock is wrong. Time is turned by hand."""
+"""A device that is offline for long, and one whose clock is wrong. Time is set by the tests."""
 
 from pathlib import Path
 

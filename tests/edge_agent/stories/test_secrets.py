@@ -1,4 +1,4 @@
-"""What a sample holds stays out of logs, metrics, errors and whatever rests in plain sight of the outbox."""
+"""Sample values never appear in logs, metrics, errors or the unencrypted columns of the outbox."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Case 91: whoever runs the broker puts another hub in the place of ours. The device goes on believing ours alone."""
+"""Case 91: an attacker who runs the broker replaces our hub with another; the device accepts only ours."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ from wire.protocol.topics import Channel
 
 @dataclass
 class Impostor(HubDouble):
-    """Has the broker, the topics, our name and every message; has other keys. `unread`: questions it cannot open."""
+    """Has the broker, the topics, our hub's name and every message, but other keys.
+
+    `unread`: questions it cannot open.
+    """
 
     unread: int = 0
 
@@ -50,7 +53,7 @@ class Impostor(HubDouble):
 
 
 def met_its_hub(folder: Path) -> None:
-    """Long ago: it waits for no word of what it has spent."""
+    """A device that has met its hub before: it does not wait for a report of its spending."""
     opened = connect(folder / DATABASE_FILE)
     schema.write(opened.db, folder / DATABASE_FILE)
     tables.put(opened.db, "clean", 1)

@@ -1,4 +1,4 @@
-"""What a device knows of its moment: battery, link cost, local time; and what it says when it does not know."""
+"""Policy context of a device: battery, link cost, local time, and what is reported when they cannot be read."""
 
 from math import isnan
 from pathlib import Path

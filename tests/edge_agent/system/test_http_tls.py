@@ -1,4 +1,4 @@
-"""TLS on a device with a wrong clock: nobody is locked out, nobody gets in whose time is certainly over."""
+"""TLS on a device with a wrong clock: valid servers are accepted, certainly expired certificates refused."""
 
 import contextlib
 import socket
@@ -21,7 +21,7 @@ def ms(moment: datetime) -> int:
 
 
 class Server:
-    """Shows a certificate issued at `issued` to everybody who connects; `heard` is what it was told in the open."""
+    """Shows a certificate issued at `issued` to every client; `heard`: what it received in clear."""
 
     def __init__(self, folder: Path, issued: datetime, authority: Authority | None = None) -> None:
         self.authority = Authority.open(folder, issued)
@@ -60,7 +60,7 @@ def serving(folder: Path, issued: datetime, authority: Authority | None = None) 
 
 
 def say(server: Server, floor_ms: int, name: str = "localhost") -> None:
-    """One word, as a device whose proven hub time is `floor_ms`."""
+    """Send one word, as a device whose proven hub time is `floor_ms`."""
     context = http.context(server.authority.trusted, floor_ms)
     plain = socket.create_connection(("127.0.0.1", server.port), 5)
     with plain, context.wrap_socket(plain, server_hostname=name) as told:

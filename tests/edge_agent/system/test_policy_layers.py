@@ -1,4 +1,4 @@
-"""Layers of one policy on a device: files and published documents together, and everything that may not become one."""
+"""Composing local and published policy documents, and every combination that must be refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model that passes every test and ends the process with its first real sample: a real agent, and no hub at all."""
+"""Crash loop: a model passes every test and crashes the process with its first real sample; a real agent, no hub."""
 
 import time
 

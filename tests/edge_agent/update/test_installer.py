@@ -1,4 +1,4 @@
-"""A device and what is assigned to it: it installs, tries, commits, or goes back; with a hub, and without one."""
+"""Installation of an assigned model: it installs, tries, commits, or rolls back; with a hub, and without one."""
 
 import pytest
 

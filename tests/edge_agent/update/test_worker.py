@@ -1,4 +1,4 @@
-"""One errand of a device: what it brings, what it refuses by name, and what it leaves as it was."""
+"""One update worker's job: what it brings, what it refuses by name, and what it leaves as it was."""
 
 import ssl
 

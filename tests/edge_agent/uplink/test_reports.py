@@ -1,4 +1,4 @@
-"""The two roads of a rollout on the device: assignments come in signed, reports go out until the hub has them."""
+"""Rollouts on the device: assignments come in signed, and reports are sent until the hub acknowledges them."""
 
 import sqlite3
 from contextlib import closing
@@ -176,7 +176,7 @@ async def test_a_report_outlives_a_disk_that_takes_nothing(tmp_path: Path):
 
 
 class Installer:
-    """Keeps what it is told to install."""
+    """Installer double that keeps the assignments it receives."""
 
     def __init__(self) -> None:
         self.heard: list[Assignment] = []

@@ -1,4 +1,4 @@
-"""Every way a folder can differ from the bundle that was written, and what is said of it."""
+"""Bundle folders: every way one can differ from the bundle that was written is refused with its own text."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command on a bundle whose hub adds a known amount to what the edge knows: no training."""
+"""Tests of `skerry models calibrate` on a bundle whose hub is better than the edge by a known amount: no training."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Flags as one value: what typer sees, and what of it becomes a wish."""
+"""Tests of flags as one dataclass: what typer sees, and which specification the forge gets."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path

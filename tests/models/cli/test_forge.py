@@ -1,4 +1,4 @@
-"""`skerry models forge` on a user's own package: one line and a code of its own for everything that can be wrong."""
+"""Tests of `skerry models forge` on a user's package: each mistake gives one line and its own exit code."""
 
 import json
 

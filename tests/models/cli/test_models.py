@@ -1,4 +1,4 @@
-"""`skerry models`: what each command says, and with which code it ends."""
+"""Tests of `skerry models`: what each command prints, and its exit code."""
 
 import json
 

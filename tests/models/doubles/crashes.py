@@ -1,7 +1,7 @@
-"""Kills an installation at each of its named points, in a child each, and says what a restart finds.
+"""Crash injector: kills an installation at each of its named points, each in a child process, and reports the restart.
 
 Run as a program: FOLDER PACKED_OLD PACKED_NEW MODE. One JSON object on stdout: point -> what was left.
-Modes: `kill` ends the process at the point without a word; `full` lets the disk refuse there; `limit` lets the kernel
+Modes: `kill` ends the process at the point at once; `full` makes the disk full there; `limit` makes the kernel
 refuse every write beyond a size.
 """
 
@@ -33,6 +33,8 @@ def install(store: Store, packed: bytes, path: str) -> Slot:
 
 
 def killed_at(point: Step, folder: Path, packed: bytes) -> None:
+    """End the process at one point of an installation."""
+
     def step(here: Step) -> None:
         if here is point:
             os._exit(9)
@@ -42,7 +44,7 @@ def killed_at(point: Step, folder: Path, packed: bytes) -> None:
 
 
 def full_at(point: Step, folder: Path, packed: bytes) -> str:
-    """The disk refuses at the point; the installer gives back what it took."""
+    """A full disk at one point of an installation; the installer then removes what it wrote."""
 
     def step(here: Step) -> None:
         if here is point:
@@ -71,13 +73,14 @@ def limited(folder: Path, packed: bytes) -> str:
 
 
 def serving(store: Store) -> int:
+    """Version of the bundle that is served; 0 if there is none."""
     if store.current is None:
         return 0
     return store.open(store.current).manifest.version
 
 
 def found(folder: Path) -> dict[str, object]:
-    """After a restart: what serves, whether it opens, and what lies about that nothing names."""
+    """State after a restart: what is served, whether it opens, and leftover slots and scratch folders."""
     try:
         with Store(folder) as store:
             slots = len(list((folder / "slots").iterdir()))

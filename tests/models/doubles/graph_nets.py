@@ -1,4 +1,4 @@
-"""Small nets of the kinds people bring: one of each, built from a seed."""
+"""Small untrained networks of common architectures, built from a seed, for tests of graph export."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 
 class Residual(nn.Module):
+    """Residual block of a ResNet."""
+
     def __init__(self, channels: int, wide: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(channels, wide, 3, stride, 1, bias=False), nn.BatchNorm2d(wide))
@@ -54,7 +56,7 @@ class VisionTransformer(nn.Module):
 
 
 class Text(nn.Module):
-    """BERT as `transformers` builds it, weights at random."""
+    """BERT classifier as `transformers` builds it, with random weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ def signal() -> nn.Module:
 
 
 class Table(nn.Module):
-    """Two columns name things, eight are numbers."""
+    """Network for tables: two category columns and eight numeric ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +99,10 @@ class Table(nn.Module):
 
 
 class Widening(nn.Module):
-    """A tail whose decoder makes codes large again, in every usual way."""
+    """Hub-side tail whose decoder enlarges codes in every usual way.
+
+    Transposed convolution, upsampling, pixel shuffle.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,11 +115,14 @@ class Widening(nn.Module):
 
 
 class Net(NamedTuple):
+    """How to build a network, and the shape of one sample."""
+
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     whole: bool = False  # int64
 
     def module(self) -> nn.Module:
+        """The network in evaluation mode, with weights and statistics of a fixed seed."""
         torch.manual_seed(11)
         module = self.build().eval()
         for layer in module.modules():

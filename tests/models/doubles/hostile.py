@@ -1,4 +1,4 @@
-"""Graphs nobody should load, and the tools to make them: `HOSTILE` maps a name to (bytes, what the refusal says)."""
+"""Hostile ONNX graphs, and tools to make them: `HOSTILE` maps a name to (bytes, text of the refusal)."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -37,6 +37,7 @@ def weights(made: TensorProto) -> bytes:
 
 
 def outside(name: str = "extra", location: str = "../etc/passwd") -> TensorProto:
+    """A tensor whose data lie in an external file."""
     made = tensor(name, data_location=TensorProto.EXTERNAL)
     made.external_data.add(key="location", value=location)
     return made
@@ -47,7 +48,7 @@ def in_attribute(made: TensorProto) -> bytes:
 
 
 def nested(depth: int) -> bytes:
-    """If in If in If: a graph inside an attribute of a node of a graph."""
+    """Subgraphs nested in If nodes: a graph inside an attribute of a node of a graph."""
     inner = helper.make_graph([helper.make_node("Identity", ["scores"], ["x"])], "g", [], [_float("x", [])])
     for _ in range(depth):
         branch = helper.make_node("If", ["scores"], ["x"], then_branch=inner)  # two branches would double it each time
@@ -75,7 +76,7 @@ def cycle() -> bytes:
 
 
 def doubled_graph() -> bytes:
-    """Two `graph` fields: protobuf merges them, a careless reader sees one."""
+    """Two `graph` fields: protobuf merges them, a careless parser sees one."""
     return echo_graph() + edited(lambda m: m.ClearField("opset_import"))
 
 
@@ -126,7 +127,7 @@ def _say(m: onnx.ModelProto, key: str, value: str) -> None:
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    # 22
+    # external data and sparse tensors
     "external data": (weights(outside()), "external data is not allowed"),
     "external data, absolute": (weights(outside(location="/etc/passwd")), "external data"),
     "external data without a place": (weights(tensor(data_location=TensorProto.EXTERNAL)), "external data"),
@@ -140,7 +141,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         node("If", "scores", then_branch=helper.make_graph([], "g", [], [], [outside()])),
         "subgraphs are not allowed",
     ),
-    # 23
+    # operators, opsets, subgraphs and sizes
     "operator of an own domain": (node("Steal", "scores", domain="evil"), "domain is not imported"),
     "own domain, imported": (imports(OPSET, helper.make_opsetid("evil", 1)), "domain 'evil' are not allowed"),
     "own domain, in disguise": (

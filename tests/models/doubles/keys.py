@@ -1,4 +1,4 @@
-"""Offline and online keys in memory, and a repository that was begun with them."""
+"""TUF keys in memory, offline and online, and a repository that was created with them."""
 
 from datetime import UTC, datetime
 
@@ -14,13 +14,14 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 
 
 class Memory:
-    """Draws keys and keeps them; signs with all of them."""
+    """Generates keys and keeps them; signs with all of them."""
 
     def __init__(self) -> None:
         self.signers: list[CryptoSigner] = []
         self._numbers: dict[str, int] = {}
 
     def draw(self, role: str) -> Key:
+        """A new key for a role."""
         self.signers.append(CryptoSigner.generate_ed25519())
         self._numbers[role] = self._numbers.get(role, 0) + 1
         raw = bytes.fromhex(self.signers[-1].public_key.keyval["public"])
@@ -32,19 +33,19 @@ class Memory:
 
 
 def begun(memory: Memory, fleet: Fleet = FLEET) -> Request:
-    """The first request, signed."""
+    """The signed request that creates a repository."""
     online = {role: memory.draw(role) for role in ("snapshot", "timestamp", "keys")}
     state = State(online)  # type: ignore[arg-type]
     return memory.sign(operations.begin(state, operations.Plan(fleet, ("echo",)), memory.draw, NOW))
 
 
 def standing(memory: Memory) -> State:
-    """The state of a hub that installed it."""
+    """State of a hub after it installed that request."""
     return installed(memory, begun(memory))
 
 
 def installed(memory: Memory, request: Request) -> State:
-    """What stands once a first request is installed; the hub's own role signed by it."""
+    """State after a first request is installed; the hub's own role is signed by it."""
     targets = {role: metadata for role, metadata in request.changes.items() if isinstance(metadata.signed, Targets)}
     keys = Metadata(Targets(expires=expiry("keys", NOW)))
     for signer in memory.signers:

@@ -1,4 +1,4 @@
-"""An HTTP server for tests that serves files from a dictionary, honestly or not."""
+"""HTTP test server that serves files from a dictionary, with configurable faults."""
 
 import socket
 import struct
@@ -15,13 +15,13 @@ PIECE = 1 << 16
 
 @dataclass
 class Faults:
-    """What the server does to requests whose path contains `where`. `cuts`: close after so many bytes, in turn."""
+    """Faults for requests whose path contains `where`. `cuts`: close the connection after so many bytes, in turn."""
 
     where: str = "targets/"
     cuts: list[int] = field(default_factory=list)
-    reset: bool = False  # cut by RST: what is on the way is lost
+    reset: bool = False  # cut by RST: bytes in transit are lost
     ranges: bool = True
-    tags: list[str] = field(default_factory=lambda: ['"v1"'])  # one a request, the last for ever
+    tags: list[str] = field(default_factory=lambda: ['"v1"'])  # one per request; the last one is repeated
     drip_s: float = 0.0
     drip_header: bool = False
     announce: bool = True  # a Content-Length
@@ -32,7 +32,7 @@ class Faults:
 
 
 class Mirror:
-    """Use as a context. `requests`: (path, Range header); `sent_bytes`: of bodies."""
+    """Test mirror, used as a context. `requests`: (path, Range header) of each; `sent_bytes`: of bodies."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -68,7 +68,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """A small send buffer, so that what was written is what went out: a reset throws the rest away."""
+        """A small send buffer, so that what was written is what went out: a reset discards the rest."""
         connection, address = super().get_request()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)
         return connection, address
@@ -78,7 +78,7 @@ class _Server(ThreadingHTTPServer):
         self.close_request(request)
 
     def handle_error(self, request, client_address) -> None:
-        """A client that goes away is what these tests are about."""
+        """Clients that disconnect are expected here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._write(data[at : at + PIECE])
         if cut is not None:
             self.close_connection = True
-            if faults.reset:  # the server closes without a word, and closing is a reset
+            if faults.reset:  # closing then sends a reset
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             else:
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -158,5 +158,5 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(faults.drip_s)
 
     def _write(self, data: bytes) -> None:
-        self.owner.sent_bytes += len(data)  # before: whoever has the last byte may look at once
+        self.owner.sent_bytes += len(data)  # counted first: a test may read it as soon as the last byte arrives
         self.wfile.write(data)

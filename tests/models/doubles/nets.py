@@ -1,6 +1,6 @@
-"""Small networks of eleven kinds, as a user might bring them: what the forge must take without a special case.
+"""Small networks of eleven architectures, as users bring them, for tests of the forge's tracing and splitting.
 
-Law: random weights, no training, no data files. `ARCHITECTURES[name]` says how to build the model and how to draw
+Rule: random weights, no training, no data files. `ARCHITECTURES[name]` says how to build the model and how to draw
 inputs for it; a model with several inputs takes them in this order.
 """
 
@@ -52,7 +52,10 @@ class ResNet(nn.Module):
 
 
 class _Inverted(nn.Module):
-    """Expand, filter each channel by itself, project; a short cut where the shape stays."""
+    """Inverted residual block (MobileNet): expand, filter each channel, project.
+
+    Skip connection where the shape stays.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -100,7 +103,7 @@ class VisionTransformer(nn.Module):
 
 
 class Bert(nn.Module):
-    """A BERT from a `transformers` configuration; `masked`: the attention mask is a second input."""
+    """BERT from a `transformers` configuration; `masked`: the attention mask is a second input."""
 
     def __init__(self, labels: int = 5, *, masked: bool = False) -> None:
         super().__init__()
@@ -160,7 +163,7 @@ class Cnn1d(nn.Module):
 
 
 class EmbeddingMlp(nn.Module):
-    """A table: eight whole-number columns, each in 0..19, embedded and mixed."""
+    """Network for tables of eight category columns, each in 0..19, embedded and mixed."""
 
     def __init__(self, labels: int = 3) -> None:
         super().__init__()
@@ -174,7 +177,7 @@ class EmbeddingMlp(nn.Module):
 
 
 class TwoInputs(nn.Module):
-    """Whole-number columns and measured values, joined late."""
+    """Network with two inputs, category columns and measured values, joined late."""
 
     def __init__(self, labels: int = 3) -> None:
         super().__init__()
@@ -189,7 +192,7 @@ class TwoInputs(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """One input, two branches to the very end: no single tensor carries it all but the last."""
+    """Network with two branches up to the last layer: no single tensor carries everything before it."""
 
     def __init__(self, labels: int = 4) -> None:
         super().__init__()
@@ -241,7 +244,10 @@ def built(name: str, seed: int = 0) -> nn.Module:
 
 
 def packed(name: str, count: int = 40) -> Packed:
-    """One of `ARCHITECTURES` as the forge sees it: one input; its data are drawn and labelled by the model itself."""
+    """One of `ARCHITECTURES` with one input, as the forge prepares it.
+
+    Data are drawn and labelled by the model itself.
+    """
     model = built(name)
     inputs = ARCHITECTURES[name].draw(count)
     with torch.no_grad():
@@ -252,6 +258,6 @@ def packed(name: str, count: int = 40) -> Packed:
 
 @cache
 def traced(name: str) -> Traced:
-    """Once for all tests of a process."""
+    """One of `ARCHITECTURES` traced, once for all tests of a process."""
     model, data, _ = packed(name)
     return trace(model, torch.from_numpy(data.training.x[0][:2]))

@@ -1,6 +1,6 @@
-"""A TUF repository in memory, for tests: every file that was ever published, by its path below the base address.
+"""TUF repository in memory: every file that was ever published, by its path below the base address.
 
-Law: nothing is served but what `publish` or a test put into `files`, so a test says exactly what the client meets.
+Rule: nothing is served but what `publish` or a test put into `files`, so a test controls exactly what the client gets.
 """
 
 import datetime as dt
@@ -39,7 +39,10 @@ def days(count: float) -> dt.datetime:
 
 
 class Repository:
-    """Keys are numbers: `keys[role]` sign it when it is published; `drawn` is the next unused number."""
+    """A TUF repository whose keys are numbers: `keys[role]` sign it when it is published.
+
+    `drawn`: keys generated so far.
+    """
 
     def __init__(self, *, hashed: bool = False) -> None:
         self.files: dict[str, bytes] = {}
@@ -99,7 +102,7 @@ class Repository:
         return key
 
     def rotate(self, role: str, delegator: str = "targets") -> None:
-        """New keys instead of the old ones, as many as the threshold wants. Publish who lists them yourself."""
+        """Replace a role's keys, as many as the threshold wants. The caller publishes the role that lists them."""
         listed = (self.root if role in TOP else self.targets(delegator)).get_delegated_role(role)
         old = self.keys.pop(role)
         listed.keyids.clear()
@@ -135,7 +138,7 @@ class Repository:
         return f"targets/{folder}{slash}{prefix}{name}"
 
     def publish(self, *roles: str) -> None:
-        """A new version of each, signed and served; who lists it is updated but not published."""
+        """A new version of each role, signed and served; the role that lists it is updated but not published."""
         for role in roles:
             md = self.md[role]
             md.signed.version += role in self._published

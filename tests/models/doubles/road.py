@@ -1,4 +1,4 @@
-"""A device's whole road in one test: repository, mirror, fetcher, errand, and a clock the test turns."""
+"""Update client harness: repository, mirror, downloader and update client of one device, with a settable clock."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ DAY_S = 86400.0
 
 
 class Road:
-    """`at_s`: the device's wall clock. A new errand each time, as after a restart."""
+    """One device's update client; each call makes a new client, as after a restart. `at_s`: the device's wall clock."""
 
     def __init__(self, folder: Path, repo: Repository, mirror: Mirror, least_ms: int = 0) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Road:
         assert caught.value.refusal.failure is failure, caught.value
 
     def version(self, role: str) -> int:
-        """Of the cached file; 0 if there is none."""
+        """Version of a role's cached metadata; 0 if there is none."""
         try:
             found: int = json.loads((self.folder / f"{quote(role, '')}.json").read_bytes())["signed"]["version"]
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class Road:
         return floor.version if floor else 0
 
     def lose_cache(self, *, zeroed: bool) -> None:
-        """What a power cut may do to files that were never synced."""
+        """Lose cached files as a power cut may do to files that were never synced."""
         for path in [*self.folder.rglob("*.json")]:
             if zeroed and not path.is_symlink():
                 path.write_bytes(b"")
@@ -78,6 +78,7 @@ class Road:
 
 @contextmanager
 def open_road(folder: Path, repo: Repository | None = None) -> Iterator[Road]:
+    """The harness with a running mirror; closed at the end."""
     repo = repo or Repository()
     with Mirror(repo.files) as mirror:
         road = Road(folder, repo, mirror)

@@ -1,4 +1,4 @@
-"""What the forge keeps: found by content, whole or not at all."""
+"""Stage cache of the forge: found by content, complete or not at all."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The digest under which the forge keeps its results: what changes it, and what does not."""
+"""Recipe digest of the forge: what changes it, and what does not."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A user's module as one graph: what is rewritten on the way, and what is refused."""
+"""Tests of the exporter: what of a user's module is rewritten in the graph, and what is refused."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The hub's graphs as bytes: round trips, and every way a file may lie."""
+"""Tests of the hub's graphs as bytes: round trips, and hostile or damaged files."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Nets of every usual kind go into a bundle and come out as what they were."""
+"""Round trips of common architectures through the graph format of a bundle."""
 
 import pytest
 import torch

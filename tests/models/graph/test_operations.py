@@ -1,4 +1,4 @@
-"""What the table of allowed operations promises, held against the installed torch itself."""
+"""Tests of the allow-list of ATen operations against the installed torch."""
 
 from typing import Any
 

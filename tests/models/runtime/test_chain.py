@@ -1,4 +1,4 @@
-"""A chain's name is the key of a measurement: another chain must never have it, and the same one always."""
+"""Tests of chain digests: the same chain has the same one always, another chain never."""
 
 import numpy as np
 from hypothesis import assume, given

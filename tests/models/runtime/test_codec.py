@@ -1,4 +1,4 @@
-"""Codes come back as they went, in one form only, and nothing that arrives raises anything but a CodecError."""
+"""Tests of the feature codec: round trips, one encoding per code sequence, and only CodecError for hostile input."""
 
 import math
 

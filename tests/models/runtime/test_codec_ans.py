@@ -1,4 +1,4 @@
-"""Entropy coding: shorter than packing, one length whatever the sample, and no bytes but its own are accepted."""
+"""Tests of entropy coding: shorter than packing, one length for all samples, and only canonical payloads accepted."""
 
 import numpy as np
 import pytest

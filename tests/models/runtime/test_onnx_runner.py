@@ -1,4 +1,4 @@
-"""The device's runner against graphs written by hand; no training, no torch."""
+"""Tests of the ONNX Runtime runner on graphs written by hand; no training, no torch."""
 
 import contextlib
 import subprocess
@@ -193,7 +193,7 @@ def test_what_the_graph_does_not_give_is_not_made_up(tmp_path, made):
 def test_a_processor_that_is_not_there_is_said_and_the_cpu_answers(tmp_path):
     target = Target("none", 0, Precision.FLOAT32, "any", ("NoneSuchExecutionProvider", "CPUExecutionProvider"))
     runner = OnnxRunner(make(tmp_path / "b", target=target))
-    assert runner.notes == ("NoneSuchExecutionProvider is not to be had here",)
+    assert runner.notes == ("NoneSuchExecutionProvider is not available here",)
     assert runner.infer_one(BATCH[0]).prediction.label == int(BATCH[0].argmax())
     assert OnnxRunner(make(tmp_path / "c", target=target), cpu_only=True).notes == ()
 

@@ -1,4 +1,4 @@
-"""What transforms do to values, each of them; and that none ever gives anything outside the field."""
+"""Tests of the privacy transforms, one by one; and that none gives a value outside its field."""
 
 import numpy as np
 import pytest

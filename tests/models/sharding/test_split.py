@@ -1,4 +1,4 @@
-"""Graphs divided over ranks that live in threads here: the same answers, few meetings, and no weight whole twice."""
+"""Tests of graphs divided among ranks (threads here): equal answers, few collectives, no whole weight held twice."""
 
 import threading
 from collections import Counter
@@ -23,7 +23,7 @@ BATCHES = (1, 2, 5)
 
 
 class Table:
-    """Where ranks meet: each lays down what it has, all look, all leave."""
+    """Collectives among threads: each rank puts its tensor, waits for all, and reads the others'."""
 
     def __init__(self, ways: int) -> None:
         self.ways = ways

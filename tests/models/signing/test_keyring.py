@@ -1,4 +1,4 @@
-"""Signing keys on disk: sealed, numbered, and a memory of what they signed."""
+"""Tests of the key folder: sealed keys, their numbers, and the record of what they signed."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""The keys live on a machine without a network and without most of what the hub needs."""
+"""Tests that the signing commands need no network and few of the hub's dependencies."""
 
 import os
 import subprocess
@@ -68,7 +68,7 @@ def test_keys_are_made_shown_and_used_there(tmp_path, memory, hub):
 
 
 def test_this_machine_really_has_nothing_else():
-    """The probe itself: what the hub needs cannot be had there."""
+    """Check of the probe itself: the hub's dependencies cannot be imported there."""
     done = bare("repository", "status")
     assert done.returncode != 0
     assert "cloud_hub" in done.stderr

@@ -1,4 +1,4 @@
-"""What the holders of the keys do: begin, rotate, add, renew; and the file it travels in."""
+"""Tests of offline signing operations (begin, rotate, add, renew) and of request files."""
 
 import pytest
 from hypothesis import given, settings

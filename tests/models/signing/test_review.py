@@ -1,4 +1,4 @@
-"""What a hub that was taken over could send to the keys, and what is not signed."""
+"""Tests of the review of signing requests: attacks by a compromised hub that must not be signed."""
 
 from copy import deepcopy
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The table of roles: names, paths, lives."""
+"""Tests of the role table: names, paths and lifetimes."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Which assignment a device believes: the judge alone, then under real metadata with real floors and permits."""
+"""Tests of assignment rules: alone, then on real metadata with real floors and permits."""
 
 from dataclasses import dataclass, replace
 from math import inf, nan

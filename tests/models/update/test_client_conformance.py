@@ -1,4 +1,4 @@
-"""The executable for the public conformance suite: its commands in this process, and as that suite runs them."""
+"""Tests of the executable for the public TUF conformance suite, in this process and as that suite runs it."""
 
 import contextlib
 import io

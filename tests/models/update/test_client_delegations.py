@@ -1,4 +1,4 @@
-"""Who may list what: graphs of delegation, odd names, and the search order of the specification (5.6.7)."""
+"""Tests of TUF delegations: delegation graphs, odd names, and the search order of the specification (5.6.7)."""
 
 from typing import Any
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""Downloads against servers that break off, drip, lie about lengths and ranges, or send us elsewhere."""
+"""Tests of downloads from servers that break off, drip bytes, lie about lengths and ranges, or redirect."""
 
 import os
 import ssl

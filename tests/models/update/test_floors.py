@@ -1,4 +1,4 @@
-"""The floors on disk: they survive, they do not sink, and a damaged file is set aside and said."""
+"""Tests of the floor database: floors survive and never sink, and a damaged file is set aside and reported."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""One poll as the agent makes it: documents and bundles come, or are refused one by one, and what serves goes on."""
+"""Tests of one poll: documents and bundles arrive or are refused one by one, and the current bundle stays."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Slots that are whole or not there at all, whatever stops the machine, and packed bundles that hold nothing else."""
+"""Tests of the bundle store: slots are whole or absent after a crash at any step, and archives hold nothing else."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The judge alone: what a floor is, when it holds, and that nothing below it passes."""
+"""Tests of the pure trust rules: what a floor is, when it holds, and that nothing below it passes."""
 
 import sqlite3
 

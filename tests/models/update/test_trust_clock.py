@@ -1,4 +1,4 @@
-"""Clocks that are wrong: case 70 of SECURITY section 8, the part of TUF."""
+"""Tests of wrong clocks: case 70 of SECURITY section 8, the part of TUF."""
 
 import pytest
 

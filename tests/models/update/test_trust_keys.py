@@ -1,4 +1,4 @@
-"""Thresholds, rotations, and the way back after online keys were stolen."""
+"""Tests of key thresholds, rotations, and the recovery after online keys were stolen."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The names inside python-tuf that we rely on are where we look for them."""
+"""Tests that the private names of python-tuf that we rely on are where we look for them."""
 
 import datetime as dt
 

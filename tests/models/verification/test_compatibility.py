@@ -1,4 +1,4 @@
-"""SECURITY case 27: what is not for this device is REJECTED and says nothing of the bundle."""
+"""Tests of the compatibility check, SECURITY case 27: a bundle not for this device is REJECTED, and not quarantined."""
 
 import msgspec
 import pytest

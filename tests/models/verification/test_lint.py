@@ -1,4 +1,4 @@
-"""What the lint lets pass, and what it refuses: SECURITY cases 22 and 23, by name."""
+"""Tests of the ONNX lint: what passes and what is refused, SECURITY cases 22 and 23 by name."""
 
 import io
 import re

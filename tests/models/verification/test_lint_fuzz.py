@@ -1,4 +1,4 @@
-"""Whatever the bytes are: LintError or facts, soon; and what passes, ONNX's own reader reads in the same way."""
+"""Fuzz tests of the ONNX lint: LintError or a summary in bounded time, and what passes reads the same in onnx."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Nothing that travels is ever unpickled or executed: read off the source of every package."""
+"""Tests that no package unpickles or executes received data, read off the source."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""The allow-list against ONNX's and ONNX Runtime's own knowledge of their operators, and against models people make."""
+"""Tests of the operator allow-list against the schemas of ONNX and ONNX Runtime, and against common models."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""The first load in a child process: SECURITY cases 23, 24 and 25 with their numbers, and what the child may not do."""
+"""Tests of the sandboxed first load: SECURITY cases 23, 24 and 25 with their limits, and what the child may not do."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Texts as numbers, the net over them, and the real set's parts: what stands in the docs, and what must not leak."""
+"""N-gram hashing, the text network, and the CLINC150 split without leakage between parts."""
 
 import os
 import subprocess

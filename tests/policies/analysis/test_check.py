@@ -1,4 +1,4 @@
-"""What a person should hear of documents that are sound: contradictions, dead rules, what expires, releases."""
+"""The policy linter on valid documents: contradictions, unreachable rules, expiry, releases of noise."""
 
 import pytest
 

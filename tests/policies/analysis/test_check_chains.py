@@ -1,4 +1,4 @@
-"""Every chain that any context can make of a model's features is known beforehand, so that it can be measured."""
+"""Transform chains: every chain that any context can make of a model's features is listed, and can be measured."""
 
 from random import Random
 

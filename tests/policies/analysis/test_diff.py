@@ -1,4 +1,4 @@
-"""The difference of two policies: every widening is named with a case in which it is one, and nothing else is."""
+"""Policy diff: every widening is named with a case in which it is one, and nothing else is."""
 
 from copy import deepcopy
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""The explanation is made of the device's own decisions, so it may never say something else than they do."""
+"""Explanations of decisions: they agree with the decisions that a device makes."""
 
 import json
 

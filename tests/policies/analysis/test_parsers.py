@@ -1,4 +1,4 @@
-"""What people hand to the policy commands, broken in every way: one error of ours, in bounded time."""
+"""Fuzzing of all parsers of the policy commands: one error of ours, in bounded time."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""Probes say what a policy must decide; the shipped templates are held to theirs."""
+"""Policy probes: parsing, results, and the shipped templates against their own probes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The static proof says of all contexts at once what trying each of them says; its counter-examples are real."""
+"""The egress proof agrees with trying every context; its counter-examples are real."""
 
 from itertools import product
 from random import Random

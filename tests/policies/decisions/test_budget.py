@@ -1,4 +1,7 @@
-"""Accounts of bytes, cost and privacy: none is ever exceeded, and nothing is given back. Case 106 in spirit."""
+"""Budget accounts of bytes, cost and privacy: none is ever exceeded, and nothing is refunded.
+
+Compare security case 106.
+"""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What may leave: an allow-list of fields under a ceiling of labels. Case 102 of the security list."""
+"""Egress: an allow-list of fields under a ceiling of labels. Case 102 of the security list."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Keep or ask: total over floats, and every doubt keeps."""
+"""Escalation decision: total over floats, and in doubt the sample stays on the device."""
 
 import math
 

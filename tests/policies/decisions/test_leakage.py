@@ -1,4 +1,4 @@
-"""No codes leave whose leakage nobody measured, nor such as give away more than the policy lets."""
+"""Leakage decision: unmeasured codes are denied, and so are codes above the policy's limits."""
 
 import msgspec
 import pytest

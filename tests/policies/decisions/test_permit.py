@@ -1,4 +1,4 @@
-"""One word over locality, egress and budget; whatever goes wrong denies. Case 103 of the security list."""
+"""Permit: routing, egress, leakage and budget together; any failure denies. Case 103 of the security list."""
 
 from typing import Any, Never
 

@@ -1,4 +1,4 @@
-"""Where it may be answered: a hard filter, in the document's order. Case 104 in spirit."""
+"""Hub filter: only listed hubs and regions, in the document's order. Compare case 104 of the security list."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Whom to ask first. Ranking orders what locality let through; it lets nothing through itself."""
+"""Hub ranking by reachability, latency and price; it neither adds nor removes a hub."""
 
 from math import inf, nan
 

@@ -1,4 +1,4 @@
-"""Random documents, contexts and samples from a seed: small vocabularies, so that rules meet what they ask for."""
+"""Random policy documents, contexts and schemas from a seed, with small vocabularies so that rules often match."""
 
 import os
 from collections.abc import Iterator

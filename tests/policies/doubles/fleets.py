@@ -1,4 +1,4 @@
-"""Cohorts of devices that audited, as they report: drawn from a seed, for tests of the quality gate."""
+"""Random audit reports of device cohorts from a seed, for tests of the quality gate."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ USUAL = Signals(inferences=360, escalated=70, confidence=300.0, confidence_sq=26
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """How often, of all audited samples, the candidate alone is wrong or right; `accuracy`: of the committed."""
+    """Simulated truth: how often the candidate alone is wrong or right; `accuracy`: of the committed model."""
 
     worse: float = 0.02
     better: float = 0.02
@@ -56,7 +56,7 @@ def silent(count: int) -> list[DeviceQuality]:
 
 
 def lying(cohort: list[DeviceQuality], share: float, worse: bool) -> list[DeviceQuality]:
-    """The first `share` of them say that every audit went one way."""
+    """The first `share` of the devices report that every audit went one way."""
     count = int(share * len(cohort))
     return [_lie(device, worse) for device in cohort[:count]] + cohort[count:]
 
@@ -69,6 +69,6 @@ def _lie(device: DeviceQuality, worse: bool) -> DeviceQuality:
 
 
 def of_class(name: str, **changed: float) -> Signals:
-    """Signals that tell of one class by itself."""
+    """Signals of one data class alone."""
     usual = {"answers": 360, "escalated": 70, "confidence": 300.0, "confidence_sq": 262.0}
     return msgspec.structs.replace(USUAL, classes=(ClassSignals(name, **{**usual, **changed}),))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the policy tests start from: the shipped demo document, the demo's schema, and junk."""
+"""Fixtures of the policy tests: the shipped demo document, its schema, and invalid values."""
 
 from pathlib import Path
 from typing import Any

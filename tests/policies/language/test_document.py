@@ -1,4 +1,4 @@
-"""A document is closed and total: anything that cannot be meant is one line that names the key."""
+"""Policy documents: closed and total, and every error is one line that names the key."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""docs/policies.md says everything the language has: each key with its narrower side, each mode, level and step."""
+"""docs/policies.md documents the whole language: each key with its narrower side, each mode, level and transform."""
 
 import re
 from pathlib import Path

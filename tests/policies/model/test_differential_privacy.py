@@ -1,4 +1,4 @@
-"""Epsilon in closed form, against Google's dp-accounting; and releases counted so that none is one too many."""
+"""Gaussian privacy accounting against Google's dp-accounting, and releases counted so that none is one too many."""
 
 import random
 from math import inf, nan, sqrt

@@ -1,4 +1,4 @@
-"""Rules and layers can only narrow, in any order; what is not known narrows, what is damaged denies. Property tests."""
+"""Terms, as property tests: rules and layers only narrow, in any order; unknown narrows, damaged denies."""
 
 from collections.abc import Mapping
 from itertools import permutations

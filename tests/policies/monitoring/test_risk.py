@@ -1,4 +1,4 @@
-"""What was promised for a threshold: kept quietly, and loud when it is broken."""
+"""Risk monitor: silent while the calibrated error rates hold, an alarm when they do not."""
 
 from math import nan
 from random import Random

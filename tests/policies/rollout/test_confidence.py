@@ -1,4 +1,4 @@
-"""Bounds from counts: right at every look, narrower with more, and not to be moved by a minority."""
+"""Confidence sequences: right at every look, narrower with more samples, and not moved by a minority that lies."""
 
 from random import Random
 

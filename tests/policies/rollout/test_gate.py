@@ -1,4 +1,4 @@
-"""The quality gate: what passes, what stops, and all that may not pass because it says nothing."""
+"""Quality gate: what passes, what stops a rollout, and what is inconclusive."""
 
 from math import nan
 from random import Random

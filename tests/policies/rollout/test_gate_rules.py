@@ -1,4 +1,4 @@
-"""Rules of the gate: read totally, refused by name."""
+"""Gate parameters: bounds and refusals by name."""
 
 from math import inf, nan
 

@@ -1,3 +1,5 @@
+"""Rollout parameters and the stop rules of a wave."""
+
 import json
 import os
 from math import inf, nan

@@ -1,3 +1,5 @@
+"""Rollout waves: selectors, order, sizes, control cohorts."""
+
 import os
 
 import pytest
@@ -9,6 +11,7 @@ from policies.rollout.plan import (
     Member,
     RulesError,
     Selector,
+    Step,
     controls,
     default_steps,
     ordered,
@@ -22,7 +25,7 @@ FLEET = [Member("acme--a", "camera", "eu", "acme"), Member("acme--b", "probe", "
 FLEET += [Member("beta--c", "camera", "us", "beta"), Member("", "camera", "eu", "acme")]
 
 
-def steps(*texts):
+def steps(*texts: str) -> tuple[Step, ...]:
     return parse({"waves": texts}).steps()
 
 

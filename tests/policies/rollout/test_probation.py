@@ -1,4 +1,4 @@
-"""The device's own gates: each alone, at its edge; and a model as good as the one before is not sent back by chance."""
+"""Probation checks, each at its limit; and a model as good as the one before is not rolled back by chance."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What devices see without a hub, cohort against cohort: more than half beyond the allowance is harm."""
+"""Behaviour comparison of cohorts: more than half of the devices beyond a limit is harm."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Queue or refuse: early, cheap, fair. And the smallest policy, backoff."""
+"""Admission control: bounds, shares, retry times; and exponential backoff."""
 
 import math
 

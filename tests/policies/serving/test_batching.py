@@ -1,4 +1,4 @@
-"""What a batch costs is learnt, and a batch grows only as far as its tightest deadline allows."""
+"""Dynamic batching: the learnt cost model, and batches limited by their tightest deadline."""
 
 from math import inf, nan
 

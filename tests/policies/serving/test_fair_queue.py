@@ -1,4 +1,4 @@
-"""Turns of bands, tenants and devices: everybody's share, nobody starved, nothing gained by shouting."""
+"""Fair queue of bands, tenants and devices: shares, no starvation, no gain from claiming urgency."""
 
 from collections import Counter, deque
 

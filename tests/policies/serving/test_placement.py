@@ -1,4 +1,4 @@
-"""Over how many devices a model is spread, told from sizes."""
+"""Placement of a model on devices, decided by sizes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

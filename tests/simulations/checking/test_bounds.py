@@ -1,4 +1,4 @@
-"""Budgets, open questions, waves: each bound is crossed on purpose, and each that is kept is left in peace."""
+"""Bounds checker: byte budgets, open questions and rollout waves, each crossed on purpose and each kept."""
 
 from edge_agent.core.records import Outcome as End
 from simulations.checking.bounds import Bounds, Limits

@@ -1,4 +1,4 @@
-"""Evidence is read from databases made by the product's own schema, whole and broken, live and at rest."""
+"""Histories read from databases made by the product's own schema, whole and broken, in use and closed."""
 
 import json
 import sqlite3

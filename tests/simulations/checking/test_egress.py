@@ -1,4 +1,4 @@
-"""The second reader of policies: what the text forbids is found in what left, whatever the product thinks of it."""
+"""Egress auditor: what the policy's text forbids is found in frames, whatever the product thinks of it."""
 
 import pytest
 

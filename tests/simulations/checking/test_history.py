@@ -1,4 +1,4 @@
-"""The checker is only worth something if it catches: every rule is broken on purpose here, one at a time."""
+"""History checker: every rule is broken on purpose, one at a time, and must be reported."""
 
 import pytest
 from hypothesis import given

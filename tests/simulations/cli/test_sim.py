@@ -1,4 +1,4 @@
-"""`skerry sim` as a person types it: a report or one line that says why not, and an exit code that tells which."""
+"""Command `skerry sim`: a report or one line that says why not, and the exit code."""
 
 import json
 import signal

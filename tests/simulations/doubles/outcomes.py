@@ -1,4 +1,4 @@
-"""An outcome as a run of ten minutes would give it: a partition, a hub that was killed, a rollout that was stopped."""
+"""An outcome as a run of ten minutes gives it: a partition, a killed hub, and a rollout that was stopped."""
 
 import numpy as np
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Products with a defect, one each: what the fuzzer must find. Each is a few lines away from the real one."""
+"""Planted defects: production cores and stores with one defect each, which the fuzzer must find."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""The fuzzer must be able to find: products with one defect each, what it breaks, and how little is left to show it."""
+"""The fuzzer finds planted defects: products with one defect each, the rule they break, and the shrunk scenario."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Drawn schedules can be read and drawn again; what breaks a law is left with what it takes, and nothing more."""
+"""Drawn schedules are readable and repeatable; the shrinker leaves what it takes to break a rule, and nothing more."""
 
 import pytest
 from hypothesis import given

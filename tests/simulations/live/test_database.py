@@ -1,4 +1,4 @@
-"""The database of a live agent: killed as a process is, and opened again by its next life."""
+"""Database of a live agent: killed as a process is, and opened again by the next one."""
 
 from functools import partial
 from pathlib import Path

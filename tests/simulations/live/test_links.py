@@ -1,4 +1,4 @@
-"""What a scenario says of the links of a live run at each moment, and what it may ask of real processes."""
+"""Lane conditions of a live run at each time, and which scenarios real processes can run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The proxy of live runs: what a lane does to the bytes that pass, and that it never changes them."""
+"""Proxy of live runs: what a lane does to the bytes that pass, and that it never changes them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The two production cores as a fleet, under weather and faults, judged by the history checker."""
+"""Both production cores as a fleet, under bad networks and faults, judged by the history checker."""
 
 import msgspec
 import pytest

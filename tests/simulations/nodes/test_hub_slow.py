@@ -1,4 +1,4 @@
-"""A hub that is slower than its callers wait, and a device whose inputs are made to ask about everything."""
+"""A hub that is slower than its callers wait, and a device whose inputs make it ask about everything."""
 
 from collections import Counter
 

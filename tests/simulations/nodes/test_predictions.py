@@ -1,4 +1,4 @@
-"""Predictions: a recorded run drawn again keeps its figures; calibration and stated shares are what they say."""
+"""Predictions: a replayed recording keeps its figures; calibration and stated shares give what they state."""
 
 import numpy as np
 import pytest

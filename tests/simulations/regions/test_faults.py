@@ -1,4 +1,4 @@
-"""Every kind of fault is acted out and leaves its mark, and whatever it is, every law holds."""
+"""Fault injector: every kind of fault is acted out and shows in the outcome, and no rule is broken."""
 
 import pytest
 from msgspec.structs import replace

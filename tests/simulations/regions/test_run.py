@@ -1,4 +1,4 @@
-"""Regions pass through time side by side, in one process or in several, and the outcome is the same."""
+"""Regions side by side, in one process or in several, with the same outcome."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Expectations: a figure says what its name says, in its own stretch of time; what a run does not have did not hold."""
+"""Figures and expectations: each figure over its window; an expectation on a missing figure does not hold."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The page of a run: one file that needs nothing else, every event on every time axis, and no markup from data."""
+"""HTML report of a run: one self-contained file, every event on every time axis, and no markup from data."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Rollouts in virtual time: the product's machines and gate, good and bad versions, liars, and what others do."""
+"""Rollouts in virtual time: the product's machines and gate, good and bad versions, lying devices, newest-wins."""
 
 import msgspec
 import numpy as np

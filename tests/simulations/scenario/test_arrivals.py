@@ -1,4 +1,4 @@
-"""Arrivals: rates keep their mean whatever the kind, a trace is followed exactly, the same slices give the same."""
+"""Arrival processes: rates keep their mean, a trace is followed exactly, equal slices give equal samples."""
 
 from itertools import chain
 

@@ -1,4 +1,4 @@
-"""docs/simulator.md says everything the language has: each scenario, key, kind of event and figure, and no other."""
+"""docs/simulator.md names every scenario, key, kind of event and figure of the language, and no other."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The chain of entries: every fact of an entry is under its hash, and nothing can pass for another."""
+"""Hash chain of ledger entries: every fact is hashed, and no two entries collide."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -1,4 +1,4 @@
-"""A hub's signed checkpoint: read by what signed it, refused for everything else."""
+"""Signed checkpoints: opened by the key that signed them, refused for anything else."""
 
 import base64
 

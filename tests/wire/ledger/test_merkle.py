@@ -1,4 +1,4 @@
-"""The hub's log against the published vectors of RFC 6962/9162, and against everything that is not quite a proof."""
+"""Merkle tree against the published vectors of RFC 6962/9162, and against invalid proofs."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a process owes its machine: word to its service manager, and one owner per folder."""
+"""Process helpers: systemd notification, watchdog, and the folder lock."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ def in_process(script: str, **variables: str) -> str:
 
 
 def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
-    script = "from wire.process.daemon import notify; print(notify('READY=1'))"
+    script = "import wire.process.daemon; print(wire.process.daemon.notify('READY=1'))"
     for address in (str(tmp_path / "notify"), f"@skerry-test-{os.getpid()}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(address.replace("@", "\0"))
@@ -41,14 +41,13 @@ def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
 )
 def test_the_watchdog_is_fed_twice_as_often_as_it_bites(variables, expected):
     assert (
-        in_process("from wire.process.daemon import watchdog_every_s; print(watchdog_every_s())", **variables)
-        == expected
+        in_process("import wire.process.daemon; print(wire.process.daemon.watchdog_every_s())", **variables) == expected
     )
     assert watchdog_every_s() is None
 
 
 def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
-    script = "import os, pathlib; from wire.process.daemon import Lock; Lock(pathlib.Path()).__enter__(); os._exit(9)"
+    script = "import os, pathlib, wire.process.daemon;wire.process.daemon.Lock(pathlib.Path()).__enter__(); os._exit(9)"
     with Lock(tmp_path):
         with pytest.raises(ExitError, match=f"in use by process {os.getpid()}") as caught:
             Lock(tmp_path).__enter__()

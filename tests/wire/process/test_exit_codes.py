@@ -1,4 +1,4 @@
-"""How a process ends: with the code of its work, or with that of the `ExitError` it met and one line."""
+"""Exit codes: that of the work, or of the `ExitError` that ended it, with one line on stderr."""
 
 from collections.abc import Callable
 

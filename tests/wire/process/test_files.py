@@ -1,4 +1,4 @@
-"""Secret files: private, whole, and refused where others could have read them."""
+"""Private files: mode 0600, written whole, and refused if others can read them."""
 
 import os
 import stat

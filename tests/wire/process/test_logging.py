@@ -1,4 +1,4 @@
-"""Log lines under attack: payloads kept out, floods of one event, a full disk."""
+"""JSON log under attack: payloads withheld, floods limited per event, a full disk survived."""
 
 import io
 import json
@@ -133,6 +133,8 @@ def test_a_log_that_cannot_be_written_stops_nothing():
     stream.close()
     Log(stream).error("lost")
     assert (
-        in_process("import sys; from wire.process.logging import Log; sys.stderr = None; Log().error('x'); print(1)")
+        in_process(
+            "import sys, wire.process.logging; sys.stderr = None; wire.process.logging.Log().error('x'); print(1)"
+        )
         == "1"
     )

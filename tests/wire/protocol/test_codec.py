@@ -1,4 +1,4 @@
-"""The codec as stories: what goes in comes out, sizes tell little, and a foreign frame is named for what it is."""
+"""Wire codec: round trips, padding classes, and the fault named for each foreign frame."""
 
 import pytest
 from hypothesis import given

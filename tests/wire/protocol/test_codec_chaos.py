@@ -1,4 +1,4 @@
-"""Law: on arbitrary bytes every decoder answers or raises `RemoteError`; no other exception reaches the intake loop."""
+"""Fuzzing of the wire codec. Rule: on arbitrary bytes every decoder returns or raises `RemoteError`, nothing else."""
 
 from contextlib import suppress
 

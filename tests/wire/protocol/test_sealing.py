@@ -1,4 +1,4 @@
-"""The envelope under attack: whatever is changed, moved or reattached, nothing of it is used."""
+"""Sealed frames under attack: whatever is changed, moved or reattached is refused."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

@@ -1,4 +1,4 @@
-"""Topics under attack: an id is one whole level, a shard is the id's own, and nothing else is heard."""
+"""MQTT topics under attack: an id is one whole level, its shard is fixed, and foreign topics are refused."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Laws of the shipped double: what holds here is what a `Transport` may be relied upon for, and no more."""
+"""In-memory transport: the properties that a `Transport` may be relied upon for, and no more."""
 
 import asyncio
 

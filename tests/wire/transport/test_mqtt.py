@@ -1,4 +1,4 @@
-"""A connection given up while it was being made leaves nothing behind: else it throws off the one made next."""
+"""An abandoned MQTT connection attempt leaves nothing behind that could displace the next connection."""
 
 import asyncio
 import socket

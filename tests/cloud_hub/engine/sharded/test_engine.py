@@ -1,4 +1,4 @@
-"""Two ranks of a gang on gloo, as a hub has them: right answers, few meetings, and what a lost rank costs."""
+"""Sharded engine with two ranks on gloo: correct results, number of collectives, and recovery of a lost rank."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ from cloud_hub.engine.base import EngineError, State
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.sharded import protocol
 from cloud_hub.engine.sharded.engine import GangGraphs, ShardedEngine
+from cloud_hub.engine.sharded.group import LostError
 from cloud_hub.engine.types import Means, Work
 from cloud_hub.engine.worker import Lane
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE, BundleError, ParallelPlan
@@ -28,7 +29,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A gang of two, and the same bundle in one process; both warm."""
+    """A sharded engine of two ranks, and the same bundle in one process; both warm."""
     path = gang_bundle(tmp_path_factory.mktemp("gang"), "echo").path
     engine, alone = open_engine(path, TWO), open_engine(path, Means(max_batch=4))
     assert isinstance(engine, ShardedEngine)
@@ -39,7 +40,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def engine(pair):
-    """As it was left: a test that killed a rank left a lost gang behind."""
+    """The engine as the last test left it: one that killed a rank leaves a lost group behind."""
     pair[0].health()
     return pair[0]
 
@@ -140,7 +141,7 @@ async def test_a_batch_of_a_lost_gang_is_a_failed_result_and_the_next_one_works(
     assert [rank for rank, _ in first.ranks] == [0, 1]
     assert all(0 < seconds <= first.seconds for _, seconds in first.ranks)
     os.kill(pids(pair[0])[1], signal.SIGKILL)
-    assert (await lane.run(works(2))).error in ("LostError", "")  # the lane may have looked in the meantime
+    assert (await lane.run(works(2))).error in (LostError.__name__, "")  # the worker may have checked its health before
     result = await lane.run(works(2))
     assert not result.error
     assert lane.health[0].state is State.READY
@@ -206,7 +207,7 @@ def test_nonsense_on_the_socket_ends_it_and_allocates_nothing():
 
 
 class Borrowed:
-    """The module's engine for one hub, which does not stop it."""
+    """The module's engine lent to one hub, which does not stop it."""
 
     def __init__(self, engine: ShardedEngine) -> None:
         self._engine = engine

@@ -1,3 +1,5 @@
+"""Image corruption and the digits' fixed split: reproducible, in range, without shared samples."""
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Deferral frontier, gap recovered and outcomes: exact small cases and properties."""
+
 import math
 
 import numpy as np
@@ -125,7 +127,7 @@ def test_what_cannot_be_outcomes_is_refused_with_one_line(tmp_path, confidence, 
 def test_a_file_that_would_run_code_is_not_loaded(tmp_path):
     path = tmp_path / "outcomes.npz"
     np.savez(path, confidence=np.array([object()], object))
-    with pytest.raises(ForgeError, match="no outcomes can be read"):
+    with pytest.raises(ForgeError, match="cannot be read as outcomes"):
         read_outcomes(path)
     np.savez(path, confidence=np.zeros(2))
     with pytest.raises(ForgeError, match="has no 'edge_right'"):

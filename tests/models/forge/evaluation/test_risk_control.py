@@ -1,3 +1,5 @@
+"""Risk guarantees: proved thresholds keep their bound, and samples that prove nothing are refused."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

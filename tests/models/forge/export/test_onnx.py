@@ -1,4 +1,4 @@
-"""The device's half as one ONNX graph: a device may load it, it answers as torch does, equal weights give its bytes."""
+"""ONNX export of the device's half: passes the lint, answers as torch does, equal weights give equal bytes."""
 
 import numpy as np
 import onnxruntime as ort

@@ -1,4 +1,4 @@
-"""A range as a running sum: equal for every length, and allowed on a device."""
+"""`Range` nodes rewritten as running sums: equal for every length, and allowed by the lint."""
 
 import numpy as np
 import onnx

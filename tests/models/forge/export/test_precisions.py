@@ -1,4 +1,4 @@
-"""Precisions of an edge graph: what they keep, what they cost, which one ships and why the others do not."""
+"""Precision conversion and choice of the edge graph: what each keeps and costs, which ships and why others do not."""
 
 import math
 import subprocess
@@ -249,7 +249,7 @@ def test_a_target_that_is_not_here_is_converted_but_never_ships_what_nobody_time
     assert all(math.isnan(candidate.p50_us) for candidate in found)
     choice = choose(found, lambda _made: 0.9)
     assert choice.shipped.precision == Precision.INT8_WEIGHTS
-    assert "nobody knows its speed" in dict(choice.dropped)["int8"]
+    assert "is unknown" in dict(choice.dropped)["int8"]
 
 
 def made(precision, size=100, accuracy=0.9, ratio=1.0):

@@ -1,4 +1,4 @@
-"""The table of targets: what may be measured here, and what is told of a provider that is missing."""
+"""Device profiles: which can be measured here, and the note about a missing execution provider."""
 
 import platform
 

@@ -1,4 +1,4 @@
-"""What an attacker wins, measured: figures against known values, attacks that must succeed where nothing is hidden."""
+"""Leakage measurement: metrics against known values, attacks that must succeed where nothing is hidden."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every cut costs is measured, within bounds; the codec that needs no training keeps what it says."""
+"""Cost measurement of cuts, within bounds; and the training-free codec."""
 
 import math
 

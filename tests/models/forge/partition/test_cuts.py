@@ -1,4 +1,4 @@
-"""Any network is traced and cut; what cannot be is refused with one line."""
+"""Tracing and split points of many architectures; what cannot be traced is refused with one line."""
 
 import re
 
@@ -15,7 +15,7 @@ FLOATS = torch.randn(2, 8)
 
 
 class Net(nn.Module):
-    """One odd thing in an otherwise sound model."""
+    """One irregular operation in an otherwise sound model."""
 
     def __init__(self, odd):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which cut is taken, and what is said if none fits."""
+"""Choice of the cut, and the error if none meets the limits."""
 
 import pytest
 

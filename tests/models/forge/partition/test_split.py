@@ -1,4 +1,4 @@
-"""Both halves together are the model, at any batch size; the tail can be trained and changes nobody else."""
+"""Model splitting: both halves together are the model, at any batch size; the tail can be trained independently."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The forge on a tiny network: is the bundle true, does it come out the same twice, does it go on if killed?"""
+"""Forge run on a tiny network: a sound bundle, byte-equal repetition, continuation after a kill."""
 
 import json
 import signal
@@ -89,7 +89,8 @@ def test_the_manifest_says_where_the_bundle_comes_from(forged):
 def test_a_report_without_links_and_the_outcomes_lie_beside_the_bundle(forged):
     folder = report_folder(forged.path)
     page = (folder / HTML_FILE).read_text()
-    for words in ("Bytes", "Whom to ask", "How sure is sure", "Precisions", "give away", "<svg", forged.digest):
+    titles = ("Bytes", "Which samples to escalate", "Confidence calibration", "Precisions", "Privacy leakage")
+    for words in (*titles, "<svg", forged.digest):
         assert words in page
     for link in ("http://", "https://", "<script", 'src="/'):
         assert link not in page
@@ -155,7 +156,7 @@ def labelled(y: np.ndarray) -> Data:
 
 
 class Forked(torch.nn.Module):
-    """Its flow depends on the data."""
+    """Network with data-dependent control flow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +240,7 @@ def test_a_sound_cached_bundle_is_used_as_it_is(forged, tmp_path):
 
 
 class TrainingStarted(Exception):  # noqa: N818 - it is what happened, not a defect
-    """Raised by the listener: enough is known once the forge begins."""
+    """Raised by the progress callback when training begins, to end the run there."""
 
 
 def stop_at_training(stage, _share):

@@ -1,4 +1,4 @@
-"""What users give: found by name, in any usual shape, and refused in one line before any work."""
+"""Loading of users' models and samples: found by name, in any usual form, and refused in one line before any work."""
 
 import sys
 

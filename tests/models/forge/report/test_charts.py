@@ -1,4 +1,4 @@
-"""Plots, baselines and pictures of the report: right, self-contained, and silent about what is not there."""
+"""Report charts, compression baselines and PNG images: correct, self-contained, empty without data."""
 
 import io
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""Features of any shape become few whole numbers and come back in the shape that the tail takes."""
+"""Learned bottleneck: features of any shape become few whole numbers and are restored in the tail's shape."""
 
 import math
 

@@ -1,3 +1,5 @@
+"""Temperature scaling and expected calibration error."""
+
 import numpy as np
 import pytest
 

@@ -1,4 +1,4 @@
-"""Teaching: the pieces learn what the given model knows, at their own places, and a killed teaching goes on."""
+"""Distillation training: modules learn the given model, at their own places, and a killed training goes on."""
 
 from typing import cast
 
@@ -78,7 +78,7 @@ def labels() -> World:
 
 
 def _silent(_what: str, _share: float) -> None:
-    """Nobody is told."""
+    """Progress callback that does nothing."""
 
 
 def _answers(pieces, x):

@@ -1,4 +1,4 @@
-"""An exit answers from whatever trunk an encoder has, with as many numbers as the task asks for."""
+"""Early exit: works on any encoder's trunk, with as many outputs as the task needs."""
 
 import pytest
 import torch

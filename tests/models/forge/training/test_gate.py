@@ -1,4 +1,4 @@
-"""The learned gate asks where the hub helps, reads as a probability, and is left out where it would not pay."""
+"""Learned gate: escalates where the hub helps, is a calibrated probability, and is left out where it would not pay."""
 
 import numpy as np
 import pytest

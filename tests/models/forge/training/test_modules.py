@@ -1,4 +1,4 @@
-"""The parts make up two halves: from a sample to codes, and from codes to an answer; the second can be tuned again."""
+"""Assembly of trained modules into device's and hub's half, and retuning of the hub's half."""
 
 import numpy as np
 import torch
